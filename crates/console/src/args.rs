@@ -5,7 +5,7 @@ mod headings;
 mod region;
 mod shell;
 
-pub use engine::{CodecArg, DtypeArg, EngineArgs, StudiedModelArgs, positive};
+pub use engine::{CodecArg, DtypeArg, EngineArgs, Predictor, StudiedModelArgs, positive};
 pub use headings::with_headings;
 pub use region::{
     DesignArg, FlushArg, HostsLockArg, NewRegionArgs, RegionArgs, WatchArgs, host_slot, parse_flush, parse_seconds,

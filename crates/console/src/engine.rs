@@ -10,7 +10,7 @@ use crate::profile;
 use crate::region::{self, HostPool};
 use cenote_codec::{LayerSpecs, PageCodec, Profile, Raw, Side, SpecError};
 use cenote_engine::config::ModelConfig;
-use cenote_engine::{EngineConfig, LlmEngine, LoadedModel, Observer, SwapRecord};
+use cenote_engine::{EngineConfig, LlmEngine, LoadedModel, Observer, SparseConfig, SwapRecord};
 use cenote_pool::Ticker;
 use cenote_store::{BlockCodec, RegionStore};
 use std::fs::File;
@@ -196,6 +196,11 @@ fn config(args: &EngineArgs, region: Option<&RegionArgs>) -> Result<EngineConfig
         swap_bytes: args.swap.0,
         spill_bytes: if region.is_some() { args.spill.0 } else { 0 },
         mover_threads: args.mover_threads,
+        sparse: args.sparse_pages.map(|pages| SparseConfig {
+            hot_pages: args.sparse_hot_pages.unwrap_or(2 * pages),
+            predictor: args.sparse_predictor.0,
+            ..SparseConfig::with_pages(pages)
+        }),
         always_swap: args.always_swap,
         decode_first: args.decode_first,
         region: region.and_then(|region| region.region.as_ref()).map(ToString::to_string),

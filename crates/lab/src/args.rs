@@ -7,11 +7,13 @@ mod study;
 mod torture;
 
 pub use bench::{
-    BenchChildArgs, BenchCodecArgs, BenchCommands, BenchCoreArgs, BenchTiersArgs, BenchTraceArgs, BenchTtftArgs,
-    PageElementArg, RivalArg,
+    Attention, BenchChildArgs, BenchCodecArgs, BenchCommands, BenchCoreArgs, BenchTiersArgs, BenchTraceArgs,
+    BenchTtftArgs, PageElementArg, RivalArg,
 };
 pub use sim::{CapacityArg, InstantArg, LoadArg, RoutingArg, SimArgs, TraceFormatArg, pool_name};
-pub use study::{StudyCommands, StudyEngineArgs, StudyPrefetchArgs, StudySwapArgs, StudyWatermarkArgs};
+pub use study::{
+    StudyCommands, StudyEngineArgs, StudyPrefetchArgs, StudySparseArgs, StudySwapArgs, StudyWatermarkArgs,
+};
 pub use torture::{ColdChildArgs, TortureArgs, TortureChildArgs};
 
 use cenote_console::args::{CompletionsArgs, ManArgs, StudiedModelArgs, positive};

@@ -87,12 +87,12 @@ pub fn bits_at(codecs: &[&Quality], kl: f64) -> Option<f64> {
 
 /// Sums over one window.
 #[derive(Clone, Copy, Default)]
-struct Sums {
-    loss: f64,
-    divergence: f64,
-    agreed: u64,
-    tokens: u64,
-    predicted: u64,
+pub(crate) struct Sums {
+    pub loss: f64,
+    pub divergence: f64,
+    pub agreed: u64,
+    pub tokens: u64,
+    pub predicted: u64,
 }
 
 /// Sums over all pages.
@@ -216,7 +216,7 @@ fn through(
 }
 
 /// Compares the logits of one block of each window. `truth` are those without a codec.
-fn compare(
+pub(crate) fn compare(
     truth: &[f32],
     logits: &[f32],
     windows: &[Vec<TokenId>],
@@ -259,14 +259,14 @@ fn norm_and_best(logits: &[f32]) -> (f64, usize) {
 }
 
 /// The mean, and its standard error.
-fn mean_and_error(values: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
+pub(crate) fn mean_and_error(values: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
     let count = values.clone().count() as f64;
     let mean = values.clone().sum::<f64>() / count;
     let variance = values.map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
     (mean, (variance / count).sqrt())
 }
 
-fn perplexity(sums: &[Sums]) -> (f64, f64) {
+pub(crate) fn perplexity(sums: &[Sums]) -> (f64, f64) {
     let (loss, error) = mean_and_error(sums.iter().map(|sums| sums.loss / sums.predicted as f64));
     (loss.exp(), loss.exp() * error)
 }

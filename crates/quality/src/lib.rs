@@ -3,11 +3,12 @@
 //! [`profile`] observes a model and makes the [`cenote_codec::Profile`] that codecs use.
 //! [`evaluate`] runs a text through the engine with all past KV through a codec, and compares the
 //! result with the same engine without a codec. [`table`] reads measured choices of a codec for
-//! each layer.
+//! each layer. [`sparse`] does the same for decode that reads chosen pages.
 #![forbid(unsafe_code)]
 
 pub mod evaluate;
 pub mod profile;
+pub mod sparse;
 pub mod table;
 pub mod text;
 

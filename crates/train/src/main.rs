@@ -1,5 +1,5 @@
 //! Trains Cenote's demo model: a small Llama with real, trained attention. Its KV cache therefore
-//! has the statistics that codecs and predictors need. See `models/demo/README.md` for the run that
+//! has the statistics that codecs and predictors need. Also trains one of these predictors. See `models/demo/README.md` for the run that
 //! produced it.
 #![forbid(unsafe_code)]
 
@@ -12,6 +12,7 @@ mod evaluate;
 mod fused;
 mod lanes;
 mod model;
+mod predictor;
 mod tokens;
 mod train;
 
@@ -43,6 +44,8 @@ enum Action {
     Train(Box<TrainFlags>),
     /// Measure a model's loss on the held-out end of a text
     Evaluate(EvaluateFlags),
+    /// Train the predictor of the pages that sparse attention chooses
+    Predictor(predictor::PredictorFlags),
 }
 
 #[derive(Args)]
@@ -158,6 +161,7 @@ fn run(action: &Action) -> Result<()> {
             learn_tokenizer(flags, &flags.texts.read(1)?).map(|_| ())
         }
         Action::Train(flags) => train_model(flags),
+        Action::Predictor(flags) => print_json(&predictor::run(flags)?),
         Action::Evaluate(flags) => {
             let model = Model::load(&flags.model)?;
             let tokenizer = tokens::load(&flags.model.join("tokenizer.json"))?;

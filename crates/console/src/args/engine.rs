@@ -6,6 +6,7 @@ use cenote_base::units::ByteSize;
 use cenote_codec::{LayerSpecs, SpecError};
 use cenote_engine::ElementType;
 use cenote_policy::Watermark;
+use cenote_policy::choice::{ChoiceKind, UnknownChoice};
 use cenote_store::cold;
 use clap::{Args, FromArgMatches, ValueEnum};
 use std::fmt;
@@ -125,6 +126,18 @@ pub struct EngineArgs {
     /// Threads that copy such KV beside the computation
     #[arg(long, value_name = "N", env = "CENOTE_MOVER_THREADS", default_value_t = 1)]
     pub mover_threads: usize,
+    /// Pages that each group of heads reads in a decode step, besides the newest tokens: those that the
+    /// query scores highest. Without it attention reads all pages
+    #[arg(long, value_name = "N", env = "CENOTE_SPARSE_PAGES", value_parser = positive)]
+    pub sparse_pages: Option<usize>,
+    /// Pages that stay in the engine's own memory for each request, layer and group of heads [default:
+    /// twice --sparse-pages]
+    #[arg(long, value_name = "N", env = "CENOTE_SPARSE_HOT_PAGES", requires = "sparse_pages")]
+    pub sparse_hot_pages: Option<usize>,
+    /// What predicts the pages of the next step, to prefetch them: last, averaged, neighbor:LAYERS, lstm
+    /// or none
+    #[arg(long, value_name = "KIND", env = "CENOTE_SPARSE_PREDICTOR", default_value = "averaged", value_parser = predictor)]
+    pub sparse_predictor: Predictor,
     /// Bytes of the region for preempted requests; without it they are recomputed
     #[arg(long, value_name = "SIZE", env = "CENOTE_SWAP", default_value = "0")]
     pub swap: ByteSize,
@@ -191,5 +204,16 @@ pub fn positive(text: &str) -> Result<usize, String> {
         Ok(0) => Err("must be at least 1".to_owned()),
         Ok(number) => Ok(number),
         Err(_) => Err(format!("`{text}` is not a number")),
+    }
+}
+
+/// A predictor, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Predictor(pub Option<ChoiceKind>);
+
+fn predictor(text: &str) -> Result<Predictor, String> {
+    match text {
+        "none" => Ok(Predictor(None)),
+        _ => text.parse().map(|kind| Predictor(Some(kind))).map_err(|error: UnknownChoice| error.to_string()),
     }
 }

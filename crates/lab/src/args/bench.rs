@@ -100,6 +100,15 @@ pub struct BenchCoreArgs {
     pub output: OutputArgs,
 }
 
+/// What attention reads in a step.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attention {
+    /// All pages
+    Dense,
+    /// The pages that its queries choose
+    Sparse,
+}
+
 #[derive(Args, Debug)]
 pub struct BenchTiersArgs {
     /// Shorter contexts and fewer steps; goals do not hold for them
@@ -111,6 +120,9 @@ pub struct BenchTiersArgs {
     /// Shares of the working set that the engine's own memory holds
     #[arg(long, value_name = "SHARE,SHARE", value_delimiter = ',', default_values_t = [0.25])]
     pub l1: Vec<f64>,
+    /// Measure only this kind of attention
+    #[arg(long, value_name = "KIND")]
+    pub only: Option<Attention>,
     /// Compute threads [default: all cores but one, which copies]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub threads: Option<usize>,

@@ -1,6 +1,6 @@
 //! Flags of the studies of the scheduler and of prefetching.
 
-use cenote_console::args::{EngineArgs, positive};
+use cenote_console::args::{EngineArgs, StudiedModelArgs, positive};
 use cenote_console::output::OutputArgs;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -25,6 +25,43 @@ pub enum StudyCommands {
     /// Dense and sparse attention at the paper's scale, simulated by the product's policies. Each figure
     /// of the paper gets a verdict. With a trace, also a cold tier below a small pool.
     Prefetch(StudyPrefetchArgs),
+    /// Measure decode that reads only chosen pages: its quality, and how well choices are predicted
+    ///
+    /// Windows of a text are computed with all pages up to --prompt tokens, and token by token from
+    /// there.
+    Sparse(StudySparseArgs),
+}
+
+#[derive(Args, Debug)]
+pub struct StudySparseArgs {
+    #[command(flatten)]
+    pub model: StudiedModelArgs,
+    /// Text to measure with
+    #[arg(long, value_name = "FILE")]
+    pub text: PathBuf,
+    /// Windows of the text
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = positive)]
+    pub windows: usize,
+    /// Windows of the text to leave out before them
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub skip: usize,
+    /// Tokens of a window
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = positive)]
+    pub context: usize,
+    /// Tokens that are computed with all pages
+    #[arg(long, value_name = "N", default_value_t = 3584, value_parser = positive)]
+    pub prompt: usize,
+    /// Tokens per page
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub block_tokens: usize,
+    /// Pages that each group of heads reads
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_values_t = [8, 16, 32, 64, 128])]
+    pub pages: Vec<usize>,
+    /// Write what a predictor is trained with, for the first number of pages
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 #[derive(Args, Debug)]

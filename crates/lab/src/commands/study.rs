@@ -3,6 +3,7 @@
 mod engine;
 mod prefetch;
 mod real;
+mod sparse;
 mod swap;
 mod watermark;
 mod watermark_real;
@@ -17,6 +18,7 @@ pub fn run(command: &StudyCommands) -> Result<(), Failure> {
         StudyCommands::Swap(args) => swap::run(args),
         StudyCommands::Engine(args) => engine::run(args),
         StudyCommands::Prefetch(args) => prefetch::run(args),
+        StudyCommands::Sparse(args) => sparse::run(args),
     }
 }
 

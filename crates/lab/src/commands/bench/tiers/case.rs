@@ -1,0 +1,182 @@
+//! A model, its requests and a region for their KV.
+
+use super::super::rows::Times;
+use cenote_base::engine::{Event, Phase, Prompt};
+use cenote_base::prng::Prng;
+use cenote_base::{Engine, Request, RequestId, SamplingParams, TokenId};
+use cenote_console::args::WatchArgs;
+use cenote_console::failure::Failure;
+use cenote_console::region::{HostPool, TemporaryRegion};
+use cenote_engine::{EngineConfig, LlmEngine, LoadedModel, Observer, StepRecord};
+use cenote_store::RegionStore;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+/// Tokens of a step while prompts are computed.
+pub const STEP_TOKENS: usize = 256;
+const TIMEOUT: Duration = Duration::from_secs(600);
+const SEED: u64 = 5;
+
+/// Sends the duration of each step that only decodes.
+struct Steps(Sender<StepRecord>);
+
+impl Observer for Steps {
+    fn stepped(&mut self, record: &StepRecord) {
+        let _ = self.0.send(*record);
+    }
+}
+
+/// A model and its requests.
+pub struct Case {
+    pub name: &'static str,
+    pub dir: PathBuf,
+    pub threads: usize,
+    pub prompts: Vec<Vec<TokenId>>,
+    pub output_tokens: usize,
+    pub weight_bytes: u64,
+    pub block_bytes: u64,
+    pub block_tokens: usize,
+    region: TemporaryRegion,
+}
+
+/// A run of all requests.
+pub struct Ran {
+    pub tokens: Vec<Vec<TokenId>>,
+    /// Nanoseconds of each step in which all requests decoded.
+    pub steps: Times,
+    /// Bytes of KV that attention to all tokens reads in such a step, on average.
+    pub kv_bytes: u64,
+    pub stats: BTreeMap<String, f64>,
+}
+
+impl Case {
+    /// `requests` prompts, each of as many tokens as `tokens` says for a model of these bytes of weights
+    /// and of KV per token.
+    pub fn new(
+        name: &'static str,
+        dir: &Path,
+        threads: usize,
+        requests: usize,
+        output_tokens: usize,
+        tokens: impl FnOnce(u64, u64) -> usize,
+    ) -> Result<Self, Failure> {
+        let config = EngineConfig { threads, ..EngineConfig::new(dir) };
+        let model = LoadedModel::load(&config)?;
+        let (weight_bytes, layout) = (model.llama().weight_bytes() as u64, *model.layout());
+        let token_bytes = (layout.block_bytes() / layout.block_tokens) as u64;
+        let most = model.llama().config().max_position_embeddings - output_tokens;
+        let tokens = tokens(weight_bytes, token_bytes).min(most);
+        let mut prng = Prng::new(SEED);
+        let mut prompt = || (0..tokens).map(|_| 100 + prng.below(150) as TokenId).collect();
+        let prompts: Vec<Vec<TokenId>> = (0..requests).map(|_| prompt()).collect();
+        let working_set = (requests * (tokens + output_tokens).div_ceil(layout.block_tokens)) as u64;
+        let region_bytes = 2 * working_set * layout.block_bytes() as u64 + (64 << 20);
+        let region = TemporaryRegion::until_signal("tiers", region_bytes)?;
+        Ok(Self {
+            name,
+            dir: dir.to_owned(),
+            threads,
+            prompts,
+            output_tokens,
+            weight_bytes,
+            block_bytes: layout.block_bytes() as u64,
+            block_tokens: layout.block_tokens,
+            region,
+        })
+    }
+
+    pub fn requests(&self) -> usize {
+        self.prompts.len()
+    }
+
+    /// Blocks of all requests at their end.
+    pub fn working_set(&self) -> usize {
+        let blocks = |prompt: &Vec<TokenId>| (prompt.len() + self.output_tokens).div_ceil(self.block_tokens);
+        self.prompts.iter().map(blocks).sum()
+    }
+
+    /// Settings with `l1` of the working set in L1, or as little as an engine takes, and the rest in
+    /// the region.
+    pub fn config(&self, l1: f64) -> EngineConfig {
+        let all = self.working_set();
+        let least = self.requests() + STEP_TOKENS / self.block_tokens;
+        let kv_blocks = if l1 < 1.0 { ((all as f64 * l1) as usize).max(least) } else { all + least };
+        EngineConfig {
+            threads: self.threads,
+            kv_blocks: Some(kv_blocks),
+            max_num_seqs: self.requests(),
+            max_num_batched_tokens: STEP_TOKENS,
+            spill_bytes: if l1 < 1.0 { all as u64 * self.block_bytes } else { 0 },
+            ..EngineConfig::new(&self.dir)
+        }
+    }
+
+    pub fn store(
+        &self,
+        model: &LoadedModel,
+    ) -> Result<(HostPool, RegionStore<std::sync::Arc<cenote_mem::Mapped>>), Failure> {
+        let region = self.region.args();
+        let pool = region.attach_watching("tiers", &WatchArgs::default())?;
+        let store =
+            RegionStore::new(pool.clone(), &model.namespace_spec("")).map_err(|error| region.explain(&error))?;
+        Ok((pool, store))
+    }
+
+    /// Runs all requests at once.
+    pub fn run(&self, config: &EngineConfig) -> Result<Ran, Failure> {
+        let model = LoadedModel::load(config)?;
+        let (_pool, store) = self.store(&model)?;
+        let (sender, records) = channel();
+        let engine = LlmEngine::start_observed(model, Some(Box::new(store)), Box::new(Steps(sender)))?;
+        let events: Vec<Receiver<Event>> =
+            (0..).zip(&self.prompts).map(|(id, prompt)| self.submit(&engine, id, prompt)).collect::<Result<_, _>>()?;
+        let tokens = events.iter().map(collect).collect::<Result<Vec<_>, _>>()?;
+        let stats = engine.stats().values;
+        drop(engine);
+        // Not the first steps of all requests together: their blocks may still move.
+        let all: Vec<StepRecord> = records
+            .iter()
+            .filter(|step| step.requests == self.requests() as u64 && step.tokens == step.requests)
+            .skip(4)
+            .collect();
+        if all.is_empty() {
+            return Err(Failure::new("no step decoded all requests at once"));
+        }
+        let context = all.iter().map(|step| step.context).sum::<u64>() / all.len() as u64;
+        let kv_bytes = context * self.block_bytes / self.block_tokens as u64;
+        Ok(Ran { tokens, steps: all.iter().map(|step| step.ns as f64).collect(), kv_bytes, stats })
+    }
+
+    fn submit(&self, engine: &LlmEngine, id: u64, prompt: &[TokenId]) -> Result<Receiver<Event>, Failure> {
+        let (sender, events) = channel();
+        let request = Request {
+            id: RequestId(id + 1),
+            prompt: Prompt::Tokens(prompt.to_vec()),
+            sampling: SamplingParams {
+                temperature: 0.0,
+                max_tokens: Some(self.output_tokens as u32),
+                ignore_eos: true,
+                ..SamplingParams::default()
+            },
+            phase: Phase::Whole,
+            use_pool: true,
+            cache_salt: None,
+            timeout_ms: TIMEOUT.as_millis() as u64,
+        };
+        engine.submit(request, Box::new(move |event| sender.send(event).is_ok()))?;
+        Ok(events)
+    }
+}
+
+fn collect(events: &Receiver<Event>) -> Result<Vec<TokenId>, Failure> {
+    let mut tokens = Vec::new();
+    loop {
+        match events.recv_timeout(TIMEOUT).map_err(|_| Failure::new("the engine gave no answer"))? {
+            Event::Token { token, .. } => tokens.push(token),
+            Event::Finished { .. } => return Ok(tokens),
+            Event::Failed(error) => return Err(error.into()),
+        }
+    }
+}
