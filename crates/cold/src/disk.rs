@@ -1,14 +1,16 @@
 //! The boundary to files. [`LocalDisk`] is the machine's; [`FaultyDisk`] fails on demand, for tests
 //! of this crate and of its users.
 
+use cenote_mem::fork::NotInherited;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// A directory's files.
@@ -45,7 +47,11 @@ pub trait DiskFile: Send + Sync {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LocalDisk;
 
-struct LocalFile(File);
+struct LocalFile {
+    /// Set before the file is locked. Dropped before the file.
+    locked: OnceLock<NotInherited>,
+    file: File,
+}
 
 impl Disk for LocalDisk {
     fn make_dir(&self, path: &Path) -> io::Result<()> {
@@ -69,16 +75,16 @@ impl Disk for LocalDisk {
         let access = if create { OFlags::RDWR | OFlags::CREATE | OFlags::EXCL } else { OFlags::RDONLY };
         let flags = access | OFlags::CLOEXEC;
         if direct {
-            // File systems without direct I/O refuse it here, or at the first read or write.
-            if let Ok(file) = rustix::fs::open(path, flags | OFlags::DIRECT, Mode::from_raw_mode(0o600)) {
-                return Ok(Box::new(LocalFile(File::from(file))));
-            }
-            // The refused call may have created the file.
-            if create {
-                let _ = std::fs::remove_file(path);
+            match rustix::fs::open(path, flags | OFlags::DIRECT, Mode::from_raw_mode(0o600)) {
+                Ok(file) => return Ok(Box::new(LocalFile::new(file.into()))),
+                // File systems without direct I/O refuse it here, or at the first read or write. The
+                // refused call may have created the file.
+                Err(Errno::INVAL | Errno::OPNOTSUPP) if create => drop(std::fs::remove_file(path)),
+                Err(Errno::INVAL | Errno::OPNOTSUPP) => {}
+                Err(error) => return Err(error.into()),
             }
         }
-        Ok(Box::new(LocalFile(File::from(rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))?))))
+        Ok(Box::new(LocalFile::new(rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))?.into())))
     }
 
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -91,13 +97,17 @@ impl Disk for LocalDisk {
 }
 
 impl LocalFile {
+    const fn new(file: File) -> Self {
+        Self { locked: OnceLock::new(), file }
+    }
+
     /// Turns direct I/O off, after a call that the file system refuses with it.
     fn without_direct(&self) -> io::Result<bool> {
-        let flags = rustix::fs::fcntl_getfl(&self.0)?;
+        let flags = rustix::fs::fcntl_getfl(&self.file)?;
         if !flags.contains(OFlags::DIRECT) {
             return Ok(false);
         }
-        rustix::fs::fcntl_setfl(&self.0, flags - OFlags::DIRECT)?;
+        rustix::fs::fcntl_setfl(&self.file, flags - OFlags::DIRECT)?;
         Ok(true)
     }
 
@@ -109,32 +119,44 @@ impl LocalFile {
     }
 }
 
+impl Drop for LocalFile {
+    fn drop(&mut self) {
+        // Closing does not suffice: a child that another thread is starting has a duplicate until its
+        // `exec`. In a forked child the descriptor leads to another file.
+        if self.locked.get().is_some() {
+            let _ = flock(&self.file, FlockOperation::Unlock);
+        }
+    }
+}
+
 impl DiskFile for LocalFile {
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        match self.0.read_exact_at(bytes, offset) {
+        match self.file.read_exact_at(bytes, offset) {
             Err(error) if error.kind() == io::ErrorKind::InvalidInput && self.without_direct()? => {
-                self.0.read_exact_at(bytes, offset)
+                self.file.read_exact_at(bytes, offset)
             }
             result => result,
         }
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.retry_buffered(|| self.0.write_all_at(bytes, offset))
+        self.retry_buffered(|| self.file.write_all_at(bytes, offset))
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.0.sync_data()
+        self.file.sync_data()
     }
 
     fn length(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.len())
+        Ok(self.file.metadata()?.len())
     }
 
     fn try_lock(&self) -> io::Result<bool> {
-        match flock(&self.0, FlockOperation::NonBlockingLockExclusive) {
+        // A forked child has the same lock. It would hold it after the death of this process.
+        self.locked.get_or_init(|| NotInherited::new(&self.file));
+        match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(true),
-            Err(error) if error == rustix::io::Errno::WOULDBLOCK => Ok(false),
+            Err(Errno::WOULDBLOCK) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
@@ -145,7 +167,7 @@ impl DiskFile for LocalFile {
 #[derive(Default)]
 pub struct Faults {
     mode: AtomicU8,
-    /// A torn write writes so many bytes.
+    /// Bytes until the torn write's end.
     torn_at: AtomicU64,
     held: Mutex<()>,
     healed: Condvar,
@@ -165,7 +187,7 @@ pub enum Fault {
     Gone,
     /// Reads and writes wait until they are healed, for at most a minute.
     Stuck,
-    /// The next write stops in the middle and fails.
+    /// One write stops in the middle and fails.
     Torn,
 }
 
@@ -176,7 +198,7 @@ impl Faults {
         self.mode.store(fault as u8, Relaxed);
     }
 
-    /// As [`Fault::Torn`], after so many bytes.
+    /// As [`Fault::Torn`], after so many bytes of all writes from now on.
     pub fn tear_at(&self, bytes: u64) {
         self.torn_at.store(bytes, Relaxed);
         self.set(Fault::Torn);
@@ -282,10 +304,13 @@ impl DiskFile for FaultyFile {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.faults.taking()?;
         if self.faults.is(Fault::Torn) {
-            let whole = usize::try_from(self.faults.torn_at.load(Relaxed)).unwrap_or(0).min(bytes.len());
-            self.faults.mode.store(Fault::None as u8, Relaxed);
-            self.file.write_at(&bytes[..whole], offset)?;
-            return Err(io::Error::other("injected: a torn write"));
+            let whole = usize::try_from(self.faults.torn_at.load(Relaxed)).unwrap_or(usize::MAX);
+            if whole <= bytes.len() {
+                self.faults.mode.store(Fault::None as u8, Relaxed);
+                self.file.write_at(&bytes[..whole], offset)?;
+                return Err(io::Error::other("injected: a torn write"));
+            }
+            self.faults.torn_at.fetch_sub(bytes.len() as u64, Relaxed);
         }
         self.file.write_at(bytes, offset)
     }
@@ -309,4 +334,39 @@ impl DiskFile for FaultyFile {
 /// Path of a file in a directory that is being prepared: unique in the directory, and no extent.
 pub(crate) fn draft(directory: &Path, unique: u64) -> PathBuf {
     directory.join(format!("draft-{}-{unique:016x}", std::process::id()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_mem::fork::run_in_child;
+
+    #[test]
+    fn a_file_that_exists_is_not_created_again() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("file");
+        std::fs::write(&path, b"content").expect("it is written");
+        for direct in [false, true] {
+            let error = LocalDisk.open(&path, true, direct).err().expect("the file exists");
+            assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        }
+        assert_eq!(std::fs::read(&path).expect("it is there"), b"content");
+    }
+
+    /// A child that outlived its killed parent held the parent's locks: no process could remove the
+    /// parent's extent, or begin one if the parent had just held the directory's lock.
+    #[test]
+    fn a_forked_child_has_no_locked_file() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("file");
+        std::fs::write(&path, b"content").expect("it is written");
+        let file = LocalDisk.open(&path, false, false).expect("it is there");
+        assert!(file.try_lock().expect("the file system has locks"));
+        let length = run_in_child(|| file.length().map_or(u8::MAX, |length| length as u8)).expect("it forks");
+        assert_eq!(length, 0, "the child's descriptor leads to the locked file");
+        let other = LocalDisk.open(&path, false, false).expect("it is there");
+        assert!(!other.try_lock().expect("the file system has locks"), "the parent still holds its lock");
+        drop(file);
+        assert!(other.try_lock().expect("the file system has locks"));
+    }
 }

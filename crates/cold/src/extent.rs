@@ -18,11 +18,15 @@ use crate::error::ColdError;
 use crate::identity;
 use crate::record::{self, Aligned, Head, Name, record_bytes};
 use cenote_base::HashSeed;
-use list::List;
+use list::{List, News};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use writer::Writer;
+
+/// Records that are entered under one lock. It keeps serving threads waiting for a fraction of a
+/// millisecond.
+const LEARNED_TOGETHER: usize = 1024;
 
 /// Limits of a directory of extents.
 #[derive(Clone, Debug)]
@@ -120,8 +124,13 @@ impl Backend for Extents {
     fn refresh(&self) -> Result<Refreshed, ColdError> {
         // Read without the lock: the list's readers are serving threads.
         let known = self.list().known();
-        let news = list::look(&*self.disk, &self.config.directory, &known)?;
-        let (damage, has_more) = self.list_mut().learn(news);
+        let News { files, entries, damage, has_more } = list::look(&*self.disk, &self.config.directory, &known)?;
+        self.list_mut().learn_files(files);
+        for part in entries.chunks(LEARNED_TOGETHER) {
+            self.list_mut().learn(part);
+            // Serving threads that wait for the list go first.
+            std::thread::yield_now();
+        }
         // A directory that was removed takes its open extent with it.
         self.writer().leave_unless(|stem| self.list().has_file(stem));
         Ok(Refreshed { removed: self.removed.swap(0, Relaxed), damage, has_more })

@@ -2,6 +2,7 @@
 
 mod bench;
 mod choose;
+mod cold_region;
 mod eval;
 mod live;
 mod outliers;

@@ -16,8 +16,8 @@
 //! The handler runs for `fork`, not for a bare `clone` system call. A child that calls `exec` needs
 //! none of this, because all descriptors are close-on-exec.
 
-use crate::registry::{Instead, REGISTRY, Thing};
-use std::os::fd::RawFd;
+use crate::registry::{Instead, REGISTRY, Registration, Thing};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -41,6 +41,19 @@ impl ProcessStamp {
     #[inline]
     pub fn is_inherited(self) -> bool {
         self.0 != FORKS.load(Ordering::Relaxed)
+    }
+}
+
+/// Keeps forked children from holding an open file, and with it the file's locks. Drop it before the
+/// file.
+#[derive(Debug)]
+pub struct NotInherited(#[expect(dead_code, reason = "its drop ends the registration")] Registration);
+
+impl NotInherited {
+    /// In children, the file's descriptor leads to an empty file.
+    #[must_use]
+    pub fn new(file: impl AsFd) -> Self {
+        Self(Registration::descriptor(file.as_fd().as_raw_fd()))
     }
 }
 

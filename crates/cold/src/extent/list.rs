@@ -62,10 +62,12 @@ impl Spot {
 #[derive(Clone)]
 struct Known {
     extent: Arc<Extent>,
-    /// In the index's head; `None`: the head is not read, or not valid.
+    /// In the index's head; `None`: the head is not read yet.
     id: Option<u64>,
-    /// Bytes of the index that are read.
+    /// Bytes of the index that are read: whole lines.
     read: u64,
+    /// The index's head is damaged or of another version. Nothing of it is read.
+    is_refused: bool,
     /// This process writes it and enters its records itself.
     is_own: bool,
     /// Bytes of both files.
@@ -78,12 +80,12 @@ pub struct Files(BTreeMap<String, Known>);
 
 /// What a look found.
 pub struct News {
-    files: Files,
-    entries: Vec<(Arc<Extent>, Entry)>,
-    /// Index lines and heads that are damaged.
-    damage: Vec<ColdError>,
+    pub files: Files,
+    pub entries: Vec<(Arc<Extent>, Entry)>,
+    /// Index lines and heads that are damaged, and files that cannot be read now.
+    pub damage: Vec<ColdError>,
     /// Some index has more lines than one look reads.
-    has_more: bool,
+    pub has_more: bool,
 }
 
 /// All records that this process knows.
@@ -122,7 +124,14 @@ impl List {
 
     /// Lists a file that this process begins to write.
     pub fn begin_own(&mut self, stem: &str, extent: &Arc<Extent>, id: u64) {
-        let known = Known { extent: Arc::clone(extent), id: Some(id), read: LINE_BYTES as u64, is_own: true, bytes: 0 };
+        let known = Known {
+            extent: Arc::clone(extent),
+            id: Some(id),
+            read: LINE_BYTES as u64,
+            is_refused: false,
+            is_own: true,
+            bytes: 0,
+        };
         self.files.0.insert(stem.to_owned(), known);
     }
 
@@ -137,24 +146,27 @@ impl List {
 
     fn enter(&mut self, stem: &str, extent: &Arc<Extent>, entry: Entry) {
         let Entry { key, offset, length } = entry;
-        // The latest record of a name counts: its extent stays longest.
-        self.spots.insert(key, Spot { extent: Arc::clone(extent), offset, length });
+        // The record in the youngest extent counts, which stays longest. Paths sort by age.
+        if self.spots.get(&key).is_none_or(|found| found.extent.path <= extent.path) {
+            self.spots.insert(key, Spot { extent: Arc::clone(extent), offset, length });
+        }
         self.keys.entry(stem.to_owned()).or_default().push(key);
     }
 
-    /// Enters what a look found. Returns the damage that it met, and whether there is
-    /// more to look at. The thread that writes also looks,
+    /// Enters the files that a look found, and forgets the others. The thread that writes also looks,
     /// so no file of this process begins in between.
-    pub fn learn(&mut self, news: News) -> (Vec<ColdError>, bool) {
-        let News { files, entries, damage, has_more } = news;
+    pub fn learn_files(&mut self, files: Files) {
         let gone: Vec<String> = self.files.0.keys().filter(|stem| !files.0.contains_key(*stem)).cloned().collect();
         gone.iter().for_each(|stem| self.drop_file(stem));
         self.files = files;
+    }
+
+    /// Enters records that a look found.
+    pub fn learn(&mut self, entries: &[(Arc<Extent>, Entry)]) {
         for (extent, entry) in entries {
             let stem = extent.path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-            self.enter(&stem, &extent, entry);
+            self.enter(&stem, extent, *entry);
         }
-        (damage, has_more)
     }
 
     /// Forgets a removed file and its records.
@@ -180,21 +192,18 @@ pub fn look(disk: &dyn Disk, directory: &Path, known: &Files) -> Result<News, Co
             extent: Arc::new(Extent::new(directory, stem, None)),
             id: None,
             read: 0,
+            is_refused: false,
             is_own: false,
             bytes,
         });
         file.bytes = bytes;
-        if !file.is_own && file.read < *length {
-            let path = directory.join(name);
-            if let Err(error) = tail(disk, &path, &mut file, *length, &mut news.entries) {
-                // A file that vanishes during the look was reclaimed. Other damage is told once:
-                // the file is not read again until it grows.
-                file.read = *length;
-                if !matches!(error, ColdError::Gone(_)) {
-                    news.damage.push(error);
-                }
+        if !file.is_own && !file.is_refused && file.read < *length {
+            match tail(disk, &directory.join(name), &mut file, *length, &mut news.entries) {
+                // A file that vanishes during the look was reclaimed.
+                Ok(()) | Err(ColdError::Gone(_)) => {}
+                Err(error) => news.damage.push(error),
             }
-            news.has_more |= *length - file.read > LOOK_BYTES;
+            news.has_more |= !file.is_refused && *length - file.read > LOOK_BYTES;
         }
         news.files.0.insert(stem.to_owned(), file);
     }
@@ -202,7 +211,7 @@ pub fn look(disk: &dyn Disk, directory: &Path, known: &Files) -> Result<News, Co
 }
 
 /// Reads new lines of an index. A last line that is damaged may be in the middle of its write, and
-/// is read again.
+/// is read again. So is an index that the disk cannot read now. Other damage is told once.
 fn tail(
     disk: &dyn Disk,
     path: &Path,
@@ -222,7 +231,7 @@ fn tail(
     if known.read == 0
         && let Some(head) = lines.next()
     {
-        known.id = Some(open_index(head, &at)?);
+        known.id = Some(open_index(head, &at).inspect_err(|_| known.is_refused = true)?);
         known.read = LINE_BYTES as u64;
     }
     let Some(id) = known.id else { return Ok(()) };

@@ -218,3 +218,81 @@ fn a_block_longer_than_the_limit_is_refused() {
     assert!(matches!(write(&extents, 0..10), Err(ColdError::Full { .. })));
     write(&extents, 0..1).expect("it fits");
 }
+
+/// The next write went over records that lines of the torn index write led to. Other processes had
+/// read these lines, and never read the ones that took their place.
+#[test]
+fn a_torn_index_write_ends_its_extent() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let record = record_bytes(LENGTH as u64);
+    let faults = Arc::new(Faults::default());
+    let extents = open_on(directory.path(), 64 << 20, Arc::new(FaultyDisk::new(Arc::clone(&faults))));
+    let other = open(directory.path(), 64 << 20);
+    write(&extents, 0..1).expect("it has space");
+    // Four records, two lines, and half a line.
+    faults.tear_at(4 * record + 5 * LINE_BYTES as u64 / 2);
+    assert!(write(&extents, 1..5).is_err() && faults.was_hit());
+    other.refresh().expect("it lists");
+    write(&extents, 5..9).expect("the disk works again");
+    assert!(other.refresh().expect("it lists").damage.is_empty());
+    assert_eq!((found(&extents, 5..9), found(&other, 5..9)), (4, 4));
+    assert_eq!(found(&other, 1..5), 2, "whole lines lead to whole records");
+    assert_eq!(found(&open(directory.path(), 64 << 20), 0..9), 7);
+}
+
+/// The reader went on at the file's length, in the middle of a line, and took all later lines for
+/// damaged ones.
+#[test]
+fn lines_after_a_damaged_one_are_read() {
+    use std::io::Write;
+    let directory = tempfile::tempdir().expect("a directory");
+    let extents = open(directory.path(), 64 << 20);
+    write(&extents, 0..8).expect("it has space");
+    let path = files(directory.path(), INDEX).remove(0);
+    let mut damaged = std::fs::read(&path).expect("it is there");
+    damaged[2 * LINE_BYTES] ^= 1;
+    // The last line is in the middle of its write.
+    std::fs::write(&path, &damaged[..8 * LINE_BYTES + 20]).expect("it is written");
+    let other = Extents::new(ExtentsConfig::new(directory.path().to_owned(), 64 << 20), Arc::new(LocalDisk));
+    assert_eq!(other.refresh().expect("it lists").damage.len(), 1);
+    let mut file = std::fs::File::options().append(true).open(&path).expect("it is there");
+    file.write_all(&damaged[8 * LINE_BYTES + 20..]).expect("it is written");
+    assert!(other.refresh().expect("it lists").damage.is_empty(), "told once");
+    assert_eq!(found(&other, 0..8), 7);
+}
+
+/// After one failed read of an index, its records were never listed.
+#[test]
+fn an_index_that_cannot_be_read_now_is_read_later() {
+    let directory = tempfile::tempdir().expect("a directory");
+    write(&open(directory.path(), 64 << 20), 0..8).expect("it has space");
+    let path = files(directory.path(), INDEX).remove(0);
+    let away = directory.path().join("away");
+    std::fs::rename(&path, &away).expect("it is there");
+    // A directory opens and does not read. Its length is above a head's.
+    std::fs::create_dir(&path).expect("the name is free");
+    let other = Extents::new(ExtentsConfig::new(directory.path().to_owned(), 64 << 20), Arc::new(LocalDisk));
+    let damage = other.refresh().expect("it lists").damage;
+    assert!(matches!(damage[..], [ColdError::Io { .. }]), "{damage:?}");
+    std::fs::remove_dir(&path).expect("it is there");
+    std::fs::rename(&away, &path).expect("it is there");
+    other.refresh().expect("it lists");
+    assert_eq!(found(&other, 0..8), 8);
+}
+
+#[test]
+fn a_block_in_two_extents_stays_until_the_younger_is_removed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (one, two) = (open(directory.path(), 64 << 20), open(directory.path(), 64 << 20));
+    write(&one, 0..1).expect("it has space");
+    write(&two, 0..1).expect("it has space");
+    // The process that wrote the older one also lists the younger one, in any order.
+    one.refresh().expect("it lists");
+    two.refresh().expect("it lists");
+    for end in [INDEX, EXTENT] {
+        std::fs::remove_file(files(directory.path(), end).remove(0)).expect("it is there");
+    }
+    one.refresh().expect("it lists");
+    two.refresh().expect("it lists");
+    assert_eq!((found(&one, 0..1), found(&two, 0..1)), (1, 1));
+}

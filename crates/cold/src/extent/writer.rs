@@ -53,7 +53,12 @@ impl Writer {
             at += bytes.len() as u64;
         }
         // After the records: a line that a reader finds has its record in the file.
-        open.index.write_at(&lines, open.index_end).map_err(failed)?;
+        if let Err(error) = open.index.write_at(&lines, open.index_end) {
+            let error = failed(error);
+            // Some lines may lead to these records. So this extent ends, and none is overwritten.
+            let _ = self.close();
+            return Err(error);
+        }
         (open.end, open.is_synced) = (at, false);
         open.index_end += lines.len() as u64;
         let mut list = extents.list_mut();
@@ -109,7 +114,9 @@ impl Open {
         };
         let made = || {
             let data: Arc<dyn DiskFile> = Arc::from(extents.disk.open(data_path, true, true)?);
-            data.try_lock()?;
+            if !data.try_lock()? {
+                return Err(std::io::ErrorKind::WouldBlock.into());
+            }
             let mut head = Aligned::default();
             head.resize(SECTOR);
             head.bytes_mut().copy_from_slice(&extent_head(id));

@@ -22,6 +22,12 @@ struct Progress {
 }
 
 impl Promotion {
+    /// A promotion of so many blocks, which other code than a tier reads.
+    #[must_use]
+    pub fn of(blocks: usize, until: Deadline) -> Self {
+        Self(Arc::new(Progress { until, left: Mutex::new(blocks), done: Condvar::new() }))
+    }
+
     /// Whether all blocks are published or failed, or the deadline has passed.
     #[must_use]
     pub fn is_over(&self) -> bool {
@@ -39,9 +45,10 @@ impl Promotion {
         self.0.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn one_done(&self) {
+    /// A block is published, or failed.
+    pub fn one_done(&self) {
         let mut left = self.left();
-        *left -= 1;
+        *left = left.saturating_sub(1);
         if *left == 0 {
             self.0.done.notify_all();
         }
@@ -82,8 +89,7 @@ impl Reads {
     /// Queues reads. A block that is being read for another request is not read again. Also returns
     /// the number of blocks that were refused.
     pub fn begin(&self, names: &[Name], until: Deadline) -> (Promotion, u64) {
-        let progress = Progress { until, left: Mutex::new(0), done: Condvar::new() };
-        let promotion = Promotion(Arc::new(progress));
+        let promotion = Promotion::of(0, until);
         let (mut state, mut refused) = (self.state(), 0);
         for name in names {
             let is_new = !state.waiters.contains_key(name);

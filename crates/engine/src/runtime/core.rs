@@ -165,6 +165,7 @@ impl Core {
                     }
                     Err(RecvTimeoutError::Timeout) => {
                         self.admit_promoted();
+                        self.expire();
                         continue;
                     }
                     Err(RecvTimeoutError::Disconnected) => return,
@@ -220,7 +221,9 @@ impl Core {
         match message {
             Message::Admit(admission) => {
                 let (store, most) = (self.store.as_deref_mut(), self.model.config().max_waiting);
-                if let Some(admission) = self.promoting.keep(store, admission, most) {
+                if self.promoting.has(admission.id) {
+                    self.refuse(admission, EngineError::new(ErrorKind::Internal, "the request id is in use"));
+                } else if let Some(admission) = self.promoting.keep(store, admission, most) {
                     self.admit(admission);
                 }
             }
@@ -231,14 +234,22 @@ impl Core {
         true
     }
 
-    /// Admits the requests that wait for no blocks any more.
+    /// Admits the requests that wait for no blocks any more. Those for which the scheduler has no room
+    /// stay: a request that was accepted is not refused later.
     fn admit_promoted(&mut self) {
-        for admission in self.promoting.take_over() {
+        let room = self.model.config().max_waiting.saturating_sub(self.scheduler.num_waiting());
+        for admission in self.promoting.take_over(room) {
             self.admit(admission);
         }
     }
 
-    fn admit(&mut self, mut admission: Box<Admission>) {
+    fn refuse(&mut self, mut admission: Box<Admission>, error: EngineError) {
+        self.counters.errors += 1;
+        (admission.sink)(Event::Failed(error));
+        self.shared.request_ended();
+    }
+
+    fn admit(&mut self, admission: Box<Admission>) {
         let id = admission.id;
         let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
         let refused = if self.requests.contains_key(&id) {
@@ -260,9 +271,7 @@ impl Core {
             })
         };
         if let Some(error) = refused {
-            self.counters.errors += 1;
-            (admission.sink)(Event::Failed(error));
-            self.shared.request_ended();
+            self.refuse(admission, error);
             return;
         }
         self.swapper.observer.taken(&TakenRecord {
@@ -280,7 +289,8 @@ impl Core {
     }
 
     fn expire(&mut self) {
-        for id in self.scheduler.expired(self.clock.now_ns()) {
+        let now = self.clock.now_ns();
+        for id in self.scheduler.expired(now).into_iter().chain(self.promoting.expired(now)) {
             let message = "the request's timeout passed before it was done";
             self.fail(id, EngineError::new(ErrorKind::DeadlineExceeded, message));
         }
@@ -604,10 +614,8 @@ impl Core {
             self.counters.errors += 1;
             (request.sink)(Event::Failed(error));
             self.forget(id);
-        } else if let Some(mut admission) = self.promoting.take(id) {
-            self.counters.errors += 1;
-            (admission.sink)(Event::Failed(error));
-            self.shared.request_ended();
+        } else if let Some(admission) = self.promoting.take(id) {
+            self.refuse(admission, error);
         }
     }
 

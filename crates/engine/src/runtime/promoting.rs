@@ -34,10 +34,26 @@ impl Promoting {
         }
     }
 
-    /// Takes the requests that wait no longer.
-    pub fn take_over(&mut self) -> impl Iterator<Item = Box<Admission>> + use<> {
-        let over: Vec<_> = self.0.extract_if(.., |(_, promotion)| promotion.is_over()).collect();
+    /// Takes up to `most` requests that wait no longer.
+    pub fn take_over(&mut self, most: usize) -> impl Iterator<Item = Box<Admission>> + use<> {
+        let mut room = most;
+        let goes = |(_, promotion): &mut (Box<Admission>, Promotion)| {
+            let goes = room > 0 && promotion.is_over();
+            room -= usize::from(goes);
+            goes
+        };
+        let over: Vec<_> = self.0.extract_if(.., goes).collect();
         over.into_iter().map(|(admission, _)| admission)
+    }
+
+    /// Requests whose timeout has passed.
+    pub fn expired(&self, now_ns: u64) -> Vec<RequestId> {
+        let late = self.0.iter().filter(|(admission, _)| admission.deadline_ns <= now_ns);
+        late.map(|(admission, _)| admission.id).collect()
+    }
+
+    pub fn has(&self, id: RequestId) -> bool {
+        self.0.iter().any(|(admission, _)| admission.id == id)
     }
 
     /// Takes a request out.

@@ -10,8 +10,8 @@ use cenote_base::{
     TokenId,
 };
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel};
-use cenote_store::{Computed, FarBlock, Loaded, PendingBlock, PrefixMatch, PrefixStore};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use cenote_store::{Computed, FarBlock, Loaded, PendingBlock, PrefixMatch, PrefixStore, Promotion};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -99,6 +99,8 @@ pub struct Blocks {
     pub swapped_out: usize,
     /// The health that the store reports.
     pub health: Health,
+    /// Promotions of the next requests.
+    pub promotions: VecDeque<Promotion>,
 }
 
 struct Swapped {
@@ -153,6 +155,10 @@ impl PrefixStore for MemoryStore {
         let shared = self.shared.lock().unwrap();
         let num_matched = hashes.iter().take_while(|hash| shared.blocks.contains_key(hash)).count();
         PrefixMatch { hashes, num_matched }
+    }
+
+    fn promote(&mut self, _root: Option<BlockHash>, _tokens: &[TokenId]) -> Option<Promotion> {
+        self.shared.lock().unwrap().promotions.pop_front()
     }
 
     fn load(&mut self, hash: BlockHash, pages: &mut [&mut [u8]]) -> Loaded {

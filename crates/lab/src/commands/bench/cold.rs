@@ -4,19 +4,18 @@
 use super::rows::{Row, Times, median};
 use super::ttft::Bench;
 use super::{Part, Setting};
+use crate::commands::cold_region::{ColdRegion, Shape};
 use cenote_base::{BlockHash, Deadline, HashSeed};
 use cenote_console::args::{EngineArgs, NewRegionArgs, WatchArgs};
 use cenote_console::engine;
 use cenote_console::failure::Failure;
 use cenote_console::region::TemporaryRegion;
-use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
-use cenote_pool::{AttachOptions, Namespace, NamespaceRecord, NewBlock, Pool, PoolConfig, Superblock};
-use cenote_store::cold::{ColdTier, Settings, seed_of};
+use cenote_store::cold::Settings;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 pub const PARTS: &[Part] =
     &[Part { name: "cold-copies", measure: copies }, Part { name: "cold-ttft", measure: first_tokens }];
@@ -26,58 +25,21 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The first token of a prompt from L4 must take at most this part of computing it.
 const TTFT_GOAL: f64 = 0.5;
 
-/// A directory in the working directory's file system, removed when this value is dropped: the
-/// system's temporary directory may be memory.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new() -> Result<Self, Failure> {
-        let path = std::env::current_dir()?.join(format!(".cenote-bench-cold-{}", std::process::id()));
-        std::fs::create_dir_all(&path)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// A directory in the working directory's file system: the system's temporary directory may be
+/// memory.
+fn directory() -> Result<TempDir, Failure> {
+    Ok(tempfile::Builder::new().prefix(".cenote-bench-cold-").tempdir_in(std::env::current_dir()?)?)
 }
 
 fn settings(directory: &Path) -> Result<Settings, Failure> {
     Ok(format!("{},size=4GiB,deadline=60", directory.display()).parse()?)
 }
 
-/// A region of this process with L4 below it.
-struct World {
-    pool: Pool<Arc<Coherent>>,
-    namespace: Namespace,
-    cold: Arc<ColdTier>,
-}
-
-impl World {
-    fn open(directory: &Path, bytes: u64) -> Result<Self, Failure> {
-        let settings = settings(directory)?;
-        let config = PoolConfig::new(seed_of(&settings.place, &HashSeed([1; 32]))?, [2; 16]);
-        let options = MapOptions { prefault: true, ..MapOptions::default() };
-        let mapping = Mapping::create(&RegionSource::Anon, bytes + (64 << 20), 0o600, &options)?;
-        let fabric = Arc::new(Coherent::new(mapping));
-        Superblock::format(&fabric, &PoolConfig { max_hosts: 1, workers_per_host: 2, ..config })?;
-        let pool = Pool::attach(fabric, &AttachOptions { private: true, ..AttachOptions::named("bench") })?;
-        let namespace = pool.namespace(&NamespaceRecord {
-            fingerprint: [5; 32],
-            label: "bench".to_owned(),
-            block_bytes: BLOCK_BYTES,
-            block_tokens: 16,
-            num_layers: 1,
-        })?;
-        let cold = ColdTier::start(pool.clone(), &settings)?;
-        cold.open(&namespace);
-        if !cold.wait_open(Deadline::after(PATIENCE)) {
-            return Err(Failure::new(format!("the cold tier does not open: {:?}", cold.last_error())));
-        }
-        Ok(Self { pool, namespace, cold })
-    }
+/// A region with room for so many bytes of blocks.
+fn region(directory: &Path, bytes: u64) -> Result<ColdRegion, Failure> {
+    let shape =
+        Shape { region_bytes: bytes + (64 << 20), chunk_bytes: 2 << 20, block_bytes: BLOCK_BYTES, prefault: true };
+    ColdRegion::open(&settings(directory)?, HashSeed([1; 32]), shape)
 }
 
 /// Gigabytes per second of writing behind and of promotion, beside one thread that writes and reads
@@ -88,30 +50,29 @@ fn copies(setting: &Setting) -> Result<Vec<Row>, Failure> {
     let payload: Vec<u8> = (0..BLOCK_BYTES).map(|at| ((at * 31) >> 3) as u8).collect();
     let (mut plain_write, mut plain_read, mut write, mut read) = (vec![], vec![], vec![], vec![]);
     for _ in 0..3 {
-        let directory = Directory::new()?;
+        let directory = directory()?;
         let begin = Instant::now();
-        let file = File::create_new(directory.0.join("plain"))?;
+        let file = File::create_new(directory.path().join("plain"))?;
         (0..count).try_for_each(|number| file.write_all_at(&payload, number * BLOCK_BYTES))?;
         file.sync_data()?;
         plain_write.push(begin.elapsed().as_nanos() as f64);
-        let world = World::open(&directory.0, bytes)?;
-        let hashes: Vec<BlockHash> =
-            (0..count).map(|number| world.namespace.hasher.alias(&number.to_le_bytes())).collect();
-        for (depth, &hash) in (0..).zip(&hashes) {
-            world.pool.publish(&NewBlock::new(&world.namespace, hash, depth), &[&payload]);
+        let world = region(directory.path(), bytes)?;
+        let hashes: Vec<BlockHash> = (0..count).map(|number| world.hash(number)).collect();
+        if !(0..count).all(|number| world.publish(number, &payload)) {
+            return Err(Failure::new("the region has no room for the blocks"));
         }
         let begin = Instant::now();
         world.cold.offer(&world.namespace, hashes.iter().copied());
         world.cold.settle(Deadline::after(PATIENCE));
         write.push(begin.elapsed().as_nanos() as f64);
         drop(world);
-        let file = File::open(directory.0.join("plain"))?;
+        let file = File::open(directory.path().join("plain"))?;
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
         let begin = Instant::now();
         let mut buffer = vec![0; BLOCK_BYTES as usize];
         (0..count).try_for_each(|number| file.read_exact_at(&mut buffer, number * BLOCK_BYTES))?;
         plain_read.push(begin.elapsed().as_nanos() as f64);
-        let world = World::open(&directory.0, bytes)?;
+        let world = region(directory.path(), bytes)?;
         let begin = Instant::now();
         if let Some(promotion) = world.cold.promote(&world.namespace, &hashes) {
             promotion.wait();
@@ -134,8 +95,8 @@ fn copies(setting: &Setting) -> Result<Vec<Row>, Failure> {
 
 /// Time to first token of the demo model: computed, from L4 in a new region, and from that region.
 fn first_tokens(setting: &Setting) -> Result<Vec<Row>, Failure> {
-    let directory = Directory::new()?;
-    let cold = Some(settings(&directory.0)?);
+    let directory = directory()?;
+    let cold = Some(settings(directory.path())?);
     let engine = EngineArgs { cold: cold.clone(), ..EngineArgs::of_model(None)? };
     let (repeat, tokens) = (setting.choose(9, 3) as u32, 1500);
     let (mut computed, mut from_l4, mut from_l3): (Times, Times, Times) = (vec![], vec![], vec![]);

@@ -1,0 +1,93 @@
+//! Requests that wait for blocks from a slower tier.
+
+mod common;
+
+use cenote_base::engine::{ErrorKind, Event};
+use cenote_base::{Deadline, Engine, Request};
+use cenote_engine::EngineConfig;
+use cenote_store::Promotion;
+use common::{MemoryStore, collect, config, greedy, model_dir, prompt, request, run, start, submit};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+fn after(seconds: u64) -> Deadline {
+    Deadline::after(Duration::from_secs(seconds))
+}
+
+/// A store whose next requests wait for these promotions.
+fn store_of(promotions: &[Promotion]) -> MemoryStore {
+    let store = MemoryStore::default();
+    store.shared.lock().unwrap().promotions.extend(promotions.iter().cloned());
+    store
+}
+
+#[test]
+fn a_promotion_without_an_answer_ends_with_its_deadline() {
+    let dir = model_dir("gqa-tied");
+    let engine = start(&config(dir.path()), Some(store_of(&[Promotion::of(1, after(0))])));
+    assert_eq!(run(&engine, request(prompt(1, 40), greedy(4))).unwrap().tokens.len(), 4);
+}
+
+/// A request's own timeout counted only when its promotion had ended.
+#[test]
+fn a_timeout_ends_a_request_that_waits_for_blocks() {
+    let dir = model_dir("gqa-tied");
+    let engine = start(&config(dir.path()), Some(store_of(&[Promotion::of(1, after(20))])));
+    let begin = Instant::now();
+    let error = run(&engine, Request { timeout_ms: 50, ..request(prompt(1, 40), greedy(4)) }).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::DeadlineExceeded);
+    assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
+    assert!(engine.drain(after(60)));
+}
+
+#[test]
+fn an_aborted_request_waits_no_longer_and_its_id_is_unique() {
+    let dir = model_dir("gqa-tied");
+    let promotion = Promotion::of(1, after(600));
+    let engine = start(&config(dir.path()), Some(store_of(&[promotion.clone(), promotion.clone()])));
+    let [first, second] = [request(prompt(1, 40), greedy(4)), request(prompt(2, 40), greedy(4))];
+    let id = first.id;
+    let waits = submit(&engine, first.clone()).unwrap();
+    // The same id again: the first request keeps it.
+    assert_eq!(run(&engine, Request { id, ..second.clone() }).unwrap_err().kind, ErrorKind::Internal);
+    engine.abort(id);
+    assert_eq!(collect(&waits).unwrap_err().kind, ErrorKind::Aborted);
+    let waits = submit(&engine, second).unwrap();
+    promotion.one_done();
+    assert_eq!(collect(&waits).unwrap().tokens.len(), 4);
+    assert!(engine.drain(after(60)));
+}
+
+/// Its blocks had arrived, but the scheduler's queue was full, and the request was refused.
+#[test]
+fn a_request_whose_blocks_arrived_is_not_refused() {
+    let dir = model_dir("gqa-tied");
+    let promotion = Promotion::of(1, after(600));
+    let store = MemoryStore::default();
+    let config = EngineConfig { kv_blocks: Some(30), max_num_seqs: 2, max_waiting: 1, ..config(dir.path()) };
+    let engine = start(&config, Some(store.clone()));
+    // Runs until it is released, at 10 ms for a token.
+    let (release, released) = channel::<()>();
+    let (sender, events) = channel();
+    let sink = move |event| {
+        let _ = released.recv_timeout(Duration::from_millis(10));
+        sender.send(event).is_ok()
+    };
+    engine.submit(request(prompt(1, 40), greedy(400)), Box::new(sink)).unwrap();
+    assert!(matches!(events.recv().unwrap(), Event::Token { .. }));
+    store.shared.lock().unwrap().promotions.push_back(promotion.clone());
+    let promoted = submit(&engine, request(prompt(2, 20), greedy(4))).unwrap();
+    // There is no room for it beside the first.
+    let waiting = submit(&engine, request(prompt(3, 440), greedy(4))).unwrap();
+    let deadline = after(60);
+    while engine.stats().values["requests_waiting"] < 2.0 {
+        assert!(!deadline.passed(), "{:?}", engine.stats().values);
+        std::thread::yield_now();
+    }
+    promotion.one_done();
+    drop(release);
+    for (events, count) in [(promoted, 4), (waiting, 4)] {
+        assert_eq!(collect(&events).unwrap().tokens.len(), count);
+    }
+    assert!(engine.drain(after(60)));
+}
