@@ -85,6 +85,10 @@ pub struct Request {
     /// without a salt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_salt: Option<CacheSalt>,
+    /// The client expects to continue the conversation so many milliseconds after the request's end:
+    /// then its KV should be near. A hint; it changes no result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub continues_in_ms: Option<u64>,
     /// Time limit of the whole request in milliseconds; then it fails with
     /// [`ErrorKind::DeadlineExceeded`].
     pub timeout_ms: u64,

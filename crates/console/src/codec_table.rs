@@ -7,7 +7,10 @@ use cenote_quality::table::{CodecTable, TableError};
 use std::path::Path;
 
 /// Reads a table without checking its model.
-fn parse(path: &Path) -> Result<CodecTable, Failure> {
+///
+/// # Errors
+/// The file cannot be read, or is no table.
+pub fn parse(path: &Path) -> Result<CodecTable, Failure> {
     let bytes = std::fs::read(path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
     CodecTable::parse(&bytes).map_err(|error| refused(path, &error))
 }

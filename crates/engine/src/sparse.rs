@@ -54,11 +54,11 @@ pub enum PrefetchDepth {
 }
 
 impl SparseConfig {
-    /// Settings for *k* pages.
+    /// Settings for *k* pages, without prefetching: where the region is memory, fetching what is missing
+    /// costs less than predicting it (docs/evidence/tiers.md).
     #[must_use]
-    pub fn with_pages(pages: usize) -> Self {
-        let predictor = Some(ChoiceKind::default());
-        Self { pages, hot_pages: 2 * pages, predictor, depth: PrefetchDepth::Learned }
+    pub const fn with_pages(pages: usize) -> Self {
+        Self { pages, hot_pages: 2 * pages, predictor: None, depth: PrefetchDepth::Learned }
     }
 }
 

@@ -91,3 +91,31 @@ fn a_request_whose_blocks_arrived_is_not_refused() {
     }
     assert!(engine.drain(after(60)));
 }
+
+/// The blocks of an announced turn are fetched without a request for them, and only when it is near.
+#[test]
+fn an_announced_turn_is_fetched_before_it_comes() {
+    let dir = model_dir("gqa-tied");
+    let over = || Promotion::of(1, after(0));
+    let fetched = Promotion::of(1, after(600));
+    for (ms, is_near) in [(1000, true), (3_600_000, false)] {
+        // The first is for the request itself, the second for the turn.
+        let store = store_of(&[over(), fetched.clone()]);
+        let engine = start(&config(dir.path()), Some(store.clone()));
+        let announced = Request { continues_in_ms: Some(ms), ..request(prompt(4, 40), greedy(4)) };
+        assert_eq!(run(&engine, announced).unwrap().tokens.len(), 4);
+        // One that keeps its KV for itself looks at no slower tier, and the engine goes round once more.
+        let other = Request { use_pool: false, ..request(prompt(3, 40), greedy(4)) };
+        run(&engine, other).unwrap();
+        assert_eq!(store.shared.lock().unwrap().promotions.is_empty(), is_near, "{ms}");
+        if is_near {
+            fetched.one_done();
+        }
+        let deadline = after(60);
+        while engine.stats().values["prefetch_hints_promoted_total"] != f64::from(u8::from(is_near)) {
+            assert!(!deadline.passed(), "{:?}", engine.stats().values);
+            std::thread::yield_now();
+        }
+        assert_eq!(engine.stats().values["prefetch_hints_total"], 1.0);
+    }
+}

@@ -64,11 +64,14 @@ fn tokens_do_not_depend_on_tiers_or_predictions() {
     assert!(expected != alone(&config(dir.path()), &requests), "three pages change the text");
     let slow = LinkSpeed { bytes_per_s: 1e7, ..LinkSpeed::NIAGARA };
     let cases = [
-        (SparseConfig { predictor: None, hot_pages: 0, ..of(3) }, None),
-        (SparseConfig { predictor: None, ..of(3) }, None),
+        (SparseConfig { hot_pages: 0, ..of(3) }, None),
+        (of(3), None),
         (SparseConfig { predictor: Some(ChoiceKind::Last), hot_pages: 1, ..of(3) }, Some(slow)),
         (SparseConfig { predictor: Some(ChoiceKind::Averaged), ..of(3) }, None),
-        (SparseConfig { depth: PrefetchDepth::Fixed(16), hot_pages: 0, ..of(3) }, None),
+        (
+            SparseConfig { predictor: Some(ChoiceKind::Lstm), depth: PrefetchDepth::Fixed(16), hot_pages: 0, ..of(3) },
+            None,
+        ),
         (SparseConfig { predictor: Some(ChoiceKind::Neighbor { distance: 1 }), ..of(3) }, Some(LinkSpeed::NIAGARA)),
     ];
     for (sparse, link) in cases {

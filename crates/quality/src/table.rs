@@ -229,9 +229,16 @@ impl CodecTable {
 
     /// The codecs of the layers, and the sum of their divergences alone.
     pub fn chosen(&self, pressure: f64, kl_budget: f64) -> Result<(Vec<CodecSpec>, f64), TableError> {
-        let (measured, codecs) = (self.measured()?, self.codecs()?);
         let steps = f64::from(PRESSURE_STEPS);
-        let weights = Weights::default().under((pressure * steps + 1e-9).floor() / steps);
+        self.chosen_by(Weights::default().under((pressure * steps + 1e-9).floor() / steps), kl_budget)
+    }
+
+    /// The codecs of all layers by these weights, and the sum of their harms alone, within a budget.
+    ///
+    /// # Errors
+    /// A measurement or a codec's name is invalid.
+    pub fn chosen_by(&self, weights: Weights, kl_budget: f64) -> Result<(Vec<CodecSpec>, f64), TableError> {
+        let (measured, codecs) = (self.measured()?, self.codecs()?);
         let chosen = choose_layers(weights, kl_budget, &measured);
         let each = chosen.iter().enumerate().map(|(layer, at)| match at {
             Some(at) => (codecs[layer][*at].clone(), measured[layer][*at].harm()),

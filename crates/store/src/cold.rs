@@ -107,6 +107,12 @@ impl ColdTier {
         (count > 0).then(|| self.tier.promote(&names[..count]))
     }
 
+    /// Number of blocks that [`ColdTier::promote`] would read.
+    #[must_use]
+    pub fn promotable(&self, namespace: &Namespace, missing: &[BlockHash]) -> usize {
+        worth_promoting(self.tier.count(&names(namespace, missing)))
+    }
+
     /// As [`ColdTier::promote`], for blocks in any order: all that L4 lists.
     #[must_use]
     pub fn promote_any(&self, namespace: &Namespace, missing: &[BlockHash]) -> Option<Promotion> {

@@ -173,6 +173,12 @@ pub trait PrefixStore: Send {
     /// [`root`](Self::root) of the request's salt, if it has one.
     fn match_prefix(&mut self, root: Option<BlockHash>, tokens: &[TokenId]) -> PrefixMatch;
 
+    /// Number of the prompt's blocks that only a slower tier has, and that [`PrefixStore::promote`] would
+    /// copy. Never waits.
+    fn promotable(&self, _root: Option<BlockHash>, _tokens: &[TokenId]) -> usize {
+        0
+    }
+
     /// Begins to copy the prompt's blocks that only a slower tier has into the store, where
     /// [`PrefixStore::match_prefix`] finds them. `None`: there is nothing to wait for. Never waits;
     /// the engine asks the promotion, and does not admit the request before it is over.

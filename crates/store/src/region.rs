@@ -252,6 +252,13 @@ impl<F: Fabric> RegionStore<F> {
         }
     }
 
+    /// The prompt's blocks that the region lacks, behind those that it has.
+    fn missing(&self, root: Option<BlockHash>, tokens: &[TokenId]) -> Vec<BlockHash> {
+        let mut hashes = self.namespace.hasher.chain_from(root, tokens, self.block_tokens);
+        let there = self.pool.peek(&hashes).len();
+        hashes.split_off(there)
+    }
+
     /// Returns a function that drops expired holds, callable from any thread. Call it about once a
     /// second.
     pub fn expirer(&self) -> impl Fn() + Send + use<F> {
@@ -285,11 +292,13 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
         PrefixMatch { hashes, num_matched }
     }
 
+    fn promotable(&self, root: Option<BlockHash>, tokens: &[TokenId]) -> usize {
+        let missing = |cold: &Arc<ColdTier>| cold.promotable(&self.namespace, &self.missing(root, tokens));
+        self.cold.as_ref().map_or(0, missing)
+    }
+
     fn promote(&mut self, root: Option<BlockHash>, tokens: &[TokenId]) -> Option<Promotion> {
-        let cold = self.cold.as_ref()?;
-        let hashes = self.namespace.hasher.chain_from(root, tokens, self.block_tokens);
-        let there = self.pool.peek(&hashes).len();
-        cold.promote(&self.namespace, &hashes[there..])
+        self.cold.as_ref()?.promote(&self.namespace, &self.missing(root, tokens))
     }
 
     fn load(&mut self, hash: BlockHash, pages: &mut [&mut [u8]]) -> Loaded {

@@ -120,6 +120,7 @@ fn request(args: &GenerateArgs) -> Result<Request, Failure> {
         phase: Phase::Whole,
         use_pool: args.region.region.is_some(),
         cache_salt: None,
+        continues_in_ms: None,
         timeout_ms: TIMEOUT.as_millis() as u64,
     })
 }

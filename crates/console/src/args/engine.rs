@@ -136,7 +136,7 @@ pub struct EngineArgs {
     pub sparse_hot_pages: Option<usize>,
     /// What predicts the pages of the next step, to prefetch them: last, averaged, neighbor:LAYERS, lstm
     /// or none
-    #[arg(long, value_name = "KIND", env = "CENOTE_SPARSE_PREDICTOR", default_value = "averaged", value_parser = predictor)]
+    #[arg(long, value_name = "KIND", env = "CENOTE_SPARSE_PREDICTOR", default_value = "none", value_parser = predictor)]
     pub sparse_predictor: Predictor,
     /// Bytes of the region for preempted requests; without it they are recomputed
     #[arg(long, value_name = "SIZE", env = "CENOTE_SWAP", default_value = "0")]

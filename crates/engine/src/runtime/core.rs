@@ -131,13 +131,14 @@ impl Core {
             max_waiting: config.max_waiting,
             swap: swap::config(&model, &mut kv, store.as_deref_mut()),
         });
+        let promoting = Promoting::new(model.layout().block_bytes());
         let mut core = Self {
             kv,
             model,
             store,
             scheduler,
             requests: BTreeMap::new(),
-            promoting: Promoting::default(),
+            promoting,
             swapper: Swapper::new(observer),
             spills,
             sparse,
@@ -223,7 +224,7 @@ impl Core {
                 let (store, most) = (self.store.as_deref_mut(), self.model.config().max_waiting);
                 if self.promoting.has(admission.id) {
                     self.refuse(admission, EngineError::new(ErrorKind::Internal, "the request id is in use"));
-                } else if let Some(admission) = self.promoting.keep(store, admission, most) {
+                } else if let Some(admission) = self.promoting.keep(store, admission, most, self.clock.now_ns()) {
                     self.admit(admission);
                 }
             }
@@ -237,10 +238,10 @@ impl Core {
     /// Admits the requests that wait for no blocks any more. Those for which the scheduler has no room
     /// stay: a request that was accepted is not refused later.
     fn admit_promoted(&mut self) {
+        self.promoting.advance(self.store.as_deref_mut(), self.clock.now_ns());
         let room = self.model.config().max_waiting.saturating_sub(self.scheduler.num_waiting());
-        for admission in self.promoting.take_over(room) {
-            self.admit(admission);
-        }
+        let over: Vec<_> = self.promoting.take_over(room).collect();
+        over.into_iter().for_each(|admission| self.admit(admission));
     }
 
     fn refuse(&mut self, mut admission: Box<Admission>, error: EngineError) {
@@ -603,6 +604,9 @@ impl Core {
         } else {
             (request.text.finish(&self.model), None)
         };
+        if let Some(ms) = request.continues_in_ms.filter(|_| reason != FinishReason::HandOver && request.use_pool) {
+            self.promoting.expect(request, ms, self.clock.now_ns());
+        }
         let usage = request.usage();
         (request.sink)(Event::Finished { reason, text, usage, hand_over });
         self.counters.finished += 1;
@@ -688,6 +692,7 @@ impl Core {
         let mut values: BTreeMap<String, f64> = own.map(|(name, value)| (name.to_owned(), value)).into();
         values.extend(self.spills.stats());
         values.extend(self.sparse.stats());
+        values.extend(self.promoting.stats());
         let mut health = Health::Ok;
         if let Some(store) = &self.store {
             values.extend(store.stats());

@@ -102,6 +102,7 @@ pub(super) fn admit(
         prefill_only,
         use_pool: request.use_pool,
         cache_salt: request.cache_salt,
+        continues_in_ms: request.continues_in_ms,
         deadline_ns,
         max_num_tokens,
         sink,

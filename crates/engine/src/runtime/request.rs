@@ -20,6 +20,8 @@ pub(super) struct Admission {
     pub prefill_only: bool,
     pub use_pool: bool,
     pub cache_salt: Option<CacheSalt>,
+    /// Milliseconds from the end until the conversation's next turn, if the client announced it.
+    pub continues_in_ms: Option<u64>,
     pub deadline_ns: u64,
     /// Most tokens of prompt and output.
     pub max_num_tokens: usize,
@@ -36,6 +38,8 @@ pub(super) struct Running {
     pub seed: u64,
     pub prefill_only: bool,
     pub use_pool: bool,
+    /// See [`Admission::continues_in_ms`].
+    pub continues_in_ms: Option<u64>,
     /// Parent hash of the first block, derived from the request's salt; `None` without a salt.
     pub root: Option<BlockHash>,
     pub max_num_tokens: usize,
@@ -78,6 +82,7 @@ impl Running {
             seed: admission.seed,
             prefill_only: admission.prefill_only,
             use_pool: admission.use_pool,
+            continues_in_ms: admission.continues_in_ms,
             root,
             max_num_tokens: admission.max_num_tokens,
             sink: admission.sink,

@@ -157,6 +157,10 @@ impl PrefixStore for MemoryStore {
         PrefixMatch { hashes, num_matched }
     }
 
+    fn promotable(&self, _root: Option<BlockHash>, _tokens: &[TokenId]) -> usize {
+        usize::from(!self.shared.lock().unwrap().promotions.is_empty())
+    }
+
     fn promote(&mut self, _root: Option<BlockHash>, _tokens: &[TokenId]) -> Option<Promotion> {
         self.shared.lock().unwrap().promotions.pop_front()
     }
@@ -233,6 +237,7 @@ pub fn request(prompt: Prompt, sampling: SamplingParams) -> Request {
         phase: Phase::Whole,
         use_pool: true,
         cache_salt: None,
+        continues_in_ms: None,
         timeout_ms: 60_000,
     }
 }

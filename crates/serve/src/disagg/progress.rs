@@ -231,6 +231,7 @@ mod tests {
             phase: Phase::Whole,
             use_pool: true,
             cache_salt: None,
+            continues_in_ms: None,
             timeout_ms: 1000,
         };
         let mut progress = Progress::new(request, split);

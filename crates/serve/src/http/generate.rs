@@ -87,6 +87,7 @@ impl Generation {
                 phase: Phase::Whole,
                 use_pool: call.use_pool,
                 cache_salt: salt,
+                continues_in_ms: call.continues_in_ms,
                 timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
             };
             let (sender, place) = (sender.clone(), place.clone());

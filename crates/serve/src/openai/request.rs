@@ -78,9 +78,21 @@ pub struct Body {
     /// Extension (vLLM): share KV only with requests that have the same salt.
     #[serde(default)]
     pub cache_salt: Option<String>,
+    /// Extension: hints that change no result.
+    #[serde(default)]
+    pub cenote: Option<Hints>,
     /// All other fields, checked for those that must not be ignored.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
+}
+
+/// What a client knows about its next request.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hints {
+    /// Milliseconds from the end of this request until the conversation's next turn.
+    #[serde(default)]
+    pub continues_in_ms: Option<u64>,
 }
 
 /// One turn of a conversation, as the client wrote it.
@@ -121,6 +133,8 @@ pub struct Call {
     pub use_pool: bool,
     /// The request's salt, not empty.
     pub cache_salt: Option<String>,
+    /// Milliseconds until the conversation's next turn, if the client announced it.
+    pub continues_in_ms: Option<u64>,
     /// The field in which the client wrote `max_tokens`, for errors about it.
     pub max_tokens_field: &'static str,
 }
@@ -208,6 +222,7 @@ impl Body {
             include_usage: self.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
             use_pool: self.use_pool.unwrap_or(true),
             cache_salt: self.cache_salt,
+            continues_in_ms: self.cenote.and_then(|hints| hints.continues_in_ms),
             max_tokens_field,
         })
     }

@@ -150,6 +150,7 @@ pub fn answer(prompt: &Prompt, sampling: &SamplingParams) -> (String, FinishReas
         phase: Phase::Whole,
         use_pool: false,
         cache_salt: None,
+        continues_in_ms: None,
         timeout_ms: 1000,
     };
     let mut whole = String::new();
