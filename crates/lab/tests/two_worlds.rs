@@ -114,6 +114,7 @@ fn asked(id: u64, prompt: Vec<TokenId>, output_tokens: u32) -> Request {
         phase: Phase::Whole,
         use_pool: true,
         cache_salt: None,
+        continues_in_ms: None,
         timeout_ms: PATIENCE.as_millis() as u64,
     }
 }

@@ -30,6 +30,31 @@ pub enum StudyCommands {
     /// Windows of a text are computed with all pages up to --prompt tokens, and token by token from
     /// there.
     Sparse(StudySparseArgs),
+    /// Learn the weights by which codecs are chosen from an engine's throughput (CXL-SpecKV eq. 8)
+    ///
+    /// The engine serves prompts from a region that holds half of them raw. --codec-table names what
+    /// `choose` has measured.
+    Weights(Box<StudyWeightsArgs>),
+}
+
+#[derive(Args, Debug)]
+pub struct StudyWeightsArgs {
+    /// Periods to learn in
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = positive)]
+    pub periods: usize,
+    /// Periods to measure each result with
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = positive)]
+    pub repeats: usize,
+    /// Tokens of a prompt
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = positive)]
+    pub prompt_tokens: usize,
+    /// Seed of prompts, order and trials
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 #[derive(Args, Debug)]

@@ -7,6 +7,7 @@ mod sparse;
 mod swap;
 mod watermark;
 mod watermark_real;
+mod weights;
 
 use crate::args::StudyCommands;
 use cenote_console::failure::Failure;
@@ -19,6 +20,7 @@ pub fn run(command: &StudyCommands) -> Result<(), Failure> {
         StudyCommands::Engine(args) => engine::run(args),
         StudyCommands::Prefetch(args) => prefetch::run(args),
         StudyCommands::Sparse(args) => sparse::run(args),
+        StudyCommands::Weights(args) => weights::run(args),
     }
 }
 

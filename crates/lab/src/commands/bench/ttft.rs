@@ -171,6 +171,7 @@ impl Bench {
             phase: Phase::Whole,
             use_pool,
             cache_salt: None,
+            continues_in_ms: None,
             timeout_ms: TIMEOUT.as_millis() as u64,
         };
         self.next_id += 1;

@@ -163,6 +163,7 @@ impl Case {
             phase: Phase::Whole,
             use_pool: true,
             cache_salt: None,
+            continues_in_ms: None,
             timeout_ms: TIMEOUT.as_millis() as u64,
         };
         engine.submit(request, Box::new(move |event| sender.send(event).is_ok()))?;
