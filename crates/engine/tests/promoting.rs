@@ -47,7 +47,7 @@ fn an_aborted_request_waits_no_longer_and_its_id_is_unique() {
     let engine = start(&config(dir.path()), Some(store_of(&[promotion.clone(), promotion.clone()])));
     let [first, second] = [request(prompt(1, 40), greedy(4)), request(prompt(2, 40), greedy(4))];
     let id = first.id;
-    let waits = submit(&engine, first.clone()).unwrap();
+    let waits = submit(&engine, first).unwrap();
     // The same id again: the first request keeps it.
     assert_eq!(run(&engine, Request { id, ..second.clone() }).unwrap_err().kind, ErrorKind::Internal);
     engine.abort(id);
