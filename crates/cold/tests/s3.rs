@@ -2,7 +2,7 @@
 
 use cenote_base::{BlockHash, HashSeed};
 use cenote_cold::record::{Aligned, HEADER_BYTES, Head, Name, record_bytes, seal};
-use cenote_cold::{Backend, ColdError, Objects, Sealed};
+use cenote_cold::{Backend, ColdError, Objects, Sealed, Used};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use s3s::auth::SimpleAuth;
 use s3s::service::S3ServiceBuilder;
@@ -115,7 +115,7 @@ fn an_s3_server_keeps_blocks_for_the_next_process() {
     let objects = server.objects(64 << 20);
     write(&objects, 0..40).expect("the server takes them");
     let next = server.objects(64 << 20);
-    assert_eq!((found(&objects, 0..41), found(&next, 0..41), next.used().0), (40, 40, 40));
+    assert_eq!((found(&objects, 0..41), found(&next, 0..41), next.used().blocks), (40, 40, 40));
     let other = Objects::with_options("s3://bucket/some/prefix", 1 << 20, DEADLINE, server.variables("secret"));
     let error = other.expect("a URL").open(&HashSeed([1; 32])).expect_err("another seed").to_string();
     assert!(error.contains("another hash seed"), "{error}");
@@ -144,7 +144,7 @@ fn damaged_removed_and_unreachable_objects_are_misses() {
     let (three, four) = (of(3), of(4));
     std::fs::copy(&three, &four).expect("it is written");
     assert_eq!(found(&objects, 0..10), 6);
-    assert_eq!(objects.used().0, 6, "what failed left the list");
+    assert_eq!(objects.used().blocks, 6, "what failed left the list");
     server.runtime.shutdown_background();
     assert!(matches!(read(&objects, 5), Err(ColdError::Io { .. } | ColdError::Slow { .. })));
     assert!(write(&objects, 20..21).is_err());
@@ -158,11 +158,11 @@ fn the_oldest_objects_leave_at_the_limit() {
     objects.open(&SEED).expect("it opens");
     objects.refresh().expect("it lists");
     (0..40).for_each(|number| write(&objects, number..number + 1).expect("old ones leave"));
-    let (blocks, bytes) = objects.used();
+    let Used { blocks, bytes } = objects.used();
     assert!((5..=10).contains(&blocks) && bytes <= 1 << 20, "{blocks} blocks of {bytes} bytes");
     assert_eq!(found(&objects, 36..40), 4, "the latest stay");
     let next = Objects::new(&url, 1 << 20, DEADLINE).expect("a URL");
     next.open(&SEED).expect("it opens");
     next.refresh().expect("it lists");
-    assert_eq!(next.used().0, blocks);
+    assert_eq!(next.used().blocks, blocks);
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use cenote_base::engine::{ErrorKind, Event};
+use cenote_base::engine::{ErrorKind, Event, Prompt};
 use cenote_base::{Deadline, Engine, Request};
 use cenote_engine::EngineConfig;
 use cenote_store::Promotion;
@@ -90,4 +90,30 @@ fn a_request_whose_blocks_arrived_is_not_refused() {
         assert_eq!(collect(&events).unwrap().tokens.len(), count);
     }
     assert!(engine.drain(after(60)));
+}
+
+/// The time of a prompt's tokens decides whether a read from a slower tier pays.
+#[test]
+fn the_store_learns_how_long_computing_takes() {
+    let dir = model_dir("gqa-tied");
+    let store = MemoryStore::default();
+    let engine = start(&config(dir.path()), Some(store.clone()));
+    let computed = || store.shared.lock().unwrap().computed_tokens;
+    run(&engine, request(prompt(1, 100), greedy(20))).unwrap();
+    assert!(engine.drain(after(60)));
+    assert_eq!(computed(), 100, "the prompt, and no single tokens");
+}
+
+#[test]
+fn a_step_that_loads_is_no_measure_of_computing() {
+    let dir = model_dir("gqa-tied");
+    let store = MemoryStore::default();
+    let engine = start(&config(dir.path()), Some(store.clone()));
+    run(&engine, request(prompt(1, 100), greedy(2))).unwrap();
+    let Prompt::Tokens(mut tokens) = prompt(1, 100) else { panic!("tokens") };
+    tokens.extend(0..50);
+    let outcome = run(&engine, request(Prompt::Tokens(tokens), greedy(2))).unwrap();
+    assert_eq!(outcome.usage.cached_tokens, 96);
+    assert!(engine.drain(after(60)));
+    assert_eq!(store.shared.lock().unwrap().computed_tokens, 100);
 }

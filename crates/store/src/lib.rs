@@ -179,6 +179,9 @@ pub trait PrefixStore: Send {
         None
     }
 
+    /// A step computed the KV of so many prompt tokens in `ns`: what a read from a slower tier saves.
+    fn has_computed(&mut self, _tokens: u64, _ns: u64) {}
+
     /// Copies block `hash` into `pages`: K then V of layer 0, K then V of layer 1, and so on,
     /// `page_bytes` each. An encoded block is only copied out and checked; the caller decodes it.
     fn load(&mut self, hash: BlockHash, pages: &mut [&mut [u8]]) -> Loaded;

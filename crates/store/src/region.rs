@@ -292,6 +292,12 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
         cold.promote(&self.namespace, &hashes[there..])
     }
 
+    fn has_computed(&mut self, tokens: u64, ns: u64) {
+        if let Some(cold) = &self.cold {
+            cold.has_computed(tokens, ns);
+        }
+    }
+
     fn load(&mut self, hash: BlockHash, pages: &mut [&mut [u8]]) -> Loaded {
         let remembered = self.found.remove(&hash);
         if let Some(hit) = remembered {
