@@ -12,7 +12,7 @@ pub use bench::{
 };
 pub use sim::{CapacityArg, InstantArg, LoadArg, RoutingArg, SimArgs, TraceFormatArg, pool_name};
 pub use study::{StudyCommands, StudyEngineArgs, StudyPrefetchArgs, StudySwapArgs, StudyWatermarkArgs};
-pub use torture::{ColdChildArgs, TortureArgs, TortureChildArgs};
+pub use torture::{ColdChildArgs, ColdFullChildArgs, TortureArgs, TortureChildArgs};
 
 use cenote_console::args::{CompletionsArgs, ManArgs, StudiedModelArgs, positive};
 use cenote_console::output::OutputArgs;
@@ -70,6 +70,9 @@ pub enum Commands {
     /// Child process of `torture --cold`
     #[command(hide = true)]
     ColdChild(ColdChildArgs),
+    /// Child process of `bench cold`
+    #[command(hide = true)]
+    ColdFullChild(ColdFullChildArgs),
     /// Child process of `bench`
     #[command(hide = true)]
     BenchChild(BenchChildArgs),
