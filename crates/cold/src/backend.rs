@@ -23,6 +23,15 @@ pub struct Refreshed {
     pub has_more: bool,
 }
 
+/// What a place holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    /// Listed blocks.
+    pub blocks: u64,
+    /// Bytes of all files or objects.
+    pub bytes: u64,
+}
+
 /// Records in a place. The tier's writer thread calls [`Backend::write`], [`Backend::refresh`] and
 /// [`Backend::sync`]; any thread calls the others.
 pub trait Backend: Send + Sync {
@@ -33,11 +42,18 @@ pub trait Backend: Send + Sync {
     /// The place cannot be opened, or belongs to regions with another seed.
     fn open(&self, seed: &HashSeed) -> Result<(), ColdError>;
 
-    /// Bytes of a block's payload, by the list in memory; `None`: the list lacks it.
+    /// Bytes of a block, with or without its header and padding, by the list in memory; `None`: the
+    /// list lacks it.
     fn length(&self, name: &Name) -> Option<u64>;
 
-    /// Number of listed blocks, and bytes of the place in use.
-    fn used(&self) -> (u64, u64);
+    /// What the place holds, by the list in memory.
+    fn used(&self) -> Used;
+
+    /// Lists a place from outside, without opening or changing it.
+    ///
+    /// # Errors
+    /// The place is not there or cannot be read.
+    fn survey(&self) -> Result<Used, ColdError>;
 
     /// Reads a record into `record` and checks it. A record that fails leaves the list.
     ///

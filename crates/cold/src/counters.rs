@@ -9,59 +9,70 @@ use std::time::{Duration, Instant};
 /// Least time between two log lines about errors of one kind.
 const QUIET: Duration = Duration::from_secs(30);
 
-macro_rules! counters {
+macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident = $text:literal),* $(,)?) => {
-        /// What one process did with L4.
-        #[derive(Debug, Default)]
-        pub struct Counters {
-            $($(#[$doc])* pub $name: AtomicU64,)*
-            errors: [AtomicU64; ErrorKind::ALL.len()],
-            said: Mutex<[Said; ErrorKind::ALL.len()]>,
-            last_error: Mutex<Option<String>>,
-        }
+        /// What a process counts of L4.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum Count { $($(#[$doc])* $name),* }
 
-        impl Counters {
-            /// Values by Prometheus name, without prefix.
+        impl Count {
+            /// All counters.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+
+            /// Prometheus name, without prefix.
             #[must_use]
-            pub fn values(&self) -> BTreeMap<String, f64> {
-                let mut values = BTreeMap::from([$(($text.to_owned(), self.$name.load(Relaxed) as f64)),*]);
-                for kind in ErrorKind::ALL {
-                    let name = format!("cold_errors_{}_total", kind.name());
-                    values.insert(name, self.errors[kind as usize].load(Relaxed) as f64);
-                }
-                values
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => $text),* }
             }
         }
     };
 }
 
-counters! {
+counts! {
     /// Blocks that lookups missed above and found in L4's list.
-    found = "cold_found_total",
+    Found = "cold_found_total",
     /// Blocks read whole and published above.
-    hits = "cold_hits_total",
+    Hits = "cold_hits_total",
     /// Blocks that L4's list has and that could not be read or published.
-    misses = "cold_misses_total",
+    Misses = "cold_misses_total",
     /// Blocks that arrived after their deadline. The reader computed them; they are shared anyway.
-    late = "cold_late_total",
+    Late = "cold_late_total",
     /// Blocks that were not read, because too many reads were waiting.
-    reads_refused = "cold_reads_refused_total",
+    ReadsRefused = "cold_reads_refused_total",
+    /// Listed blocks that were not read, because computing them takes less time.
+    ReadsSkipped = "cold_reads_skipped_total",
+    /// Blocks offered for writing. Each is also counted below, unless it waits or its process died.
+    Offered = "cold_offered_total",
     /// Blocks written.
-    written = "cold_written_total",
-    /// Blocks not written, because L4 has them.
-    duplicates = "cold_duplicates_total",
+    Written = "cold_written_total",
+    /// Blocks not written, because L4 has them or they wait already.
+    Duplicates = "cold_duplicates_total",
+    /// Blocks not written, because computing them again takes less time.
+    Skipped = "cold_skipped_total",
     /// Blocks not written, because too many were waiting.
-    dropped_busy = "cold_dropped_busy_total",
+    DroppedBusy = "cold_dropped_busy_total",
     /// Blocks not written, because they were evicted before their turn.
-    dropped_gone = "cold_dropped_gone_total",
+    DroppedGone = "cold_dropped_gone_total",
     /// Blocks not written, because writing failed.
-    dropped_failed = "cold_dropped_failed_total",
+    DroppedFailed = "cold_dropped_failed_total",
     /// Bytes of payload read.
-    bytes_in = "cold_read_bytes_total",
+    ReadBytes = "cold_read_bytes_total",
     /// Bytes of payload written.
-    bytes_out = "cold_written_bytes_total",
+    WrittenBytes = "cold_written_bytes_total",
     /// Extents or objects removed to keep the limit.
-    reclaimed = "cold_reclaimed_total",
+    Reclaimed = "cold_reclaimed_total",
+    /// Errors of all kinds.
+    Errors = "cold_errors_total",
+}
+
+/// What one process did with L4.
+#[derive(Debug, Default)]
+pub struct Counters {
+    counts: [AtomicU64; Count::ALL.len()],
+    errors: [AtomicU64; ErrorKind::ALL.len()],
+    said: Mutex<[Said; ErrorKind::ALL.len()]>,
+    last_error: Mutex<Option<String>>,
 }
 
 /// The last log line of a kind, and the errors since.
@@ -72,6 +83,25 @@ struct Said {
 }
 
 impl Counters {
+    /// Values by Prometheus name, without prefix.
+    #[must_use]
+    pub fn values(&self) -> BTreeMap<String, f64> {
+        let counts = Count::ALL.iter().map(|&count| (count.name().to_owned(), self.get(count) as f64));
+        let errors =
+            ErrorKind::ALL.map(|kind| (format!("cold_errors_{}_total", kind.name()), self.errors(kind) as f64));
+        counts.chain(errors).collect()
+    }
+
+    /// Value of a counter.
+    #[must_use]
+    pub fn get(&self, count: Count) -> u64 {
+        self.counts[count as usize].load(Relaxed)
+    }
+
+    pub(crate) fn add(&self, count: Count, by: u64) {
+        self.counts[count as usize].fetch_add(by, Relaxed);
+    }
+
     /// Counts an error. Logs it, unless another of its kind was logged a moment ago.
     pub fn fail(&self, error: &ColdError) {
         let kind = error.kind();
@@ -98,9 +128,4 @@ impl Counters {
     pub fn last_error(&self) -> Option<String> {
         self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
-}
-
-/// Adds to a counter.
-pub(crate) fn add(counter: &AtomicU64, count: u64) {
-    counter.fetch_add(count, Relaxed);
 }

@@ -12,7 +12,7 @@ mod list;
 mod space;
 mod writer;
 
-use crate::backend::{Backend, Refreshed, Sealed};
+use crate::backend::{Backend, Refreshed, Sealed, Used};
 use crate::disk::Disk;
 use crate::error::ColdError;
 use crate::identity;
@@ -93,8 +93,13 @@ impl Backend for Extents {
         self.list().find(name).map(|spot| spot.length)
     }
 
-    fn used(&self) -> (u64, u64) {
+    fn used(&self) -> Used {
         self.list().used()
+    }
+
+    fn survey(&self) -> Result<Used, ColdError> {
+        while self.refresh()?.has_more {}
+        Ok(self.used())
     }
 
     fn read(&self, name: &Name, memory: &mut Aligned) -> Result<Head, ColdError> {

@@ -22,8 +22,8 @@ pub mod record;
 mod settings;
 mod tier;
 
-pub use backend::{Backend, Refreshed, Sealed};
-pub use counters::Counters;
+pub use backend::{Backend, Refreshed, Sealed, Used};
+pub use counters::{Count, Counters};
 pub use error::{ColdError, ErrorKind};
 pub use extent::{Extents, ExtentsConfig};
 #[cfg(feature = "objects")]

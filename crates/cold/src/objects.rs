@@ -5,11 +5,12 @@
 //! removes the oldest objects of the listing when they exceed the limit: two that do it choose the
 //! same ones, and removing one twice is no error.
 
-use crate::backend::{Backend, Refreshed, Sealed};
+use crate::backend::{Backend, Refreshed, Sealed, Used};
 use crate::error::ColdError;
 use crate::identity;
-use crate::record::{self, Aligned, Head, Name};
+use crate::record::{self, Aligned, Head, Name, PAYLOAD_MAX, record_bytes};
 use cenote_base::{BlockHash, HashSeed};
+use cenote_policy::temperature::{StoredPart, leaving_parts};
 use futures::stream::{StreamExt, TryStreamExt, iter};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
@@ -27,6 +28,9 @@ const BLOCKS: &str = "blocks";
 const LIST_EVERY: Duration = Duration::from_secs(30);
 /// Longest time of a listing, an identity or a write.
 const SLOW: Duration = Duration::from_secs(30);
+/// Longest time for a put with a condition. A store without conditions may answer with an error that
+/// is retried.
+const CONDITION: Duration = Duration::from_secs(3);
 /// Requests at once.
 const TOGETHER: usize = 16;
 /// Part of the limit that a removal leaves free, so that not every write removes.
@@ -51,6 +55,10 @@ impl List {
         self.bytes += object.bytes;
         self.forget(&name);
         self.objects.insert(name, object);
+    }
+
+    fn used(&self) -> Used {
+        Used { blocks: self.objects.len() as u64, bytes: self.bytes }
     }
 
     fn forget(&mut self, name: &Name) {
@@ -123,6 +131,8 @@ impl Objects {
         let path = self.folder.clone().join(identity::FILE);
         let get = || async {
             match self.store.get(&path).await {
+                // Longer than an identity: damage, which its check tells.
+                Ok(found) if found.meta.size > record_bytes(0) => Ok(Some(Vec::new().into())),
                 Ok(found) => found.bytes().await.map(Some),
                 Err(object_store::Error::NotFound { .. }) => Ok(None),
                 Err(error) => Err(error),
@@ -133,14 +143,13 @@ impl Objects {
                 return Ok(found);
             }
             let bytes = || PutPayload::from(identity::encode(own).to_vec());
-            let created = PutOptions::from(PutMode::Create);
-            match self.store.put_opts(&path, bytes(), created).await {
-                Err(object_store::Error::NotImplemented { .. } | object_store::Error::NotSupported { .. }) => {
-                    // A store without conditional puts: the last of two first processes wins.
-                    self.store.put(&path, bytes()).await?;
-                }
-                Err(object_store::Error::AlreadyExists { .. }) | Ok(_) => {}
-                Err(error) => return Err(error),
+            let created = self.store.put_opts(&path, bytes(), PutOptions::from(PutMode::Create));
+            match tokio::time::timeout(CONDITION, created).await {
+                Ok(Ok(_) | Err(object_store::Error::AlreadyExists { .. })) => {}
+                // Stores without conditions refuse them in many ways. There the last of two first
+                // processes wins. A store that refuses every write says why below.
+                Ok(Err(_)) | Err(_) if get().await?.is_none() => drop(self.store.put(&path, bytes()).await?),
+                Ok(Err(_)) | Err(_) => {}
             }
             Ok(get().await?.unwrap_or_default())
         })?;
@@ -203,24 +212,34 @@ impl Objects {
             removals.buffer_unordered(TOGETHER).try_collect::<Vec<()>>().await.map(drop)
         })
     }
+
+    /// Asks the store for all objects.
+    fn ask_list(&self) -> Result<List, ColdError> {
+        let blocks = self.folder.clone().join(BLOCKS);
+        let listed = self.within(SLOW, async { self.store.list(Some(&blocks)).try_collect::<Vec<_>>().await })?;
+        let mut list = List::default();
+        for object in listed {
+            if let Some(name) = name_of(&object.location) {
+                let modified = u64::try_from(object.last_modified.timestamp_millis()).unwrap_or(0);
+                list.enter(name, Object { bytes: object.size, modified });
+            }
+        }
+        Ok(list)
+    }
 }
 
-/// The oldest objects, as many as exceed the limit; none while it holds.
+/// The oldest objects, as many as exceed the limit and a little more; none while it holds.
 fn victims(list: &List, limit: u64) -> Vec<Name> {
     if list.bytes <= limit {
         return Vec::new();
     }
-    let mut oldest: Vec<(u64, Name, u64)> =
-        list.objects.iter().map(|(name, object)| (object.modified, *name, object.bytes)).collect();
-    oldest.sort_unstable();
-    let mut left = list.bytes;
-    let goes = |&(_, name, bytes): &(u64, Name, u64)| {
-        (left > limit - limit / FREE_SHARE).then(|| {
-            left -= bytes;
-            name
-        })
+    let part = |(name, object): (&Name, &Object)| StoredPart {
+        key: (object.modified, *name),
+        bytes: object.bytes,
+        is_open: false,
     };
-    oldest.iter().map_while(goes).collect()
+    let leaving = leaving_parts(list.objects.iter().map(part).collect(), limit - limit / FREE_SHARE);
+    leaving.into_iter().flatten().map(|(_, name)| name).collect()
 }
 
 /// The name in an object's path.
@@ -252,21 +271,29 @@ impl Backend for Objects {
         self.list().objects.get(name).map(|object| object.bytes)
     }
 
-    fn used(&self) -> (u64, u64) {
-        let list = self.list();
-        (list.objects.len() as u64, list.bytes)
+    fn used(&self) -> Used {
+        self.list().used()
+    }
+
+    fn survey(&self) -> Result<Used, ColdError> {
+        Ok(self.ask_list()?.used())
     }
 
     fn read(&self, name: &Name, memory: &mut Aligned) -> Result<Head, ColdError> {
         let path = self.path(name);
-        let read = || {
-            let bytes = self.within(self.deadline, async { self.store.get(&path).await?.bytes().await })?;
+        let mut read = || {
+            let found = self.within(self.deadline, async {
+                let found = self.store.get(&path).await?;
+                let is_record = found.meta.size <= record_bytes(PAYLOAD_MAX);
+                if is_record { found.bytes().await.map(Some) } else { Ok(None) }
+            });
+            let too_long = || ColdError::Damaged { at: path.to_string(), what: "it is longer than a record" };
+            let bytes = found?.ok_or_else(too_long)?;
             let (head, _) = record::open(&bytes, Some(name), path.as_ref())?;
             memory.resize(bytes.len());
             memory.bytes_mut().copy_from_slice(&bytes);
             Ok(head)
         };
-        let mut read = read;
         read().inspect_err(|error| {
             // A store that is slow or refuses may recover; anything else stays as it is.
             if !matches!(error, ColdError::Io { .. } | ColdError::Slow { .. }) {
@@ -299,17 +326,11 @@ impl Backend for Objects {
             next.is_none_or(|next| Instant::now() >= next)
         };
         if due {
-            let blocks = self.folder.clone().join(BLOCKS);
-            let listed = self.within(SLOW, async { self.store.list(Some(&blocks)).try_collect::<Vec<_>>().await })?;
-            let mut list = List::default();
-            for object in listed {
-                if let Some(name) = name_of(&object.location) {
-                    let modified = u64::try_from(object.last_modified.timestamp_millis()).unwrap_or(0);
-                    list.enter(name, Object { bytes: object.size, modified });
-                }
-            }
-            *self.list_mut() = list;
+            // Also after a failure: a listing that takes long must not keep the writer from writing.
             *self.next_listing.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + LIST_EVERY);
+            let list = self.ask_list()?;
+            // The old list is dropped after the lock.
+            let _old = std::mem::replace(&mut *self.list_mut(), list);
             self.make_room()?;
         }
         Ok(Refreshed { removed: self.removed.swap(0, Relaxed), ..Refreshed::default() })

@@ -98,6 +98,10 @@ impl FromStr for Settings {
                 ("deadline", seconds) => {
                     let seconds: f64 = seconds.parse().map_err(|_| wrong())?;
                     settings.deadline = Duration::try_from_secs_f64(seconds).map_err(|_| wrong())?;
+                    // Nothing arrives without time.
+                    if settings.deadline.is_zero() {
+                        return Err(wrong());
+                    }
                 }
                 _ => return Err(wrong()),
             }

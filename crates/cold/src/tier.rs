@@ -8,26 +8,27 @@ mod queue;
 mod reader;
 mod writer;
 
-use crate::backend::Backend;
-use crate::counters::{Counters, add};
+use crate::backend::{Backend, Used};
+use crate::counters::{Count, Counters};
 use crate::error::ColdError;
 use crate::record::{Head, Name};
 use crate::settings::WriteBehind;
 use cenote_base::{Deadline, HashSeed};
 use cenote_mem::fork::ProcessStamp;
+use cenote_policy::temperature::{ColdBlock, MeasuredLadder};
 pub use promotion::Promotion;
 use promotion::Reads;
 use queue::Queue;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Threads that read. A disk answers several requests at once.
 const READERS: usize = 4;
-/// Longest wait for the threads when a tier is dropped. A thread that a disk keeps longer is left
-/// behind.
+/// Longest wait for the threads when a tier is dropped: a second more than they write. A thread that a
+/// disk keeps longer is left behind.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The memory above a tier: a region.
@@ -41,6 +42,10 @@ pub trait Upper: Send + Sync + 'static {
     fn publish(&self, head: &Head, payload: &[u8]) -> bool;
     /// Blocks that will be evicted next, if there is no free space.
     fn coldest(&self) -> Vec<Name>;
+    /// Tokens of a block; 0: not known.
+    fn tokens(&self, name: &Name) -> u64;
+    /// Counts for all processes, where the counter outlives this one.
+    fn count(&self, count: Count, by: u64);
 }
 
 /// Settings of a tier, beside its place.
@@ -60,6 +65,8 @@ struct Shared {
     backend: Box<dyn Backend>,
     config: TierConfig,
     counters: Counters,
+    /// Measured times, and what they decide.
+    ladder: Mutex<MeasuredLadder>,
     queue: Queue,
     reads: Reads,
     /// The place is open, and its list is complete.
@@ -87,6 +94,7 @@ impl Tier {
             backend,
             config,
             counters: Counters::default(),
+            ladder: Mutex::default(),
             queue: Queue::default(),
             reads: Reads::default(),
             is_open: AtomicBool::new(false),
@@ -102,7 +110,7 @@ impl Tier {
     /// A thread that cannot be started leaves a tier that does less, and nothing else.
     fn spawn(&mut self, name: &str, run: fn(&Shared)) {
         let shared = Arc::clone(&self.shared);
-        *shared.count() += 1;
+        *shared.living() += 1;
         let body = move || {
             let _ended = Ended(&shared);
             run(&shared);
@@ -110,7 +118,7 @@ impl Tier {
         match std::thread::Builder::new().name(name.to_owned()).spawn(body) {
             Ok(handle) => self.handles.push(handle),
             Err(error) => {
-                *self.shared.count() -= 1;
+                *self.shared.living() -= 1;
                 tracing::warn!(%error, name, "no thread for the cold tier");
             }
         }
@@ -137,38 +145,63 @@ impl Tier {
         }
         if self.shared.reads.is_stuck(deadline) {
             let at = "a read of the cold tier".to_owned();
-            self.shared.counters.fail(&ColdError::Slow { at, ms: deadline.as_millis() as u64 });
+            self.shared.fail(&ColdError::Slow { at, ms: deadline.as_millis() as u64 });
             return 0;
         }
         names.iter().take_while(|name| self.shared.backend.length(name).is_some()).count()
     }
 
-    /// Whether the tier lists a block.
+    /// Begins to read blocks and to publish them above: the leading ones that the tier lists, as many
+    /// as [`MeasuredLadder::worth_promoting`] says. `None`: there is nothing to wait for.
     #[must_use]
-    pub fn has(&self, name: &Name) -> bool {
-        self.count(std::slice::from_ref(name)) == 1
+    pub fn promote(&self, names: &[Name]) -> Option<Promotion> {
+        self.begin(&names[..self.count(names)])
     }
 
-    /// Begins to read blocks and to publish them above. `names` are those that
-    /// [`Tier::count`] counted.
+    /// As [`Tier::promote`], for blocks in any order: all that the tier lists.
     #[must_use]
-    pub fn promote(&self, names: &[Name]) -> Promotion {
-        let shared = &self.shared;
-        add(&shared.counters.found, names.len() as u64);
-        let (promotion, refused) = shared.reads.begin(names, Deadline::after(shared.config.deadline));
-        add(&shared.counters.reads_refused, refused);
-        promotion
+    pub fn promote_any(&self, names: &[Name]) -> Option<Promotion> {
+        let is_listed = |name: &&Name| self.count(std::slice::from_ref(*name)) == 1;
+        self.begin(&names.iter().filter(is_listed).copied().collect::<Vec<Name>>())
+    }
+
+    fn begin(&self, listed: &[Name]) -> Option<Promotion> {
+        let (shared, first) = (&self.shared, listed.first()?);
+        shared.count(Count::Found, listed.len() as u64);
+        let deadline = shared.config.deadline;
+        let block = ColdBlock {
+            bytes: shared.backend.length(first).unwrap_or(0),
+            tokens: shared.upper.tokens(first),
+            is_in_l4: true,
+        };
+        let (waiting, deadline_ns) =
+            (shared.reads.len() as u64, u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX));
+        let worth = shared.ladder().worth_promoting(&block, listed.len() as u64, waiting, deadline_ns);
+        let worth = usize::try_from(worth).unwrap_or(usize::MAX).min(listed.len());
+        shared.count(Count::ReadsSkipped, (listed.len() - worth) as u64);
+        if worth == 0 {
+            return None;
+        }
+        let (promotion, refused) = shared.reads.begin(&listed[..worth], Deadline::after(deadline));
+        shared.count(Count::ReadsRefused, refused);
+        Some(promotion)
+    }
+
+    /// KV of so many tokens was computed in `ns`: what a read from the tier saves.
+    pub fn has_computed(&self, tokens: u64, ns: u64) {
+        if !self.stamp.is_inherited() {
+            self.shared.ladder().has_computed(tokens, ns);
+        }
     }
 
     /// Waits until the place is open and its list is complete. Returns whether it is.
     pub fn wait_open(&self, deadline: Deadline) -> bool {
-        self.shared.queue.wait(deadline, |_| self.is_open());
-        self.is_open()
+        !self.stamp.is_inherited() && self.shared.queue.wait(deadline, |_| self.is_open())
     }
 
     /// Waits until all offered blocks are written or dropped. Returns whether they are.
     pub fn settle(&self, deadline: Deadline) -> bool {
-        self.shared.queue.wait(deadline, queue::Waiting::is_settled)
+        !self.stamp.is_inherited() && self.shared.queue.wait(deadline, queue::Waiting::is_settled)
     }
 
     /// Whether the place is open.
@@ -183,11 +216,21 @@ impl Tier {
         &self.shared.counters
     }
 
+    /// The most recent error of this process.
+    #[must_use]
+    pub fn last_error(&self) -> Option<String> {
+        if self.stamp.is_inherited() { None } else { self.shared.counters.last_error() }
+    }
+
     /// Counters and gauges by Prometheus name.
     #[must_use]
     pub fn stats(&self) -> BTreeMap<String, f64> {
         let mut stats = self.shared.counters.values();
-        let (blocks, bytes) = self.shared.backend.used();
+        // Locks that a thread of the parent held stay locked.
+        if self.stamp.is_inherited() {
+            return stats;
+        }
+        let Used { blocks, bytes } = self.shared.backend.used();
         for (name, value) in [
             ("cold_open", u64::from(self.is_open())),
             ("cold_blocks", blocks),
@@ -203,12 +246,38 @@ impl Tier {
 
 impl Shared {
     fn offer(&self, names: impl IntoIterator<Item = Name>) {
-        let dropped = self.queue.push(names, |name| self.backend.length(name).is_some());
-        add(&self.counters.duplicates, dropped.duplicates);
-        add(&self.counters.dropped_busy, dropped.busy);
+        let offered = self.queue.push(
+            names,
+            |name| self.backend.length(name).is_some(),
+            |count| {
+                // Before the writer can take them, so that a death leaves no block uncounted.
+                self.count(Count::Offered, count);
+            },
+        );
+        self.count(Count::Duplicates, offered.duplicates);
+        self.count(Count::DroppedBusy, offered.busy);
     }
 
-    fn count(&self) -> std::sync::MutexGuard<'_, usize> {
+    /// Adds to a counter of this process, and to that of all processes.
+    fn count(&self, count: Count, by: u64) {
+        if by > 0 {
+            self.counters.add(count, by);
+            self.upper.count(count, by);
+        }
+    }
+
+    /// Counts and logs an error.
+    fn fail(&self, error: &ColdError) {
+        self.count(Count::Errors, 1);
+        self.counters.fail(error);
+    }
+
+    fn ladder(&self) -> MutexGuard<'_, MeasuredLadder> {
+        // Averages of times: usable after a panic.
+        self.ladder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn living(&self) -> MutexGuard<'_, usize> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -218,7 +287,7 @@ struct Ended<'a>(&'a Shared);
 
 impl Drop for Ended<'_> {
     fn drop(&mut self) {
-        *self.0.count() -= 1;
+        *self.0.living() -= 1;
         self.0.ended.notify_all();
     }
 }
@@ -230,7 +299,7 @@ impl Drop for Tier {
         }
         self.shared.queue.close();
         self.shared.reads.close();
-        let threads = self.shared.count();
+        let threads = self.shared.living();
         let waited = self.shared.ended.wait_timeout_while(threads, JOIN_TIMEOUT, |threads| *threads > 0);
         let all_ended = *waited.unwrap_or_else(PoisonError::into_inner).0 == 0;
         if all_ended {

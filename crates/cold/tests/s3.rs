@@ -2,10 +2,13 @@
 
 use cenote_base::{BlockHash, HashSeed};
 use cenote_cold::record::{Aligned, HEADER_BYTES, Head, Name, record_bytes, seal};
-use cenote_cold::{Backend, ColdError, Objects, Sealed};
+use cenote_cold::{Backend, ColdError, Objects, Sealed, Used};
+use hyper::http::{Extensions, HeaderMap, Method, Uri};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use s3s::auth::SimpleAuth;
+use s3s::route::S3Route;
 use s3s::service::S3ServiceBuilder;
+use s3s::{Body, S3Request, S3Response, S3Result};
 use s3s_fs::FileSystem;
 use std::path::Path;
 use std::time::Duration;
@@ -16,6 +19,20 @@ const SEED: HashSeed = HashSeed([9; 32]);
 const LENGTH: usize = 100_032;
 const DEADLINE: Duration = Duration::from_secs(20);
 
+/// Refuses puts with a condition, as some stores do.
+struct NoConditions;
+
+#[async_trait::async_trait]
+impl S3Route for NoConditions {
+    fn is_match(&self, method: &Method, _: &Uri, headers: &HeaderMap, _: &mut Extensions) -> bool {
+        method == Method::PUT && headers.contains_key("if-none-match")
+    }
+
+    async fn call(&self, _: S3Request<Body>) -> S3Result<S3Response<Body>> {
+        Err(s3s::s3_error!(NotImplemented, "this store has no conditions"))
+    }
+}
+
 /// An S3 server over a directory, on a port of this machine.
 struct Server {
     runtime: Runtime,
@@ -24,11 +41,18 @@ struct Server {
 
 impl Server {
     fn start(root: &Path) -> Self {
+        Self::start_with(root, None)
+    }
+
+    fn start_with(root: &Path, route: Option<NoConditions>) -> Self {
         let runtime = Runtime::new().expect("threads");
         let listener = runtime.block_on(TcpListener::bind(("127.0.0.1", 0))).expect("a port");
         let port = listener.local_addr().expect("an address").port();
         let mut builder = S3ServiceBuilder::new(FileSystem::new(root).expect("a directory"));
         builder.set_auth(SimpleAuth::from_single("key", "secret"));
+        if let Some(route) = route {
+            builder.set_route(route);
+        }
         let service = builder.build();
         runtime.spawn(async move {
             let http = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
@@ -115,7 +139,7 @@ fn an_s3_server_keeps_blocks_for_the_next_process() {
     let objects = server.objects(64 << 20);
     write(&objects, 0..40).expect("the server takes them");
     let next = server.objects(64 << 20);
-    assert_eq!((found(&objects, 0..41), found(&next, 0..41), next.used().0), (40, 40, 40));
+    assert_eq!((found(&objects, 0..41), found(&next, 0..41), next.used().blocks), (40, 40, 40));
     let other = Objects::with_options("s3://bucket/some/prefix", 1 << 20, DEADLINE, server.variables("secret"));
     let error = other.expect("a URL").open(&HashSeed([1; 32])).expect_err("another seed").to_string();
     assert!(error.contains("another hash seed"), "{error}");
@@ -144,7 +168,7 @@ fn damaged_removed_and_unreachable_objects_are_misses() {
     let (three, four) = (of(3), of(4));
     std::fs::copy(&three, &four).expect("it is written");
     assert_eq!(found(&objects, 0..10), 6);
-    assert_eq!(objects.used().0, 6, "what failed left the list");
+    assert_eq!(objects.used().blocks, 6, "what failed left the list");
     server.runtime.shutdown_background();
     assert!(matches!(read(&objects, 5), Err(ColdError::Io { .. } | ColdError::Slow { .. })));
     assert!(write(&objects, 20..21).is_err());
@@ -158,11 +182,75 @@ fn the_oldest_objects_leave_at_the_limit() {
     objects.open(&SEED).expect("it opens");
     objects.refresh().expect("it lists");
     (0..40).for_each(|number| write(&objects, number..number + 1).expect("old ones leave"));
-    let (blocks, bytes) = objects.used();
+    let Used { blocks, bytes } = objects.used();
     assert!((5..=10).contains(&blocks) && bytes <= 1 << 20, "{blocks} blocks of {bytes} bytes");
     assert_eq!(found(&objects, 36..40), 4, "the latest stay");
     let next = Objects::new(&url, 1 << 20, DEADLINE).expect("a URL");
     next.open(&SEED).expect("it opens");
     next.refresh().expect("it lists");
-    assert_eq!(next.used().0, blocks);
+    assert_eq!(next.used().blocks, blocks);
+}
+
+/// The identity was put with a condition only. A store without conditions never opened, and the
+/// error named a timeout.
+#[test]
+fn a_store_without_conditional_puts_is_usable() {
+    let root = tempfile::tempdir().expect("a directory");
+    std::fs::create_dir(root.path().join("bucket")).expect("a bucket");
+    let server = Server::start_with(root.path(), Some(NoConditions));
+    let objects = server.objects(64 << 20);
+    write(&objects, 0..4).expect("the server takes them");
+    // The next process keeps the first one's identity.
+    let next = Objects::with_options("s3://bucket/some/prefix", 1 << 20, DEADLINE, server.variables("secret"));
+    assert_eq!(next.expect("a URL").seed(&HashSeed([1; 32])).expect("it answers").0, SEED.0);
+    assert_eq!(found(&server.objects(64 << 20), 0..4), 4);
+    // A store that refuses more than conditions says why.
+    let wrong = Objects::with_options("s3://bucket/new", 1 << 20, DEADLINE, server.variables("wrong"));
+    let error = wrong.expect("a URL").open(&SEED).expect_err("a wrong key").to_string();
+    assert!(error.contains("SignatureDoesNotMatch"), "{error}");
+}
+
+/// A store whose listing takes long kept the writer in one listing after the other.
+#[test]
+fn a_listing_that_failed_is_not_repeated_at_once() {
+    let root = tempfile::tempdir().expect("a directory");
+    std::fs::create_dir(root.path().join("bucket")).expect("a bucket");
+    let server = Server::start(root.path());
+    let objects = server.objects(64 << 20);
+    write(&objects, 0..4).expect("the server takes them");
+    // The next listing is due.
+    objects.open(&SEED).expect("the server answers");
+    server.runtime.shutdown_background();
+    assert!(objects.refresh().is_err());
+    objects.refresh().expect("the next listing is not due");
+    assert_eq!(objects.used().blocks, 4, "the list stays");
+}
+
+#[test]
+fn a_survey_changes_nothing() {
+    let root = tempfile::tempdir().expect("a directory");
+    std::fs::create_dir(root.path().join("bucket")).expect("a bucket");
+    let server = Server::start(root.path());
+    write(&server.objects(64 << 20), 0..20).expect("the server takes them");
+    let before = files(root.path());
+    // Its limit is below what is there.
+    let small = Objects::with_options("s3://bucket/some/prefix", 1 << 20, DEADLINE, server.variables("secret"));
+    assert_eq!(small.expect("a URL").survey().expect("the server answers").blocks, 20);
+    let empty = Objects::with_options("s3://bucket/empty", 1 << 20, DEADLINE, server.variables("secret"));
+    assert_eq!(empty.expect("a URL").survey().expect("the server answers").blocks, 0);
+    assert_eq!(files(root.path()), before);
+}
+
+#[test]
+fn an_object_longer_than_a_record_is_not_read() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let url = format!("file://{}", directory.path().display());
+    let objects = Objects::new(&url, 64 << 20, DEADLINE).expect("a URL");
+    objects.open(&SEED).expect("it opens");
+    write(&objects, 0..1).expect("it has space");
+    let path = files(directory.path()).into_iter().find(|path| path.ends_with("00".repeat(16))).expect("its file");
+    // A terabyte of nothing.
+    std::fs::File::options().write(true).open(path).expect("it is there").set_len(1 << 40).expect("it is sparse");
+    assert!(matches!(read(&objects, 0), Err(ColdError::Damaged { .. })));
+    assert_eq!(objects.used().blocks, 0);
 }

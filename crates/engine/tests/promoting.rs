@@ -2,7 +2,7 @@
 
 mod common;
 
-use cenote_base::engine::{ErrorKind, Event};
+use cenote_base::engine::{ErrorKind, Event, Prompt};
 use cenote_base::{Deadline, Engine, Request};
 use cenote_engine::EngineConfig;
 use cenote_store::Promotion;
@@ -47,7 +47,7 @@ fn an_aborted_request_waits_no_longer_and_its_id_is_unique() {
     let engine = start(&config(dir.path()), Some(store_of(&[promotion.clone(), promotion.clone()])));
     let [first, second] = [request(prompt(1, 40), greedy(4)), request(prompt(2, 40), greedy(4))];
     let id = first.id;
-    let waits = submit(&engine, first.clone()).unwrap();
+    let waits = submit(&engine, first).unwrap();
     // The same id again: the first request keeps it.
     assert_eq!(run(&engine, Request { id, ..second.clone() }).unwrap_err().kind, ErrorKind::Internal);
     engine.abort(id);
@@ -118,4 +118,30 @@ fn an_announced_turn_is_fetched_before_it_comes() {
         }
         assert_eq!(engine.stats().values["prefetch_hints_total"], 1.0);
     }
+}
+
+/// The time of a prompt's tokens decides whether a read from a slower tier pays.
+#[test]
+fn the_store_learns_how_long_computing_takes() {
+    let dir = model_dir("gqa-tied");
+    let store = MemoryStore::default();
+    let engine = start(&config(dir.path()), Some(store.clone()));
+    let computed = || store.shared.lock().unwrap().computed_tokens;
+    run(&engine, request(prompt(1, 100), greedy(20))).unwrap();
+    assert!(engine.drain(after(60)));
+    assert_eq!(computed(), 100, "the prompt, and no single tokens");
+}
+
+#[test]
+fn a_step_that_loads_is_no_measure_of_computing() {
+    let dir = model_dir("gqa-tied");
+    let store = MemoryStore::default();
+    let engine = start(&config(dir.path()), Some(store.clone()));
+    run(&engine, request(prompt(1, 100), greedy(2))).unwrap();
+    let Prompt::Tokens(mut tokens) = prompt(1, 100) else { panic!("tokens") };
+    tokens.extend(0..50);
+    let outcome = run(&engine, request(Prompt::Tokens(tokens), greedy(2))).unwrap();
+    assert_eq!(outcome.usage.cached_tokens, 96);
+    assert!(engine.drain(after(60)));
+    assert_eq!(store.shared.lock().unwrap().computed_tokens, 100);
 }

@@ -15,7 +15,7 @@ pub use study::{
     StudyCommands, StudyEngineArgs, StudyPrefetchArgs, StudySparseArgs, StudySwapArgs, StudyWatermarkArgs,
     StudyWeightsArgs,
 };
-pub use torture::{ColdChildArgs, TortureArgs, TortureChildArgs};
+pub use torture::{ColdChildArgs, ColdFullChildArgs, TortureArgs, TortureChildArgs};
 
 use cenote_console::args::{CompletionsArgs, ManArgs, StudiedModelArgs, positive};
 use cenote_console::output::OutputArgs;
@@ -73,6 +73,9 @@ pub enum Commands {
     /// Child process of `torture --cold`
     #[command(hide = true)]
     ColdChild(ColdChildArgs),
+    /// Child process of `bench cold`
+    #[command(hide = true)]
+    ColdFullChild(ColdFullChildArgs),
     /// Child process of `bench`
     #[command(hide = true)]
     BenchChild(BenchChildArgs),

@@ -28,7 +28,11 @@ impl Program for Cli {
     /// Runs a subcommand. Regions that killed commands left are removed first, except by child
     /// processes.
     fn run(self) -> Result<ExitCode, Failure> {
-        if !matches!(self.command, Commands::BenchChild(_) | Commands::TortureChild(_) | Commands::ColdChild(_)) {
+        let is_child = matches!(
+            self.command,
+            Commands::BenchChild(_) | Commands::TortureChild(_) | Commands::ColdChild(_) | Commands::ColdFullChild(_)
+        );
+        if !is_child {
             stale::sweep();
         }
         let done = |()| ExitCode::SUCCESS;
@@ -43,6 +47,7 @@ impl Program for Cli {
             Commands::BenchChild(args) => bench::run_child(&args).map(done),
             Commands::Torture(args) => torture::run(&args),
             Commands::TortureChild(args) => torture::run_child(&args).map(done),
+            Commands::ColdFullChild(args) => bench::run_cold_full_child(&args).map(done),
             Commands::ColdChild(args) => torture::run_cold_child(&args),
             Commands::Completions(args) => {
                 shell::completions::<Self>(&args);

@@ -6,12 +6,15 @@
 //! pressure and miss rate.
 //!
 //! A [`HotSet`] is what L1 keeps for one reader. [`cheapest_rung`] decides what makes room: compress the page, demote it to L4, or evict it.
+//! [`MeasuredLadder`] decides it for L4 with measured times, and which blocks return from there.
 
 mod hot_set;
 mod ladder;
+mod measured;
 
 pub use hot_set::{HotRead, HotSet};
 pub use ladder::{LadderCosts, PageFacts, Rung, cheapest_rung};
+pub use measured::{ColdBlock, MeasuredLadder, StoredPart, leaving_parts};
 
 /// *N*: the largest number of tokens that a history covers.
 pub const WINDOW_MAX: u32 = 64;

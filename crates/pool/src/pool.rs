@@ -79,6 +79,11 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         &self.0.region.fabric
     }
 
+    /// Adds to a counter of this host, for a tier that other code keeps below the region.
+    pub fn count(&self, counter: Counter, by: u64) {
+        self.0.region.counters().add(counter, by);
+    }
+
     /// Value of a counter of this host.
     #[must_use]
     pub fn counter(&self, counter: Counter) -> u64 {

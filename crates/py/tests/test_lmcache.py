@@ -316,6 +316,25 @@ def test_faults_are_misses_and_tasks_end(backend: Any, region: Any) -> None:
     adapter.close()
 
 
+def test_objects_outlive_their_region_with_a_cold_tier(backend: Any, name: str, tmp_path: Path) -> None:
+    params = {**NAMED, "region": name, "create_size": "64MiB", "chunk_size": "256KiB", "cold": f"{tmp_path}/cold,size=64MiB,deadline=30"}
+    first = backend.CenoteL2Adapter(params)
+    assert first.region.settle_cold(30)
+    assert stored(first, keys(1, 2, 4), [Item(1), Item(2), Item(4)]) == 3 * BYTES
+    assert first.region.settle_cold(30)
+    assert first.report_status()["cold"]["cold_written_total"] == 3
+    first.close()
+    Path("/dev/shm", name.removeprefix("shm:")).unlink()
+    second = backend.CenoteL2Adapter(params)
+    assert second.region.settle_cold(30)
+    assert found(second, keys(1, 2, 3, 4)) == [True, True, False, True], "the lookup waits for the cold tier"
+    items = [Item(0) for _ in range(3)]
+    assert loaded(second, keys(1, 2, 4), items) == [True] * 3
+    assert [item.content() for item in items] == [{1}, {2}, {4}]
+    assert second.report_status()["cold"]["cold_hits_total"] == 3
+    second.close()
+
+
 def test_invalid_settings_are_refused(backend: Any, region: Any) -> None:
     for params, said in (
         ({}, "no region"), ({"regoin": "x"}, "unknown regoin"), ({**NAMED, "region": region.name, "lease_timeout": "1"}, "lease_timeout"),

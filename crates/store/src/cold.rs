@@ -3,12 +3,13 @@
 use cenote_base::{BlockHash, Deadline, HashSeed};
 use cenote_cold::disk::LocalDisk;
 use cenote_cold::record::{Head, Name};
-use cenote_cold::{Backend, Extents, ExtentsConfig, Objects, TierConfig, Upper, identity};
+use cenote_cold::{Backend, Count, Extents, ExtentsConfig, Objects, TierConfig, Upper, identity};
 pub use cenote_cold::{
-    ColdError, Counters, DEFAULT_BYTES, ErrorKind, ParseSettingsError, Place, Promotion, Settings, Tier, WriteBehind,
+    ColdError, Counters, DEFAULT_BYTES, ErrorKind, ParseSettingsError, Place, Promotion, Settings, Tier, Used,
+    WriteBehind,
 };
 use cenote_mem::{Fabric, LINE};
-use cenote_pool::{Hit, Names, Namespace, NewBlock, Pool, Publish, ReadOutcome};
+use cenote_pool::{Counter, Hit, Names, Namespace, NewBlock, Pool, Publish, ReadOutcome};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -102,23 +103,18 @@ impl ColdTier {
     /// Begins to promote the leading blocks that L4 lists, as far as it pays. `None`: nothing does.
     #[must_use]
     pub fn promote(&self, namespace: &Namespace, missing: &[BlockHash]) -> Option<Promotion> {
-        let names = names(namespace, missing);
-        let count = worth_promoting(self.tier.count(&names));
-        (count > 0).then(|| self.tier.promote(&names[..count]))
-    }
-
-    /// Number of blocks that [`ColdTier::promote`] would read.
-    #[must_use]
-    pub fn promotable(&self, namespace: &Namespace, missing: &[BlockHash]) -> usize {
-        worth_promoting(self.tier.count(&names(namespace, missing)))
+        self.tier.promote(&names(namespace, missing))
     }
 
     /// As [`ColdTier::promote`], for blocks in any order: all that L4 lists.
     #[must_use]
     pub fn promote_any(&self, namespace: &Namespace, missing: &[BlockHash]) -> Option<Promotion> {
-        let listed: Vec<Name> = names(namespace, missing).into_iter().filter(|name| self.tier.has(name)).collect();
-        let count = worth_promoting(listed.len());
-        (count > 0).then(|| self.tier.promote(&listed[..count]))
+        self.tier.promote_any(&names(namespace, missing))
+    }
+
+    /// KV of so many tokens was computed in `ns`: what a read from L4 saves.
+    pub fn has_computed(&self, tokens: u64, ns: u64) {
+        self.tier.has_computed(tokens, ns);
     }
 
     /// Waits until L4 is open and its list is complete.
@@ -140,7 +136,7 @@ impl ColdTier {
     /// The most recent error of this process.
     #[must_use]
     pub fn last_error(&self) -> Option<String> {
-        self.tier.counters().last_error()
+        self.tier.last_error()
     }
 
     /// The settings that it was started with.
@@ -155,15 +151,35 @@ fn names(namespace: &Namespace, hashes: &[BlockHash]) -> Vec<Name> {
     hashes.iter().map(|&hash| Name { namespace: fingerprint, hash }).collect()
 }
 
-/// How many of the listed blocks are promoted. All of them: a read is faster than computing a block
-/// on every device that this project has measured.
-const fn worth_promoting(listed: usize) -> usize {
-    listed
+/// What a place holds, seen from outside. Nothing is opened or changed.
+///
+/// # Errors
+/// The place is not there or cannot be read.
+pub fn survey(settings: &Settings) -> Result<Used, ColdError> {
+    backend_of(settings)?.survey()
 }
 
-/// Whether the region is so full that its coldest blocks are written down.
-fn must_demote<F: Fabric>(pool: &Pool<F>, namespace: &Namespace) -> bool {
-    !pool.has_room(namespace, namespace.block_bytes)
+/// The counter of the region's host.
+const fn counter_of(count: Count) -> Counter {
+    match count {
+        Count::Found => Counter::ColdFound,
+        Count::Hits => Counter::ColdHits,
+        Count::Misses => Counter::ColdMisses,
+        Count::Late => Counter::ColdLate,
+        Count::ReadsRefused => Counter::ColdReadsRefused,
+        Count::ReadsSkipped => Counter::ColdReadsSkipped,
+        Count::Offered => Counter::ColdOffered,
+        Count::Written => Counter::ColdWritten,
+        Count::Duplicates => Counter::ColdDuplicates,
+        Count::Skipped => Counter::ColdSkipped,
+        Count::DroppedBusy => Counter::ColdDroppedBusy,
+        Count::DroppedGone => Counter::ColdDroppedGone,
+        Count::DroppedFailed => Counter::ColdDroppedFailed,
+        Count::ReadBytes => Counter::ColdReadBytes,
+        Count::WrittenBytes => Counter::ColdWrittenBytes,
+        Count::Reclaimed => Counter::ColdReclaimed,
+        Count::Errors => Counter::ColdErrors,
+    }
 }
 
 /// The region, as L4 sees it.
@@ -224,12 +240,21 @@ impl<F: Fabric + 'static> Upper for Region<F> {
     fn coldest(&self) -> Vec<Name> {
         let mut names = Vec::new();
         for namespace in self.opened.all() {
-            if must_demote(&self.pool, &namespace) {
+            // While the region has room, nothing is about to leave it.
+            if !self.pool.has_room(&namespace, namespace.block_bytes) {
                 let chunks = self.pool.coldest(&namespace, DEMOTED_CHUNKS_MAX, &|_| true);
                 let fingerprint = namespace.fingerprint();
                 names.extend(chunks.concat().iter().map(|cold| Name { namespace: fingerprint, hash: cold.hit.hash }));
             }
         }
         names
+    }
+
+    fn tokens(&self, name: &Name) -> u64 {
+        self.opened.get(&name.namespace).map_or(0, |namespace| namespace.block_tokens.into())
+    }
+
+    fn count(&self, count: Count, by: u64) {
+        self.pool.count(counter_of(count), by);
     }
 }

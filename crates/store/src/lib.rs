@@ -173,8 +173,8 @@ pub trait PrefixStore: Send {
     /// [`root`](Self::root) of the request's salt, if it has one.
     fn match_prefix(&mut self, root: Option<BlockHash>, tokens: &[TokenId]) -> PrefixMatch;
 
-    /// Number of the prompt's blocks that only a slower tier has, and that [`PrefixStore::promote`] would
-    /// copy. Never waits.
+    /// Number of the prompt's blocks that only a slower tier has: at most as many does
+    /// [`PrefixStore::promote`] copy. Never waits.
     fn promotable(&self, _root: Option<BlockHash>, _tokens: &[TokenId]) -> usize {
         0
     }
@@ -185,6 +185,9 @@ pub trait PrefixStore: Send {
     fn promote(&mut self, _root: Option<BlockHash>, _tokens: &[TokenId]) -> Option<Promotion> {
         None
     }
+
+    /// A step computed the KV of so many prompt tokens in `ns`: what a read from a slower tier saves.
+    fn has_computed(&mut self, _tokens: u64, _ns: u64) {}
 
     /// Copies block `hash` into `pages`: K then V of layer 0, K then V of layer 1, and so on,
     /// `page_bytes` each. An encoded block is only copied out and checked; the caller decodes it.

@@ -293,12 +293,18 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
     }
 
     fn promotable(&self, root: Option<BlockHash>, tokens: &[TokenId]) -> usize {
-        let missing = |cold: &Arc<ColdTier>| cold.promotable(&self.namespace, &self.missing(root, tokens));
+        let missing = |cold: &Arc<ColdTier>| cold.count(&self.namespace, &self.missing(root, tokens));
         self.cold.as_ref().map_or(0, missing)
     }
 
     fn promote(&mut self, root: Option<BlockHash>, tokens: &[TokenId]) -> Option<Promotion> {
         self.cold.as_ref()?.promote(&self.namespace, &self.missing(root, tokens))
+    }
+
+    fn has_computed(&mut self, tokens: u64, ns: u64) {
+        if let Some(cold) = &self.cold {
+            cold.has_computed(tokens, ns);
+        }
     }
 
     fn load(&mut self, hash: BlockHash, pages: &mut [&mut [u8]]) -> Loaded {

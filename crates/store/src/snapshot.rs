@@ -12,3 +12,6 @@ mod save;
 pub use format::{SnapshotError, SnapshotSettings};
 pub use restore::{Restored, open, restore};
 pub use save::{Saved, save};
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@ use cenote_base::units::ByteSize;
 use cenote_console::args::{NewRegionArgs, RegionArgs, host_slot, parse_seconds};
 use cenote_console::output::OutputArgs;
 use cenote_pool::Maker;
+use cenote_store::cold::Settings;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -75,6 +76,10 @@ pub struct PoolCreateArgs {
 pub struct PoolArgs {
     #[command(flatten)]
     pub region: RegionArgs,
+    /// Also show what this cold tier holds: a disk directory or an object store
+    /// (docs/guides/cold.md)
+    #[arg(long, value_name = "PLACE", env = "CENOTE_COLD")]
+    pub cold: Option<Settings>,
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -45,6 +45,11 @@ struct Report {
 }
 
 pub fn run(args: &DemoArgs) -> Result<ExitCode, Failure> {
+    if let Some(settings) = &args.engine.cold {
+        // Its second run would find the prompts that it must compute.
+        return Err(Failure::new(format!("--cold {}: the demo's prompts must be new", settings.place))
+            .hint("leave --cold and CENOTE_COLD out; `cenote serve --cold` keeps blocks"));
+    }
     let region = TemporaryRegion::until_signal("demo", own_region_bytes().min(DEMO_REGION_BYTES))?;
     let dir = engine::model_dir(&args.engine)?;
     let prompts = prompts(args)?;

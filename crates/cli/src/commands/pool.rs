@@ -13,10 +13,11 @@ use cenote_console::region;
 use cenote_console::signals::EndSignals;
 use cenote_mem::{Fabric, Flush, MapError, Mapping, RegionSource};
 use cenote_pool::{
-    CheckReport, Freed, GcReport, HostsLock, LockManager, MemoryInfo, NamespaceInfo, PoolInfo, Superblock,
+    CheckReport, Counter, Freed, GcReport, HostsLock, LockManager, MemoryInfo, NamespaceInfo, PoolInfo, Superblock,
 };
+use cenote_store::cold::{Settings, survey};
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -126,6 +127,24 @@ struct Info {
     max_hosts: u8,
     flush: &'static str,
     hosts_lock: &'static str,
+    /// What the place given with `--cold` holds.
+    cold: Option<ColdInfo>,
+}
+
+#[derive(Serialize)]
+struct ColdInfo {
+    place: String,
+    blocks: u64,
+    bytes: u64,
+    bytes_max: u64,
+}
+
+impl ColdInfo {
+    fn of(settings: &Settings) -> Result<Self, Failure> {
+        let place = settings.place.to_string();
+        let used = survey(settings).map_err(|error| Failure::new(format!("--cold {place}: {error}")))?;
+        Ok(Self { place, blocks: used.blocks, bytes: used.bytes, bytes_max: settings.bytes })
+    }
 }
 
 fn info(args: &PoolArgs) -> Result<ExitCode, Failure> {
@@ -136,6 +155,7 @@ fn info(args: &PoolArgs) -> Result<ExitCode, Failure> {
         max_hosts: superblock.config.max_hosts,
         flush: superblock.flush.name(),
         hosts_lock: lock_name(superblock.config.hosts_lock),
+        cold: args.cold.as_ref().map(ColdInfo::of).transpose()?,
         pool: inspector.info(),
     };
     args.output.show(&info, || info_text(&info, superblock.flush))?;
@@ -144,7 +164,7 @@ fn info(args: &PoolArgs) -> Result<ExitCode, Failure> {
 
 fn info_text(info: &Info, flush: Flush) -> String {
     let hosts = hosts_text(flush, info.max_hosts, info.hosts_lock);
-    let info = &info.pool;
+    let (info, cold) = (&info.pool, &info.cold);
     let mut chunks = format!("{} of {} taken, {} each", info.chunks_taken, info.num_chunks, ByteSize(info.chunk_bytes));
     if info.chunks_with_strays > 0 {
         let _ = write!(
@@ -153,7 +173,7 @@ fn info_text(info: &Info, flush: Flush) -> String {
             info.chunks_with_strays
         );
     }
-    let mut text = facts(&[
+    let mut rows = vec![
         ("size", ByteSize(info.region_bytes).to_string()),
         ("for blocks", ByteSize(info.data_bytes).to_string()),
         ("chunks", chunks),
@@ -166,7 +186,16 @@ fn info_text(info: &Info, flush: Flush) -> String {
         ("eviction", info.eviction.to_owned()),
         ("pins", format!("{} a process", info.pins_per_worker)),
         ("hosts", hosts),
-    ]);
+    ];
+    if let Some(cold) = cold {
+        let (bytes, most) = (ByteSize(cold.bytes), ByteSize(cold.bytes_max));
+        rows.push(("cold tier", format!("{} blocks, {bytes} of {most}, in {}", cold.blocks, cold.place)));
+    }
+    if let Some(text) = cold_text(&info.counters) {
+        rows.push(("to the cold tier", text.0));
+        rows.push(("from the cold tier", text.1));
+    }
+    let mut text = facts(&rows);
     let mut models =
         table(&["id", "model", "blocks", "bytes", "takes", "quota", "workers", "block size", "tokens", "fingerprint"]);
     for row in &info.namespaces {
@@ -226,6 +255,25 @@ fn info_text(info: &Info, flush: Flush) -> String {
         }
     }
     text
+}
+
+/// What this host's processes wrote to L4 and read from it; `None`: nothing.
+fn cold_text(counters: &BTreeMap<&'static str, u64>) -> Option<(String, String)> {
+    let of = |counter: Counter| counters.get(counter.name()).copied().unwrap_or(0);
+    let sum = |counters: &[Counter]| counters.iter().map(|&counter| of(counter)).sum::<u64>();
+    let dropped = sum(&[Counter::ColdDroppedBusy, Counter::ColdDroppedGone, Counter::ColdDroppedFailed]);
+    let (offered, written, there) = (of(Counter::ColdOffered), of(Counter::ColdWritten), of(Counter::ColdDuplicates));
+    let skipped = of(Counter::ColdSkipped);
+    // Processes that were killed lost what waited.
+    let rest = offered.saturating_sub(written + there + skipped + dropped);
+    let down = format!(
+        "{offered} offered: {written} written, {there} there, {skipped} skipped, {dropped} dropped, {rest} waiting or lost"
+    );
+    let refused = sum(&[Counter::ColdReadsRefused, Counter::ColdReadsSkipped]);
+    let [found, hits, misses, late] =
+        [Counter::ColdFound, Counter::ColdHits, Counter::ColdMisses, Counter::ColdLate].map(of);
+    let up = format!("{found} found: {hits} in time, {misses} missed, {late} late, {refused} refused");
+    (offered + found > 0).then_some((down, up))
 }
 
 fn memory_text(memory: &MemoryInfo) -> String {

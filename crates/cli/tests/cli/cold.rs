@@ -35,6 +35,11 @@ async fn restarted(workers: &[&str]) {
     })
     .await;
     server.kill().await;
+    // What the killed processes counted is still there.
+    let info = info_with(&region.name, &cold).await;
+    let of = |name: &str| info["counters"][format!("pool_cold_{name}_total")].as_u64().expect("a number");
+    assert!(of("written") >= published && of("offered") >= of("written") && of("errors") == 0, "{info}");
+    assert_eq!(info["cold"]["blocks"].as_u64(), Some(of("written")), "{info}");
     remove(&region.name);
     let server = Server::start(&flags(&region.name, &cold, workers)).await;
     let (mut cached, mut asked) = (0, 0);
@@ -45,8 +50,18 @@ async fn restarted(workers: &[&str]) {
         asked += LENGTH as u64 / 16 * 16;
     }
     assert!(cached as f64 >= 0.95 * asked as f64, "{cached} of {asked} tokens came from the disk");
-    assert!(server.client.metric("cenote_cold_hits_total").await > 0.0);
+    let hits = server.client.metric("cenote_cold_hits_total").await as u64;
+    assert!(hits > 0);
     server.stop().await;
+    let info = info_with(&region.name, &cold).await;
+    assert_eq!(info["counters"]["pool_cold_hits_total"].as_u64(), Some(hits), "{info}");
+    let shown = cenote(["pool", "info", "--region", &region.name, "--cold", &cold]).ok().await.out;
+    assert!(shown.contains("from the cold tier") && shown.contains(&format!("{hits} in time")), "{shown}");
+}
+
+/// `pool info` with what the cold tier holds.
+async fn info_with(region: &str, cold: &str) -> serde_json::Value {
+    cenote(["pool", "info", "--json", "--region", region, "--cold", cold]).ok().await.json()
 }
 
 /// Bytes of one block, from the only model of the region.
@@ -84,6 +99,17 @@ async fn a_disk_that_cannot_be_used_does_not_end_serving() {
     assert_eq!(server.client.complete(&body).await.text, first.text);
     assert_eq!(server.client.metric("cenote_cold_open").await as u64, 0);
     server.stop().await;
+}
+
+#[tokio::test]
+async fn a_cold_tier_that_is_not_there_is_named() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let absent = directory.path().join("absent");
+    let region = Region::create("64MiB").await;
+    let cold = absent.to_str().expect("its path is text");
+    cenote(["pool", "info", "--region", &region.name, "--cold", cold]).fails(&["absent", "gone"]).await;
+    assert!(!absent.exists(), "looking makes nothing");
+    cenote(["demo", "--cold", cold]).fails(&["the demo's prompts must be new", "CENOTE_COLD"]).await;
 }
 
 #[tokio::test]

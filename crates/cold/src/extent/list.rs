@@ -1,6 +1,7 @@
 //! The list of records in memory, and how it follows the files of all processes.
 
 use super::format::{EXTENT, Entry, INDEX, Key, LINE_BYTES, entry, open_index};
+use crate::backend::Used;
 use crate::disk::{Disk, DiskFile};
 use crate::error::ColdError;
 use crate::record::Name;
@@ -102,8 +103,8 @@ impl List {
         self.spots.get(&Key::of(name)).cloned()
     }
 
-    pub fn used(&self) -> (u64, u64) {
-        (self.spots.len() as u64, self.files.0.values().map(|known| known.bytes).sum())
+    pub fn used(&self) -> Used {
+        Used { blocks: self.spots.len() as u64, bytes: self.files.0.values().map(|known| known.bytes).sum() }
     }
 
     pub fn has_file(&self, stem: &str) -> bool {

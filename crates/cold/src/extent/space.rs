@@ -4,6 +4,7 @@ use super::Extents;
 use super::format::{EXTENT, INDEX};
 use crate::disk::DiskFile;
 use crate::error::ColdError;
+use cenote_policy::temperature::{StoredPart, leaving_parts};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -14,32 +15,6 @@ const OWNER: &str = "owner";
 const OWNER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time between two attempts. A kernel lock can be waited for only without a deadline.
 const OWNER_RETRY: Duration = Duration::from_millis(2);
-
-/// An extent, as the limit counts it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Counted {
-    pub stem: String,
-    pub bytes: u64,
-    /// A living process appends to it.
-    pub is_open: bool,
-}
-
-/// The extents to remove for `wanted` bytes, the oldest first. An open extent counts as a full one
-/// and stays. `None`: the others do not suffice.
-pub fn victims(mut extents: Vec<Counted>, wanted: u64, limit: u64, extent_bytes: u64) -> Option<Vec<String>> {
-    extents.sort_by(|a, b| a.stem.cmp(&b.stem));
-    let size = |extent: &Counted| if extent.is_open { extent.bytes.max(extent_bytes) } else { extent.bytes };
-    let mut used: u64 = extents.iter().map(size).sum();
-    let mut victims = Vec::new();
-    for extent in extents.iter().filter(|extent| !extent.is_open) {
-        if used + wanted <= limit {
-            break;
-        }
-        used -= extent.bytes;
-        victims.push(extent.stem.clone());
-    }
-    (used + wanted <= limit).then_some(victims)
-}
 
 /// Holds the directory's lock: one process at a time counts, removes and begins extents.
 pub struct Owner(#[expect(dead_code, reason = "the lock ends with the file")] Box<dyn DiskFile>);
@@ -68,17 +43,19 @@ impl Extents {
     pub fn make_room(&self, _owner: &Owner, wanted: u64) -> Result<(), ColdError> {
         let directory = &self.config.directory;
         let named = |error| ColdError::of(directory.display(), &error);
-        let mut extents: BTreeMap<String, Counted> = BTreeMap::new();
+        let mut extents: BTreeMap<String, u64> = BTreeMap::new();
         for (name, length) in self.disk.list(directory).map_err(named)? {
             let Some(stem) = name.strip_suffix(EXTENT).or_else(|| name.strip_suffix(INDEX)) else { continue };
-            let empty = || Counted { stem: stem.to_owned(), bytes: 0, is_open: false };
-            extents.entry(stem.to_owned()).or_insert_with(empty).bytes += length;
+            *extents.entry(stem.to_owned()).or_default() += length;
         }
-        for extent in extents.values_mut() {
-            extent.is_open = self.is_open(&extent.stem);
-        }
-        let counted: Vec<Counted> = extents.into_values().collect();
-        let victims = victims(counted, wanted, self.config.bytes, self.config.extent_bytes);
+        let counted = |(key, bytes): (String, u64)| {
+            let is_open = self.is_open(&key);
+            // An open extent counts as a full one.
+            let bytes = if is_open { bytes.max(self.config.extent_bytes) } else { bytes };
+            StoredPart { key, bytes, is_open }
+        };
+        let parts = extents.into_iter().map(counted).collect();
+        let victims = self.config.bytes.checked_sub(wanted).and_then(|most| leaving_parts(parts, most));
         let victims = victims.ok_or_else(|| ColdError::Full {
             at: directory.display().to_string(),
             what: "other processes write to all extents of its limit; raise size=".to_owned(),
@@ -105,21 +82,5 @@ impl Extents {
             Ok(is_free) => !is_free,
             Err(error) => error.kind() != std::io::ErrorKind::NotFound,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_oldest_closed_extents_are_removed() {
-        let extent = |stem: &str, bytes, is_open| Counted { stem: stem.to_owned(), bytes, is_open };
-        let all = || vec![extent("3", 40, false), extent("1", 40, true), extent("2", 40, false), extent("4", 10, true)];
-        let of = |wanted, limit| victims(all(), wanted, limit, 40);
-        assert_eq!(of(40, 200), Some(vec![]));
-        assert_eq!(of(40, 199), Some(vec!["2".to_owned()]));
-        assert_eq!(of(40, 120), Some(vec!["2".to_owned(), "3".to_owned()]));
-        assert_eq!(of(40, 119), None);
     }
 }

@@ -76,7 +76,7 @@ fn a_new_process_finds_every_record_and_its_bytes() {
     let extents = open(directory.path(), 64 << 20);
     (0..10).for_each(|batch| write(&extents, batch * 8..batch * 8 + 8).expect("it has space"));
     let other = open(directory.path(), 64 << 20);
-    assert_eq!((found(&extents, 0..80), found(&other, 0..80), other.used().0), (80, 80, 80));
+    assert_eq!((found(&extents, 0..80), found(&other, 0..80), other.used().blocks), (80, 80, 80));
     // The other process tails what is written from now on, and writes a file of its own.
     write(&extents, 80..90).expect("it has space");
     write(&other, 90..95).expect("it has space");

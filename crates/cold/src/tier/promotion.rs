@@ -3,7 +3,6 @@
 use crate::record::Name;
 use cenote_base::Deadline;
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -86,6 +85,12 @@ impl Reads {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Locks the reads, for tests.
+    #[cfg(test)]
+    pub fn hold(&self) -> impl Sized + '_ {
+        self.state()
+    }
+
     /// Queues reads. A block that is being read for another request is not read again. Also returns
     /// the number of blocks that were refused.
     pub fn begin(&self, names: &[Name], until: Deadline) -> (Promotion, u64) {
@@ -109,8 +114,8 @@ impl Reads {
     }
 
     /// Takes a read; waits for one. `None`: the tier ends. Reads that no request waits for any more
-    /// are taken off and counted in `late`.
-    pub fn take(&self, late: &AtomicU64) -> Option<Read> {
+    /// are taken off and told to `late`.
+    pub fn take(&self, late: impl Fn()) -> Option<Read> {
         let mut state = self.state();
         loop {
             // Requests compute their blocks now, so nothing is read.
@@ -121,8 +126,8 @@ impl Reads {
             }
             match state.queue.pop_front() {
                 Some(name) if state.waiters[&name].iter().all(|waiter| waiter.0.until.passed()) => {
+                    late();
                     release(state.waiters.remove(&name));
-                    late.fetch_add(1, Relaxed);
                 }
                 Some(name) => {
                     state.started += 1;

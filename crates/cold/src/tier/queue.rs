@@ -7,7 +7,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Most waiting blocks.
-const WAITING_MAX: usize = 1 << 14;
+pub const WAITING_MAX: usize = 1 << 14;
 
 /// The waiting blocks.
 #[derive(Default)]
@@ -59,11 +59,19 @@ impl Queue {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues names, except those that `is_written` knows.
-    pub fn push(&self, names: impl IntoIterator<Item = Name>, is_written: impl Fn(&Name) -> bool) -> Dropped {
+    /// Queues names, except those that `is_written` knows. `offered` learns the number of all names
+    /// before one can be taken.
+    pub fn push(
+        &self,
+        names: impl IntoIterator<Item = Name>,
+        is_written: impl Fn(&Name) -> bool,
+        offered: impl FnOnce(u64),
+    ) -> Dropped {
         let mut dropped = Dropped::default();
+        let mut count = 0;
         let mut waiting = self.waiting();
         for name in names {
+            count += 1;
             if waiting.set.contains(&name) || is_written(&name) {
                 dropped.duplicates += 1;
             } else if waiting.is_closed || waiting.names.len() >= WAITING_MAX {
@@ -73,6 +81,7 @@ impl Queue {
                 waiting.names.push_back(name);
             }
         }
+        offered(count);
         drop(waiting);
         self.changed.notify_all();
         dropped
@@ -159,16 +168,17 @@ mod tests {
             hash[..8].copy_from_slice(&(number as u64).to_le_bytes());
             Name { namespace: [0; 32], hash: BlockHash(hash) }
         };
-        let dropped = queue.push((0..WAITING_MAX + 10).map(name), |_| false);
-        assert_eq!(dropped, Dropped { duplicates: 0, busy: 10 });
-        let dropped = queue.push((0..5).map(name), |_| false);
+        let mut offered = 0;
+        let dropped = queue.push((0..WAITING_MAX + 10).map(name), |_| false, |count| offered = count);
+        assert_eq!((dropped, offered), (Dropped { duplicates: 0, busy: 10 }, WAITING_MAX as u64 + 10));
+        let dropped = queue.push((0..5).map(name), |_| false, drop);
         assert_eq!(dropped, Dropped { duplicates: 5, busy: 0 });
         let Turn::Write(names) = queue.take(3, Duration::ZERO) else { panic!("names wait") };
         assert_eq!(names, [name(0), name(1), name(2)]);
-        assert_eq!(queue.push([name(0)], |_| true), Dropped { duplicates: 1, busy: 0 });
+        assert_eq!(queue.push([name(0)], |_| true, drop), Dropped { duplicates: 1, busy: 0 });
         queue.done();
         queue.close();
-        assert_eq!(queue.push([name(0)], |_| false), Dropped { duplicates: 0, busy: 1 });
+        assert_eq!(queue.push([name(0)], |_| false, drop), Dropped { duplicates: 0, busy: 1 });
         assert_eq!(queue.clear() as usize, WAITING_MAX - 3);
         assert!(matches!(queue.take(1, Duration::ZERO), Turn::End));
     }

@@ -1,28 +1,33 @@
 //! A thread that reads blocks and publishes them above.
 
-use super::Shared;
-use crate::counters::add;
+use super::{READERS, Shared};
+use crate::counters::Count;
 use crate::record::{Aligned, HEADER_BYTES, Name};
+use std::time::Instant;
 
 /// Reads until the tier ends.
 pub fn run(shared: &Shared) {
     let mut memory = Aligned::default();
-    while let Some(read) = shared.reads.take(&shared.counters.late) {
+    while let Some(read) = shared.reads.take(|| shared.count(Count::Late, 1)) {
         let bytes = promote(shared, &read.name, &mut memory);
-        let counters = &shared.counters;
         shared.reads.done(&read, |in_time| match bytes {
             Some(bytes) => {
-                add(&counters.bytes_in, bytes);
-                add(if in_time { &counters.hits } else { &counters.late }, 1);
+                shared.count(Count::ReadBytes, bytes);
+                shared.count(if in_time { Count::Hits } else { Count::Late }, 1);
             }
-            None => add(&counters.misses, 1),
+            None => shared.count(Count::Misses, 1),
         });
     }
 }
 
 /// Reads one block and publishes it. Returns its length.
 fn promote(shared: &Shared, name: &Name, memory: &mut Aligned) -> Option<u64> {
-    let head = shared.backend.read(name, memory).inspect_err(|error| shared.counters.fail(error)).ok()?;
+    let begin = Instant::now();
+    let head = shared.backend.read(name, memory).inspect_err(|error| shared.fail(error)).ok()?;
     let payload = memory.bytes().get(HEADER_BYTES..HEADER_BYTES + usize::try_from(head.length).ok()?)?;
-    shared.upper.publish(&head, payload).then_some(head.length)
+    let is_published = shared.upper.publish(&head, payload);
+    // As many others read meanwhile.
+    let ns = begin.elapsed().as_nanos() / READERS as u128;
+    shared.ladder().has_read(1, head.length, u64::try_from(ns).unwrap_or(u64::MAX));
+    is_published.then_some(head.length)
 }

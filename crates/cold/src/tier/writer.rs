@@ -1,12 +1,13 @@
 //! The thread that writes blocks, follows other processes, and opens the place.
 
 use super::Shared;
-use super::queue::Turn;
+use super::queue::{Turn, WAITING_MAX};
 use crate::backend::Sealed;
-use crate::counters::add;
+use crate::counters::Count;
 use crate::error::ColdError;
 use crate::record::{Aligned, HEADER_BYTES, Head, Name, record_bytes, seal};
 use crate::settings::WriteBehind;
+use cenote_policy::temperature::{ColdBlock, Rung};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -48,12 +49,12 @@ impl State {
     /// Does what is due. Returns false when the tier ends.
     fn turn(&mut self, shared: &Shared) -> bool {
         if shared.queue.is_closed() && Instant::now() > *self.end.get_or_insert_with(|| Instant::now() + FAREWELL) {
-            add(&shared.counters.dropped_busy, shared.queue.clear());
+            shared.count(Count::DroppedBusy, shared.queue.clear());
         }
         if !shared.is_open.load(Ordering::Acquire) && !Self::open(shared) {
             // Blocks wait in the queue meanwhile; those that do not fit are dropped.
             if shared.queue.is_closed() {
-                add(&shared.counters.dropped_failed, shared.queue.clear());
+                shared.count(Count::DroppedFailed, shared.queue.clear());
                 return false;
             }
             shared.queue.pause(RETRY_AFTER);
@@ -84,7 +85,7 @@ impl State {
             Ok::<_, ColdError>(())
         };
         if let Err(error) = list() {
-            shared.counters.fail(&error);
+            shared.fail(&error);
             return false;
         }
         shared.is_open.store(true, Ordering::Release);
@@ -95,8 +96,8 @@ impl State {
     /// Updates the list. Returns whether there is more to look at.
     fn refresh(shared: &Shared) -> Result<bool, ColdError> {
         let refreshed = shared.backend.refresh()?;
-        add(&shared.counters.reclaimed, refreshed.removed);
-        refreshed.damage.iter().for_each(|error| shared.counters.fail(error));
+        shared.count(Count::Reclaimed, refreshed.removed);
+        refreshed.damage.iter().for_each(|error| shared.fail(error));
         Ok(refreshed.has_more)
     }
 
@@ -115,7 +116,7 @@ impl State {
 
     /// Counts a failure. A place that is gone is opened again, which makes it anew.
     fn failed(shared: &Shared, error: &ColdError) {
-        shared.counters.fail(error);
+        shared.fail(error);
         if matches!(error, ColdError::Gone(_)) {
             shared.is_open.store(false, Ordering::Release);
         }
@@ -124,7 +125,7 @@ impl State {
     fn sync(&mut self, shared: &Shared) {
         self.unsynced = false;
         if let Err(error) = shared.backend.sync() {
-            shared.counters.fail(&error);
+            shared.fail(&error);
         }
     }
 
@@ -133,9 +134,20 @@ impl State {
         let mut heads: Vec<Head> = Vec::with_capacity(names.len());
         let mut bytes = 0;
         for name in names {
-            let head = shared.upper.describe(name);
-            add(&shared.counters.dropped_gone, u64::from(head.is_none()));
-            let Some(head) = head else { continue };
+            // Names that were queued before the list was complete.
+            if shared.backend.length(name).is_some() {
+                shared.count(Count::Duplicates, 1);
+                continue;
+            }
+            let Some(head) = shared.upper.describe(name) else {
+                shared.count(Count::DroppedGone, 1);
+                continue;
+            };
+            let block = ColdBlock { bytes: head.length, tokens: shared.upper.tokens(name), is_in_l4: false };
+            if shared.ladder().rung_of(&block, shared.queue.len() as u64, WAITING_MAX as u64) != Rung::Demote {
+                shared.count(Count::Skipped, 1);
+                continue;
+            }
             if bytes + record_bytes(head.length) > BATCH_BYTES && !heads.is_empty() {
                 self.write_batch(shared, &heads);
                 heads.clear();
@@ -162,7 +174,7 @@ impl State {
                 kept.push((*head, end..end + size(head)));
                 end += size(head);
             } else {
-                add(&shared.counters.dropped_gone, 1);
+                shared.count(Count::DroppedGone, 1);
             }
         }
         if kept.is_empty() {
@@ -171,16 +183,20 @@ impl State {
         let bytes = &self.memory.bytes()[..end];
         let records: Vec<Sealed<'_>> =
             kept.iter().map(|(head, range)| Sealed { head: *head, bytes: &bytes[range.clone()] }).collect();
+        let begin = Instant::now();
         match shared.backend.write(&records, bytes) {
             Ok(()) => {
-                add(&shared.counters.written, kept.len() as u64);
-                add(&shared.counters.bytes_out, kept.iter().map(|(head, _)| head.length).sum());
+                let (blocks, length) = (kept.len() as u64, kept.iter().map(|(head, _)| head.length).sum());
+                shared.count(Count::Written, blocks);
+                shared.count(Count::WrittenBytes, length);
+                let ns = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                shared.ladder().has_written(blocks, length, ns);
                 if !self.unsynced {
                     (self.unsynced, self.next_sync) = (true, Instant::now() + SYNC_EVERY);
                 }
             }
             Err(error) => {
-                add(&shared.counters.dropped_failed, kept.len() as u64);
+                shared.count(Count::DroppedFailed, kept.len() as u64);
                 Self::failed(shared, &error);
                 shared.queue.pause(RETRY_AFTER);
             }

@@ -318,6 +318,7 @@ impl Core {
         fault::point(Point::EngineStep);
         self.counters.steps += 1;
         let mut record = work(&scheduled);
+        let loads = scheduled.iter().any(|part| part.num_loaded_tokens > 0);
         let logits = self.compute(&scheduled, &lazy);
         let failed = self.failed(&lazy);
         let mut rows = logits.chunks_exact(self.model.llama().config().vocab_size);
@@ -346,6 +347,11 @@ impl Core {
         }
         record.ns = self.clock.now_ns() - begin;
         self.swapper.observer.stepped(&record);
+        // A step of a block or more takes its time for computing, unless it also loads.
+        let computes = record.tokens >= block_tokens as u64 && !loads;
+        if let Some(store) = self.store.as_mut().filter(|_| computes) {
+            store.has_computed(record.tokens, record.ns);
+        }
         true
     }
 

@@ -99,6 +99,8 @@ pub struct Blocks {
     pub swapped_out: usize,
     /// The health that the store reports.
     pub health: Health,
+    /// Tokens whose computation the engine has timed.
+    pub computed_tokens: u64,
     /// Promotions of the next requests.
     pub promotions: VecDeque<Promotion>,
 }
@@ -163,6 +165,11 @@ impl PrefixStore for MemoryStore {
 
     fn promote(&mut self, _root: Option<BlockHash>, _tokens: &[TokenId]) -> Option<Promotion> {
         self.shared.lock().unwrap().promotions.pop_front()
+    }
+
+    fn has_computed(&mut self, tokens: u64, ns: u64) {
+        assert!(ns > 0, "{tokens} tokens in no time");
+        self.shared.lock().unwrap().computed_tokens += tokens;
     }
 
     fn load(&mut self, hash: BlockHash, pages: &mut [&mut [u8]]) -> Loaded {

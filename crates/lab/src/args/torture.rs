@@ -36,6 +36,15 @@ pub struct TortureArgs {
 }
 
 #[derive(Args, Debug)]
+pub struct ColdFullChildArgs {
+    /// A directory on a file system that is about to be full
+    #[arg(long)]
+    pub directory: PathBuf,
+    #[arg(long)]
+    pub repeat: u32,
+}
+
+#[derive(Args, Debug)]
 pub struct ColdChildArgs {
     #[arg(long)]
     pub directory: PathBuf,

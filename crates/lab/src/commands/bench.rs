@@ -23,6 +23,7 @@ mod waking;
 mod worker;
 
 pub use child::run as run_child;
+pub use cold::run_full_child as run_cold_full_child;
 
 use crate::args::{BenchCommands, BenchCoreArgs};
 use cenote_console::args::DesignArg;

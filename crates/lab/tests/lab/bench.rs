@@ -38,3 +38,12 @@ async fn codecs_are_held_against_copies_with_and_without_kernels() {
     }
     bare_lab(["bench", "codec", "--only", "qpaque"]).fails(&["there is no such codec", "codecs: raw, int8"]).await;
 }
+
+#[tokio::test]
+async fn a_new_region_finds_what_the_cold_tier_holds() {
+    let report = bare_lab(["bench", "cold", "--quick", "--only", "cold-copies", "--json"]).ok().await.json();
+    let rows = report["rows"].as_array().expect("rows");
+    let found = rows.iter().find(|row| row["name"].as_str().is_some_and(|name| name.starts_with("blocks found")));
+    let found = found.expect("its row");
+    assert_eq!((found["ratio"].as_f64(), found["met"].as_bool()), (Some(1.0), Some(true)), "{report}");
+}

@@ -122,3 +122,106 @@ fn a_page_that_is_read_often_replaces_one_that_is_not() {
     assert_eq!(replaced, Some(HotRead::Admitted(Some(1))));
     assert_eq!(set.read(1, 20, 1, &thresholds), HotRead::Passed);
 }
+
+const BLOCK: ColdBlock = ColdBlock { bytes: 1 << 20, tokens: 16, is_in_l4: false };
+const SECOND: u64 = 1_000_000_000;
+
+/// Reading takes 1 ms, writing 2 ms, computing `compute_ms`.
+fn measured(compute_ms: u64) -> MeasuredLadder {
+    let mut ladder = MeasuredLadder::default();
+    ladder.has_read(0, BLOCK.bytes, 1_000_000);
+    ladder.has_written(0, BLOCK.bytes, 2_000_000);
+    ladder.has_computed(BLOCK.tokens, compute_ms * 1_000_000);
+    ladder
+}
+
+#[test]
+fn a_busy_disk_keeps_what_is_dear_to_compute() {
+    let of = |compute_ms, waiting| measured(compute_ms).rung_of(&BLOCK, waiting, 100);
+    assert_eq!((of(10, 0), of(10, 99), of(10, 100)), (Rung::Demote, Rung::Demote, Rung::Evict));
+    // Half of the blocks are read again: 2 ms of writing for 1 ms less of computing.
+    assert_eq!((of(3, 0), of(3, 40), of(3, 60)), (Rung::Demote, Rung::Demote, Rung::Evict));
+    let mut unused = measured(10);
+    unused.has_written(1000, 0, 0);
+    assert_eq!((unused.rung_of(&BLOCK, 0, 100), unused.rung_of(&BLOCK, 50, 100)), (Rung::Demote, Rung::Evict));
+    let kept = ColdBlock { is_in_l4: true, ..BLOCK };
+    assert_eq!(measured(10).rung_of(&kept, 100, 100), Rung::Demote, "it costs nothing to keep");
+}
+
+#[test]
+fn blocks_return_if_that_is_faster_and_in_time() {
+    let of = |compute_ms, listed, waiting, deadline_ms: u64| {
+        measured(compute_ms).worth_promoting(&BLOCK, listed, waiting, deadline_ms * 1_000_000)
+    };
+    assert_eq!((of(10, 50, 0, 1000), of(10, 50, 0, 30), of(10, 50, 20, 30)), (50, 30, 10));
+    assert_eq!(of(0, 50, 0, 1000), 0, "computing is faster");
+    assert_eq!(MeasuredLadder::default().worth_promoting(&BLOCK, 50, 0, 1), 50, "nothing is known yet");
+}
+
+#[test]
+fn one_slow_read_does_not_end_promotion() {
+    let mut ladder = measured(2);
+    ladder.has_read(1, BLOCK.bytes, SECOND);
+    assert_eq!(ladder.worth_promoting(&BLOCK, 50, 0, SECOND), 0);
+    assert!((0..100).any(|_| ladder.worth_promoting(&BLOCK, 50, 0, SECOND) > 0));
+}
+
+#[test]
+fn the_oldest_parts_leave_and_open_ones_stay() {
+    let part = |key, bytes, is_open| StoredPart { key, bytes, is_open };
+    let of = |most| leaving_parts(vec![part(3, 40, false), part(1, 40, true), part(2, 40, false)], most);
+    assert_eq!((of(120), of(119), of(79)), (Some(vec![]), Some(vec![2]), Some(vec![2, 3])));
+    assert_eq!((of(40), of(39)), (Some(vec![2, 3]), None));
+}
+
+proptest! {
+    #[test]
+    fn the_measured_ladder_keeps_blocks_on_an_idle_disk(
+        bytes in 1_u64..1 << 30, tokens in 0_u64..4096, times in prop::array::uniform3(1_u64..1 << 40), kept in 0_u64..1 << 40,
+    ) {
+        let [read, write, compute] = times;
+        let mut ladder = MeasuredLadder::default();
+        ladder.has_read(0, bytes, read);
+        ladder.has_written(kept, bytes, write);
+        ladder.has_computed(tokens, compute);
+        let block = ColdBlock { bytes, tokens, is_in_l4: false };
+        let is_faster = tokens == 0 || read <= compute;
+        // However few blocks were read again, an idle disk goes on, so that some can be.
+        prop_assert_eq!(ladder.rung_of(&block, 0, 9) == Rung::Demote, is_faster);
+        prop_assert_eq!(ladder.rung_of(&block, 9, 9), Rung::Evict);
+    }
+
+    #[test]
+    fn promotion_keeps_its_bounds(
+        listed in 0_u64..100_000, waiting in 0_u64..100_000, read in 0_u64..1 << 40, deadline in 0_u64..1 << 40,
+    ) {
+        let mut ladder = MeasuredLadder::default();
+        ladder.has_read(1, BLOCK.bytes, read);
+        let worth = ladder.clone().worth_promoting(&BLOCK, listed, waiting, deadline);
+        prop_assert!(worth <= listed);
+        prop_assert!(u128::from(worth) * u128::from(read.saturating_sub(1)) <= u128::from(deadline) || read < 2);
+        let later = ladder.worth_promoting(&BLOCK, listed, waiting, deadline.saturating_mul(2));
+        prop_assert!(later >= worth);
+    }
+
+    #[test]
+    fn leaving_parts_are_the_fewest_oldest(
+        parts in prop::collection::btree_map(any::<u16>(), (0_u64..1000, any::<bool>()), 0..30), most in 0_u64..20_000,
+    ) {
+        let all: Vec<StoredPart<u16>> =
+            parts.iter().map(|(&key, &(bytes, is_open))| StoredPart { key, bytes, is_open }).collect();
+        let total: u64 = all.iter().map(|part| part.bytes).sum();
+        let open: u64 = all.iter().filter(|part| part.is_open).map(|part| part.bytes).sum();
+        let Some(leaving) = leaving_parts(all.clone(), most) else {
+            prop_assert!(open > most);
+            return Ok(());
+        };
+        let bytes_of = |keys: &[u16]| keys.iter().map(|key| parts[key].0).sum::<u64>();
+        prop_assert!(leaving.iter().all(|key| !parts[key].1) && total - bytes_of(&leaving) <= most);
+        if let Some((_, fewer)) = leaving.split_last() {
+            prop_assert!(total - bytes_of(fewer) > most);
+        }
+        let oldest: Vec<u16> = all.iter().filter(|part| !part.is_open).map(|part| part.key).take(leaving.len()).collect();
+        prop_assert_eq!(leaving, oldest);
+    }
+}

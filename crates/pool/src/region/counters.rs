@@ -72,6 +72,41 @@ counters! {
     ChunksAdopted = "pool_chunks_adopted_total",
     /// Corrupt structures found (stale index hints are not among them).
     Damaged = "pool_damaged_total",
+    /// Blocks that lookups missed here and found in the cold tier's list.
+    ColdFound = "pool_cold_found_total",
+    /// Of these: blocks that the cold tier published in time.
+    ColdHits = "pool_cold_hits_total",
+    /// Blocks that could not be read or published.
+    ColdMisses = "pool_cold_misses_total",
+    /// Blocks that came after their deadline.
+    ColdLate = "pool_cold_late_total",
+    /// Blocks not read, because too many reads were waiting.
+    ColdReadsRefused = "pool_cold_reads_refused_total",
+    /// Blocks not read, because computing them takes less time.
+    ColdReadsSkipped = "pool_cold_reads_skipped_total",
+    /// Blocks offered to the cold tier. Each is also counted below, unless it waits, or its process
+    /// died before it was written.
+    ColdOffered = "pool_cold_offered_total",
+    /// Blocks written.
+    ColdWritten = "pool_cold_written_total",
+    /// Blocks not written, because the cold tier has them.
+    ColdDuplicates = "pool_cold_duplicates_total",
+    /// Blocks not written, because computing them again takes less time.
+    ColdSkipped = "pool_cold_skipped_total",
+    /// Blocks not written, because too many were waiting.
+    ColdDroppedBusy = "pool_cold_dropped_busy_total",
+    /// Blocks not written, because they were evicted before their turn.
+    ColdDroppedGone = "pool_cold_dropped_gone_total",
+    /// Blocks not written, because writing failed.
+    ColdDroppedFailed = "pool_cold_dropped_failed_total",
+    /// Bytes read from the cold tier.
+    ColdReadBytes = "pool_cold_read_bytes_total",
+    /// Bytes written to the cold tier.
+    ColdWrittenBytes = "pool_cold_written_bytes_total",
+    /// Extents or objects removed to keep the cold tier's limit.
+    ColdReclaimed = "pool_cold_reclaimed_total",
+    /// Errors of the cold tier.
+    ColdErrors = "pool_cold_errors_total",
 }
 
 /// View of the counters' words: several sets, which are summed.

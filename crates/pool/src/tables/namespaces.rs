@@ -31,6 +31,8 @@ pub struct Namespace {
     pub id: NamespaceId,
     /// Payload bytes of every block.
     pub block_bytes: u64,
+    /// Tokens of a block.
+    pub block_tokens: u32,
     /// Computes the hashes of its blocks.
     pub hasher: ChainHasher,
     /// The row may belong to another namespace when this worker is gone.
@@ -71,6 +73,7 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
         Ok(Namespace {
             id: NamespaceId(row as u16),
             block_bytes: record.block_bytes,
+            block_tokens: record.block_tokens,
             hasher: ChainHasher::new(&self.region.superblock.config.seed, &record.fingerprint),
             fingerprint,
         })

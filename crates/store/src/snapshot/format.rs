@@ -270,16 +270,20 @@ pub fn encode_object(key: &str, bytes: &[u8]) -> Vec<u8> {
     [&(key.len() as u64).to_le_bytes(), key.as_bytes(), bytes].concat()
 }
 
+/// Longest key that a reader accepts; regions have shorter ones.
+const KEY_BYTES_MAX: usize = 4096;
+
 /// The key and the bytes of an object.
 pub fn decode_object(payload: &[u8]) -> Option<(&str, &[u8])> {
     let (length, rest) = payload.split_first_chunk::<8>()?;
-    let (key, bytes) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
+    let length = usize::try_from(u64::from_le_bytes(*length)).ok().filter(|length| *length <= KEY_BYTES_MAX)?;
+    let (key, bytes) = rest.split_at_checked(length)?;
     Some((std::str::from_utf8(key).ok()?, bytes))
 }
 
-/// The numbers of parts in an end.
-pub fn counts(text: &[u8]) -> Option<(u64, u64, u64)> {
+/// The number of all parts in an end.
+pub fn count(text: &[u8]) -> Option<u64> {
     let lines = lines(text)?;
     let number = |name: &str| lines.get(name)?.parse::<u64>().ok();
-    Some((number("saved_namespaces")?, number("saved_objects")?, number("saved_blocks")?))
+    number("saved_namespaces")?.checked_add(number("saved_objects")?)?.checked_add(number("saved_blocks")?)
 }

@@ -1,13 +1,13 @@
 //! Reads a snapshot.
 
 use super::format::{
-    Found, Head, Kind, SavedNamespace, SnapshotError, SnapshotSettings, counts, decode_head, decode_object,
+    Found, Head, Kind, SavedNamespace, SnapshotError, SnapshotSettings, count, decode_head, decode_object,
     decode_payload, part_bytes,
 };
 use cenote_cold::ColdError;
 use cenote_cold::record::{self, Aligned, SECTOR, record_bytes};
 use cenote_mem::{Fabric, LINE};
-use cenote_pool::{Names, Namespace, NewBlock, Pool, Publish};
+use cenote_pool::{Names, Namespace, NewBlock, Pool, PoolError, Publish};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -184,13 +184,14 @@ impl<F: Fabric> Target<'_, F> {
                 let (key, bytes) = decode_object(payload)?;
                 match self.pool.put_object(key, bytes) {
                     Ok(()) => self.restored.objects += 1,
+                    // No key of a region.
+                    Err(PoolError::Config(_)) => return None,
                     Err(_) => self.restored.no_room += 1,
                 }
                 Some(())
             }
             Kind::End => {
-                let (namespaces, objects, blocks) = counts(payload)?;
-                self.restored.expected = Some(namespaces + objects + blocks);
+                self.restored.expected = Some(count(payload)?);
                 Some(())
             }
         });

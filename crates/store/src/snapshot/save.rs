@@ -44,7 +44,9 @@ pub fn save<F: Fabric>(pool: &Pool<F>, path: &Path) -> Result<Saved, SnapshotErr
 
 fn write<F: Fabric>(pool: &Pool<F>, draft: &Path) -> io::Result<Saved> {
     use std::os::unix::fs::OpenOptionsExt;
-    let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(draft)?;
+    // Another user may have made a file or a link of this name, and would get the region's secrets.
+    let _ = std::fs::remove_file(draft);
+    let file = File::options().write(true).create_new(true).mode(0o600).open(draft)?;
     let mut out = BufWriter::with_capacity(1 << 20, file);
     let mut saved = Saved::default();
     let settings = SnapshotSettings::of(pool.superblock()).encode();

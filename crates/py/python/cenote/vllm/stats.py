@@ -29,6 +29,7 @@ COUNTERS = {
     "cold_written": "Blocks written to the cold tier.",
     "cold_written_bytes": "Bytes written to the cold tier.",
     "cold_dropped": "Blocks not written to the cold tier, because it was busy or failed, or the region had evicted them.",
+    "cold_skipped": "Blocks not written to the cold tier or not read from it, because computing them takes less time.",
     "cold_errors": "Errors of the cold tier, each counted as a miss.",
     "errors": "Faults of the connector, each counted as a miss.",
 }
@@ -43,7 +44,8 @@ _COLD = {
     "cold_written": ("cold_written_total",),
     "cold_written_bytes": ("cold_written_bytes_total",),
     "cold_dropped": ("cold_dropped_busy_total", "cold_dropped_gone_total", "cold_dropped_failed_total"),
-    "cold_errors": tuple(f"cold_errors_{kind}_total" for kind in ("gone", "damaged", "version", "full", "slow", "io")),
+    "cold_skipped": ("cold_skipped_total", "cold_reads_skipped_total"),
+    "cold_errors": ("cold_errors_total",),
 }
 
 

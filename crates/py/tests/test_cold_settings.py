@@ -1,0 +1,186 @@
+"""The setting `cold` of the engines' plug-ins, without the engines.
+
+Modules of vLLM and SGLang are stand-ins without content. The tests in `tests/vllm` and `tests/sglang`
+run with the engines."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from collections.abc import Callable, Iterator
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import cenote
+
+PAGE = 16 << 10
+# Packages that the tests do without.
+_ABSENT = ("vllm", "sglang", "huggingface_hub", "torch")
+
+
+class _Anything:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def register_mem_pool_host(self, pool: Any) -> None:
+        pass
+
+    @classmethod
+    def empty(cls) -> Any:
+        return cls()
+
+
+class _Module(types.ModuleType):
+    """Any name that is imported from it is an empty class."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (_Anything,), {})
+
+
+class _StandIns(MetaPathFinder, Loader):
+    def __init__(self, *packages: str) -> None:
+        self.packages = packages
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self, is_package=True) if name.split(".")[0] in self.packages else None
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+        return _Module(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
+
+
+@pytest.fixture
+def plug_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Makes modules of `cenote.ENGINE` importable without the engine."""
+
+    def forgotten() -> None:
+        for name in [name for name in sys.modules if name.split(".")[0] in _ABSENT or name.startswith(("cenote.vllm", "cenote.sglang"))]:
+            del sys.modules[name]
+
+    def make(engine: str) -> None:
+        forgotten()
+        monkeypatch.setattr(sys, "meta_path", [_StandIns(*_ABSENT), *sys.meta_path])
+        # The package's own module checks the engine's version.
+        package = types.ModuleType(f"cenote.{engine}")
+        assert cenote.__file__ is not None
+        package.__path__ = [str(Path(cenote.__file__).parent / engine)]
+        sys.modules[package.__name__] = package
+
+    before = {name: module for name, module in sys.modules.items() if name.split(".")[0] in _ABSENT}
+    yield make
+    forgotten()
+    sys.modules.update(before)
+
+
+def test_vllm_reads_the_setting(plug_in: Callable[[str], None]) -> None:
+    plug_in("vllm")
+    from cenote.vllm.settings import Settings
+
+    assert Settings.of({"region": "shm:kv"}).cold is None
+    assert Settings.of({"region": "shm:kv", "cold": "/kv,size=1GiB"}).cold == "/kv,size=1GiB"
+    with pytest.raises(ValueError, match="cold is 7"):
+        Settings.of({"region": "shm:kv", "cold": 7})
+
+
+def test_vllm_asks_again_until_the_blocks_are_there(plug_in: Callable[[str], None]) -> None:
+    plug_in("vllm")
+    from cenote.vllm.scheduler import SchedulerSide
+
+    promotion = SimpleNamespace(over=False)
+    begun: list[tuple[int, int]] = []
+
+    def promote(request: Any, start: int, end: int) -> list[Any]:
+        begun.append((start, end))
+        return [promotion]
+
+    counted: list[str] = []
+    scheduler: Any = SimpleNamespace(
+        settings=SimpleNamespace(cold="/kv"), promotions={}, lookup=SimpleNamespace(promote=promote), stats=SimpleNamespace(add=counted.append)
+    )
+    request: Any = SimpleNamespace(request_id="a")
+    is_promoting = SchedulerSide._is_promoting
+    assert is_promoting(scheduler, request, 0, 64)
+    assert is_promoting(scheduler, request, 0, 64)
+    promotion.over = True
+    assert not is_promoting(scheduler, request, 0, 64)
+    # Blocks that could not be read are computed.
+    promotion.over = False
+    assert not is_promoting(scheduler, request, 0, 64)
+    assert (begun, counted) == ([(0, 64)], ["cold_requests"])
+    scheduler.settings.cold = None
+    assert not is_promoting(scheduler, SimpleNamespace(request_id="b"), 0, 64)
+
+
+def test_vllm_counts_what_the_tier_did(plug_in: Callable[[str], None], name: str, tmp_path: Path) -> None:
+    plug_in("vllm")
+    from cenote.vllm.stats import COUNTERS, CenoteStats
+
+    cold = f"{tmp_path}/cold,size=64MiB,deadline=30"
+    stats: Any = CenoteStats()
+    stats.reset()
+    with _region(name, cold) as region:
+        before = dict(region.cold or {})
+        pages = region.namespace(b"model", PAGE)
+        names = pages.hash_tokens(range(16 * 4), 16)
+        for number in range(4):
+            pages.publish(names[number], number, bytes(PAGE))
+        assert region.settle_cold(30)
+        stats.add_cold(region.cold, before)
+    assert stats.data == {"cold_written": 4, "cold_written_bytes": 4 * PAGE}
+    assert set(stats.data) <= set(COUNTERS)
+    stats.reset()
+    stats.add_cold({**(before), "cold_skipped_total": 2, "cold_reads_skipped_total": 3, "cold_errors_total": 1}, before)
+    assert stats.data == {"cold_skipped": 5, "cold_errors": 1}
+
+
+def test_sglang_finds_pages_of_an_earlier_region(
+    plug_in: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, name: str, tmp_path: Path
+) -> None:
+    plug_in("sglang")
+    storage: Any = importlib.import_module("cenote.sglang.storage")
+    monkeypatch.setattr(storage.naming, "refuse_adapters", lambda: None)
+    monkeypatch.setattr(storage.naming, "model", lambda *_: "model")
+    monkeypatch.setattr(storage.naming, "weight_version", lambda: "1")
+    monkeypatch.setattr(storage.naming, "fingerprint", lambda *_: b'{"model": "demo"}')
+    backend = next(found for key, found in vars(storage).items() if isinstance(found, type) and hasattr(found, "batch_exists"))
+    monkeypatch.setattr(backend, "_page_bytes", lambda self, pool: PAGE)
+    extra = {"region": name, "create_size": "64MiB", "cold": f"{tmp_path}/cold,size=64MiB,deadline=30"}
+    config = SimpleNamespace(
+        extra_config=extra, should_split_heads=False, model_name="demo", tp_rank=0, pp_rank=0, enable_storage_metrics=False
+    )
+    keys = [f"page {number}" for number in range(5)]
+
+    def joined() -> Any:
+        made = backend(config)
+        made.register_mem_pool_host(SimpleNamespace(page_size=16))
+        assert made.region is not None and made.region.settle_cold(30)
+        return made
+
+    first = joined()
+    for number, alias in enumerate(first.pages.alias(key.encode() for key in keys[:4])):
+        assert first.pages.publish(alias, number, bytes([number]) * PAGE) == "published"
+    assert first.region.settle_cold(30)
+    first.close()
+    Path("/dev/shm", name.removeprefix("shm:")).unlink()
+    second = joined()
+    assert second.pages.count(second.pages.alias(key.encode() for key in keys)) == 0
+    assert second.batch_exists(keys) == 4
+    assert second.region.cold["cold_hits_total"] == 4
+    second.close()
+    with pytest.raises(ValueError, match="unknown cald"):
+        backend(SimpleNamespace(**{**vars(config), "extra_config": {"region": name, "cald": "/kv"}}))
+
+
+def _region(name: str, cold: str) -> cenote.Region:
+    cenote.Region.create(name, "16MiB", chunk_size="256KiB", max_hosts=1, pins_per_worker=112, cold=cold)
+    return cenote.Region.open(name, worker="test", cold=cold)
