@@ -49,6 +49,7 @@ pub fn cpen_setup(model: &str, l1_blocks: u32) -> Setup {
         swap_blocks: (SWAP_BYTES / block_bytes) as u32,
         swap_link: link,
         always_swap: true,
+        spill: None,
         private: None,
         shared: None,
         hosts: None,

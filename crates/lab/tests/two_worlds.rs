@@ -188,6 +188,7 @@ fn simulated_swaps(watermark: &Watermark, load: &Workload) -> Vec<Swap> {
         swap_blocks: 1 << 14,
         swap_link: Link { bytes_per_s: 1 << 30, latency_ns: 0 },
         always_swap: true,
+        spill: None,
         private: None,
         shared: None,
         hosts: None,

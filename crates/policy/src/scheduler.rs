@@ -451,6 +451,21 @@ impl Scheduler {
         self.requests[self.requests.slot(id)].num_computed_tokens
     }
 
+    /// Waiting requests that the next step admits if there are blocks for them, and if each running
+    /// request takes one token: in their order, up to the limits of a step. The schedule reads next what
+    /// they match.
+    pub fn next_admissions(&self) -> impl Iterator<Item = RequestId> {
+        let decodes = u32::try_from(self.running.len()).unwrap_or(u32::MAX);
+        let mut budget = self.config.max_num_batched_tokens.saturating_sub(decodes);
+        let room =
+            if self.swapped.is_empty() { self.config.max_num_seqs.saturating_sub(self.running.len()) } else { 0 };
+        self.waiting.iter().take(room).map_while(move |&slot| {
+            let id = (budget > 0).then_some(self.requests[slot].id);
+            budget -= self.chunk(slot, budget);
+            id
+        })
+    }
+
     /// Number of running requests.
     #[must_use]
     pub fn num_running(&self) -> usize {

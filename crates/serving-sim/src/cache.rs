@@ -3,31 +3,69 @@
 //!
 //! A block's name is its number in the workload, from 0; a slot of the cache holds one block. The
 //! policy's words and shared state are the same as in the pool, but lie in vectors.
+//!
+//! A block has [`WHOLE`] units, and fewer if it is compressed. The caller decides how to make room, as
+//! in the pool: it may compress the coldest whole block, or evict the policy's victim.
 
 use crate::workload::BlockNumber;
 use cenote_base::BlockIndex;
 use cenote_base::prng::Prng;
 use cenote_policy::eviction::{Candidate, Eviction, EvictionPolicy, Plan, batch};
+use std::cmp::Reverse;
+use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
 
 /// No slot.
 const NOWHERE: u32 = u32::MAX;
 
+/// Units of a block that is not compressed.
+pub const WHOLE: u8 = 64;
+/// This part of the blocks, the youngest, is warm and is not compressed (`pool/src/eviction/repack.rs`).
+const WARM_SHARE: usize = 4;
+
+/// A block that leaves unless the caller finds a cheaper way to make room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Victim {
+    /// The block.
+    pub block: BlockNumber,
+    /// Its units.
+    pub units: u8,
+    /// Whether a cold block is not compressed yet.
+    pub may_compress: bool,
+}
+
+/// How to make room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MakeRoom {
+    /// The victim leaves.
+    Evict,
+    /// The coldest whole block shrinks to so many units.
+    Compress(u8),
+}
+
 /// A set of blocks with limited or unlimited capacity.
 pub struct BlockCache {
     policy: &'static dyn EvictionPolicy,
     state: Vec<AtomicU64>,
+    /// In units.
     capacity: usize,
+    used: usize,
     /// Slot by block number, or `NOWHERE`.
     slot_of: Vec<u32>,
     /// Policy word, depth and key by slot.
     candidates: Vec<Candidate>,
     /// Block number by slot.
     numbers: Vec<BlockNumber>,
+    /// Units by slot; 0: the slot is vacant.
+    units: Vec<u8>,
+    vacant: Vec<usize>,
     plan: Plan,
+    /// The next victim: its slot and word.
+    next: Option<(usize, u64)>,
+    /// Cold blocks to compress, and their words.
+    cold: VecDeque<(usize, u64)>,
+    num_whole: usize,
     evicted: u64,
-    /// The last evicted block, until the caller takes it.
-    last_evicted: Option<BlockNumber>,
 }
 
 impl BlockCache {
@@ -41,13 +79,18 @@ impl BlockCache {
         Self {
             policy,
             state,
-            capacity,
+            capacity: capacity * usize::from(WHOLE),
+            used: 0,
             slot_of: vec![NOWHERE; num_blocks],
             candidates: Vec::new(),
             numbers: Vec::new(),
+            units: Vec::new(),
+            vacant: Vec::new(),
             plan: Plan::default(),
+            next: None,
+            cold: VecDeque::new(),
+            num_whole: 0,
             evicted: 0,
-            last_evicted: None,
         }
     }
 
@@ -63,37 +106,89 @@ impl BlockCache {
         blocks.iter().take_while(|&&block| self.contains(block)).count()
     }
 
+    /// Units of a cached block; 0 if it is absent.
+    #[must_use]
+    pub fn units(&self, block: BlockNumber) -> u8 {
+        let slot = self.slot_of[block as usize];
+        if slot == NOWHERE { 0 } else { self.units[slot as usize] }
+    }
+
     /// Looks up or publishes a block at an instant. Inserts it unless the capacity is 0. Returns
     /// whether it was cached before.
     pub fn touch(&mut self, block: BlockNumber, depth: u32, instant: u64) -> bool {
+        self.touch_in(block, depth, instant, WHOLE, &mut |_| MakeRoom::Evict)
+    }
+
+    /// As [`Self::touch`]. A new block has `units` units, and `room` decides how to make room for it.
+    pub fn touch_in(
+        &mut self,
+        block: BlockNumber,
+        depth: u32,
+        instant: u64,
+        units: u8,
+        room: &mut dyn FnMut(Victim) -> MakeRoom,
+    ) -> bool {
         let slot = self.slot_of[block as usize];
         if slot != NOWHERE {
             let word = &mut self.candidates[slot as usize].word;
             *word = self.policy.accessed(*word, instant);
             return true;
         }
-        if self.capacity == 0 {
+        if usize::from(units) > self.capacity {
             return false;
         }
+        while self.used + usize::from(units) > self.capacity {
+            let at = self.victim(instant);
+            let may_compress = self.num_whole > self.len() / WARM_SHARE;
+            let victim = Victim { block: self.numbers[at], units: self.units[at], may_compress };
+            match room(victim) {
+                MakeRoom::Compress(units) if may_compress => self.compress(instant, units),
+                _ => self.evict(at),
+            }
+        }
         let key = key(block);
-        let at = if self.candidates.len() < self.capacity {
-            self.candidates.push(Candidate { block: BlockIndex(0), word: 0, depth, key });
-            self.numbers.push(block);
-            self.candidates.len() - 1
-        } else {
-            self.evict(instant)
-        };
         let word = self.policy.inserted(instant, key, &self.state);
-        self.candidates[at] = Candidate { block: BlockIndex(at as u64), word, depth, key };
-        self.numbers[at] = block;
+        let at = self.vacant.pop().unwrap_or(self.candidates.len());
+        let candidate = Candidate { block: BlockIndex(at as u64), word, depth, key };
+        if at == self.candidates.len() {
+            self.candidates.push(candidate);
+            self.numbers.push(block);
+            self.units.push(units);
+        } else {
+            (self.candidates[at], self.numbers[at], self.units[at]) = (candidate, block, units);
+        }
+        self.used += usize::from(units);
+        self.num_whole += usize::from(units == WHOLE);
         self.slot_of[block as usize] = u32::try_from(at).expect("fewer than four billion blocks");
         false
     }
 
-    /// Evicts a block of a full cache. Returns its slot, which the caller must fill.
-    fn evict(&mut self, instant: u64) -> usize {
+    fn evict(&mut self, at: usize) {
+        self.next = None;
+        self.slot_of[self.numbers[at] as usize] = NOWHERE;
+        self.used -= usize::from(self.units[at]);
+        self.num_whole -= usize::from(self.units[at] == WHOLE);
+        self.units[at] = 0;
+        self.vacant.push(at);
+        self.evicted += 1;
+    }
+
+    /// The slot of the block that leaves next.
+    fn victim(&mut self, instant: u64) -> usize {
+        let is_live = |&(at, word): &(usize, u64)| self.units[at] > 0 && self.candidates[at].word == word;
+        if let Some((at, _)) = self.next.filter(is_live) {
+            return at;
+        }
         let at = self.planned().unwrap_or_else(|| {
-            let choice = self.policy.victims(instant, &self.state, &self.candidates, batch(self.capacity));
+            let live: Vec<Candidate>;
+            let candidates = if self.vacant.is_empty() {
+                &self.candidates
+            } else {
+                live =
+                    self.candidates.iter().zip(&self.units).filter(|(_, units)| **units > 0).map(|(c, _)| *c).collect();
+                &live
+            };
+            let choice = self.policy.victims(instant, &self.state, candidates, batch(candidates.len()));
             for rewrite in &choice.rewrites {
                 self.candidates[rewrite.block.0 as usize].word = rewrite.to;
             }
@@ -101,32 +196,54 @@ impl BlockCache {
             self.plan.keep(&choice.victims, |block| candidates[block.0 as usize].word);
             self.planned().expect("a full cache has a victim")
         });
-        self.slot_of[self.numbers[at] as usize] = NOWHERE;
-        self.evicted += 1;
-        self.last_evicted = Some(self.numbers[at]);
+        self.next = Some((at, self.candidates[at].word));
         at
     }
 
-    /// The block that the last [`Self::touch`] evicted, if any.
-    pub const fn take_evicted(&mut self) -> Option<BlockNumber> {
-        self.last_evicted.take()
+    fn planned(&mut self) -> Option<usize> {
+        let (candidates, units) = (&self.candidates, &self.units);
+        loop {
+            let at = self.plan.take(|block| candidates[block.0 as usize].word)?.0 as usize;
+            if units[at] > 0 {
+                return Some(at);
+            }
+        }
     }
 
-    fn planned(&mut self) -> Option<usize> {
-        let candidates = &self.candidates;
-        self.plan.take(|block| candidates[block.0 as usize].word).map(|block| block.0 as usize)
+    /// Compresses the coldest whole block.
+    fn compress(&mut self, instant: u64, to: u8) {
+        let at = loop {
+            match self.cold.pop_front() {
+                Some((at, word)) if self.units[at] == WHOLE && self.candidates[at].word == word => break at,
+                Some(_) => {}
+                None => self.find_cold(instant),
+            }
+        };
+        let to = to.clamp(1, WHOLE - 1);
+        self.units[at] = to;
+        self.used -= usize::from(WHOLE - to);
+        self.num_whole -= 1;
+    }
+
+    /// Lists the coldest whole blocks; there is one.
+    fn find_cold(&mut self, instant: u64) {
+        let aged = |at: &usize| Reverse(self.policy.age(self.candidates[*at].word, instant));
+        let mut whole: Vec<usize> = (0..self.units.len()).filter(|at| self.units[*at] == WHOLE).collect();
+        whole.sort_by_key(aged);
+        whole.truncate(batch(self.len()).max(1));
+        self.cold = whole.into_iter().map(|at| (at, self.candidates[at].word)).collect();
     }
 
     /// Number of cached blocks.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.candidates.len()
+        self.candidates.len() - self.vacant.len()
     }
 
     /// Whether no block is cached.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.candidates.is_empty()
+        self.len() == 0
     }
 
     /// Number of evictions so far.
@@ -139,4 +256,27 @@ impl BlockCache {
 /// Stand-in for the block's hash: uniform bits.
 pub(crate) fn key(block: BlockNumber) -> u64 {
     Prng::new(u64::from(block)).next_u64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compressed_blocks_make_room_for_others() {
+        let mut cache = BlockCache::new(Eviction::Lru, Some(8), 100);
+        let mut room =
+            |victim: Victim| if victim.may_compress { MakeRoom::Compress(WHOLE / 4) } else { MakeRoom::Evict };
+        for block in 0..100 {
+            cache.touch_in(block, 0, u64::from(block) + 1, WHOLE, &mut room);
+            let units = |cache: &BlockCache| (0..100).map(|block| usize::from(cache.units(block))).sum::<usize>();
+            assert!(units(&cache) == cache.used && cache.used <= 8 * usize::from(WHOLE));
+            let cached = (0..100).filter(|block| cache.contains(*block)).count();
+            assert_eq!(cached, cache.len());
+        }
+        // A quarter of the blocks stays whole: n/4 · 64 + 3n/4 · 16 units are 512 for n = 18.
+        assert!((16..=19).contains(&cache.len()), "{}", cache.len());
+        assert!(cache.units(99) == WHOLE && cache.units(100 - 1 - cache.len() as u32 + 2) < WHOLE);
+        assert!((0..100).filter(|block| cache.contains(*block)).min() >= Some(80), "the oldest left");
+    }
 }

@@ -23,5 +23,5 @@ pub use cache::BlockCache;
 pub use hits::{HitRate, hit_rate, hit_rate_on_hosts};
 pub use model::{CostModel, Device, Link, ModelShape};
 pub use rack::{Hosts, Rack};
-pub use serving::{Cold, ColdOutcome, ConfigError, Outcome, Setup, simulate, simulate_with_cold_tier};
+pub use serving::{Cold, ColdOutcome, ConfigError, Outcome, Setup, Spill, simulate, simulate_with_cold_tier};
 pub use workload::{Request, Workload};

@@ -3,8 +3,8 @@
 //!
 //! An instance computes one step after another. [`cenote_policy::Scheduler`] chooses the content of
 //! a step, [`cenote_policy::Eviction`] the victims of a pool. A `CostModel` and `Link`s give
-//! durations. A step follows the reference engine: swap blocks out and in, load matched blocks,
-//! compute, emit tokens. A prompt's blocks are published after its first token. No step waits for
+//! durations. A step follows the reference engine: swap and spill blocks out and in, load matched
+//! blocks, compute while spilled blocks arrive, emit tokens. A prompt's blocks are published after its first token. No step waits for
 //! that, but it uses the same link.
 //!
 //! Simplifications: a link carries one transfer at a time. Nothing is lost. The router knows the
@@ -12,11 +12,15 @@
 //! computing.
 
 mod cold;
+mod foresight;
 mod setup;
+mod spill;
+mod stores;
 mod world;
 
-pub use cold::{Cold, ColdOutcome};
+pub use cold::{Cold, ColdOutcome, Compression, Prefetch};
 pub use setup::{ConfigError, Pool, Setup};
+pub use spill::Spill;
 
 use crate::workload::Workload;
 use serde::Serialize;
@@ -72,6 +76,14 @@ pub struct Outcome {
     pub swapped_bytes: u64,
     /// Number of preemptions that dropped a request's blocks.
     pub preemptions: u64,
+    /// Number of L1 blocks of running requests that were spilled.
+    pub spilled_blocks: u64,
+    /// Number of spilled blocks that returned to L1.
+    pub promoted_blocks: u64,
+    /// Bytes of spilled blocks that steps read.
+    pub streamed_bytes: u64,
+    /// Time in which steps of all instances waited for spilled blocks, in seconds.
+    pub streaming_stall_s: f64,
     /// Number of steps of all instances.
     pub steps: u64,
     /// Number of state changes: arrivals, steps, parts of steps (a request's chunk or token),
@@ -101,6 +113,9 @@ pub fn simulate_with_cold_tier(
     progress: &mut dyn FnMut(u64),
 ) -> Result<(Outcome, ColdOutcome), ConfigError> {
     setup.check(workload)?;
+    if cold.write_bytes_per_s == 0 || cold.tier.link.bytes_per_s == 0 {
+        return Err(ConfigError::NoBandwidth("the link to the cold tier"));
+    }
     let (Some(pool), None) = (setup.shared, setup.hosts) else { return Err(ConfigError::NoPoolAbove) };
     let mut world = World::new(setup, workload);
     world.add_cold_tier(cold::ColdTier::new(cold, setup, pool, workload));

@@ -92,6 +92,39 @@ impl Workload {
         &self.blocks[request.blocks.clone()]
     }
 
+    /// Per request, the latest one before it whose whole prompt it continues, if any: the next prompt
+    /// of a conversation begins with the one before. Only full blocks are compared.
+    #[must_use]
+    pub fn previous_prompts(&self) -> Vec<Option<u32>> {
+        let mut last_blocks: HashMap<BlockNumber, u32> = HashMap::new();
+        let mut previous = Vec::with_capacity(self.requests.len());
+        for (at, request) in (0..).zip(&self.requests) {
+            let full = &self.blocks(request)[..self.num_full_blocks(request)];
+            // A block's number stands for all tokens before it, too.
+            previous.push(full.iter().rev().find_map(|block| last_blocks.get(block).copied()));
+            if let Some(last) = full.last() {
+                last_blocks.insert(*last, at);
+            }
+        }
+        previous
+    }
+
+    /// Per block, its position in the prompts that have it.
+    #[must_use]
+    pub fn depths(&self) -> Vec<u32> {
+        let mut depths = vec![0; self.num_blocks()];
+        for request in &self.requests {
+            (0..).zip(self.blocks(request)).for_each(|(depth, &block)| depths[block as usize] = depth);
+        }
+        depths
+    }
+
+    /// Number of the request's blocks that are full.
+    #[must_use]
+    pub fn num_full_blocks(&self, request: &Request) -> usize {
+        request.blocks.len().min((request.input_tokens / self.block_tokens) as usize)
+    }
+
     /// The first request with the most blocks: (index, number of blocks).
     #[must_use]
     pub fn widest(&self) -> Option<(usize, usize)> {

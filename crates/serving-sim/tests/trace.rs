@@ -5,7 +5,7 @@ use cenote_base::testing::skip;
 use cenote_policy::{Eviction, Watermark};
 use cenote_serving_sim::hits::{Instants, Routing};
 use cenote_serving_sim::model::{CXL, CostModel, Device, ModelShape, NVME_L4, NVME_L4_WRITE};
-use cenote_serving_sim::serving::Pool;
+use cenote_serving_sim::serving::{Pool, Prefetch};
 use cenote_serving_sim::workload::read_mooncake;
 use cenote_serving_sim::{
     Cold, Hosts, Setup, Workload, hit_rate, hit_rate_on_hosts, simulate, simulate_with_cold_tier,
@@ -111,6 +111,41 @@ fn engines_with_a_pool_reach_nearly_the_hit_rate_of_the_trace() {
     assert!(with.ttft_mean_ms < without.ttft_mean_ms);
 }
 
+#[test]
+fn each_source_fetches_blocks_ahead() {
+    let workload = small();
+    let continues = workload.previous_prompts().iter().filter(|previous| previous.is_some()).count();
+    assert!(continues > 100, "{continues} of 240 prompts continue another");
+    let shape = ModelShape::named("llama-8b").expect("a preset");
+    let bytes = Some(200 * 512 * shape.kv_bytes_per_token());
+    let setup = Setup { instances: 1, shared: Some(Pool { bytes, link: CXL }), ..engines() };
+    let disk = Cold {
+        bytes: None,
+        tier: NVME_L4,
+        write_bytes_per_s: NVME_L4_WRITE,
+        writes_max: 4_096,
+        compression: None,
+        prefetch: Prefetch::NONE,
+    };
+    let run = |prefetch| {
+        let cold = Cold { prefetch, ..disk };
+        simulate_with_cold_tier(&setup, &cold, &workload, &mut |_| ()).expect("it can be served")
+    };
+    let (plain, none) = run(Prefetch::NONE);
+    assert!(none.prefetched == [0; 4] && none.read_on_demand > 0, "{none:?}");
+    let (_, waiting) = run(Prefetch::WAITING);
+    assert!(waiting.prefetched[0] + waiting.prefetched[1] > 0, "{waiting:?}");
+    let (hinted, hints) = run(Prefetch { hint_ns: Some(5_000_000_000), ..Prefetch::WAITING });
+    assert!(hints.announced[0] > 0 && hints.prefetched[2] > 0 && hints.prefetch_hits[2] > 0, "{hints:?}");
+    assert!(hints.read_on_demand < none.read_on_demand, "{hints:?} {none:?}");
+    let (_, guessed) = run(Prefetch { speculate: true, ..Prefetch::WAITING });
+    assert!(guessed.announced[1] > 0 && guessed.prefetched[3] > 0, "{guessed:?}");
+    for told in [waiting, hints, guessed] {
+        assert!(told.prefetched.iter().zip(told.prefetch_hits).all(|(fetched, hits)| hits <= *fetched), "{told:?}");
+    }
+    assert_eq!((plain.requests, plain.generated_tokens), (hinted.requests, hinted.generated_tokens));
+}
+
 /// Four engines and an unlimited pool.
 fn engines() -> Setup {
     let (device, shape) = (Device::named("a100").expect("a preset"), ModelShape::named("llama-8b").expect("a preset"));
@@ -127,6 +162,7 @@ fn engines() -> Setup {
         swap_blocks: 0,
         swap_link: device.host,
         always_swap: false,
+        spill: None,
         private: None,
         shared: Some(Pool { bytes: None, link: CXL }),
         hosts: None,
@@ -166,7 +202,14 @@ fn a_cold_tier_brings_back_what_a_tenth_of_the_working_set_loses() {
     let block_bytes = shape.kv_bytes_per_token() * 512;
     let tenth = Pool { bytes: Some(workload.num_blocks() as u64 / 10 * block_bytes), link: CXL };
     let setup = Setup { instances: 8, shared: Some(tenth), ..engines() };
-    let cold = Cold { bytes: None, tier: NVME_L4, write_bytes_per_s: NVME_L4_WRITE, writes_max: 4_096, prefetch: true };
+    let cold = Cold {
+        bytes: None,
+        tier: NVME_L4,
+        write_bytes_per_s: NVME_L4_WRITE,
+        writes_max: 4_096,
+        compression: None,
+        prefetch: Prefetch::WAITING,
+    };
     let alone = simulate(&setup, &workload, &mut |_| ()).expect("it can be served");
     let (with, told) = simulate_with_cold_tier(&setup, &cold, &workload, &mut |_| ()).expect("it can be served");
     assert!(with.hit_rate > alone.hit_rate + 0.05, "{} instead of {}: {told:?}", with.hit_rate, alone.hit_rate);

@@ -13,7 +13,7 @@ const POLICY: &str = "crates/policy/src/";
 const SIMULATOR: &str = "crates/serving-sim/src/";
 
 /// A decision: its function, and its call in the product.
-const DECISIONS: [(&str, &str); 14] = [
+const DECISIONS: [(&str, &str); 20] = [
     ("Scheduler::new(", "crates/engine/src/"),
     ("PrefixSource for ", "crates/engine/src/"),
     (".victims(", "crates/pool/src/"),
@@ -28,6 +28,12 @@ const DECISIONS: [(&str, &str); 14] = [
     ("moved_word(", "crates/pool/src/"),
     ("report_pace(", "crates/pool/src/"),
     ("is_due(", "crates/pool/src/"),
+    ("Transfers::new(", "crates/store/src/"),
+    ("Staging::new(", "crates/engine/src/"),
+    ("PageChoice::new(", "crates/engine/src/"),
+    ("Planner::new(", "crates/engine/src/"),
+    ("Thresholds::new(", "crates/engine/src/"),
+    ("ThrottleLearner::new(", "crates/engine/src/"),
 ];
 
 pub fn check(tree: &Tree) -> Vec<Finding> {
@@ -144,15 +150,21 @@ mod tests {
 
     #[test]
     fn a_decision_that_only_one_world_asks_for_is_found() {
-        let engine = "fn f() { Scheduler::new(c); Watermark::share(1); SwapConfig { x } } impl PrefixSource for M {}";
-        let calls = DECISIONS.iter().filter(|(_, folder)| *folder == "crates/pool/src/");
-        let calls: String = calls.map(|(call, _)| format!("p{call}c); ")).collect();
-        let pool = &format!("fn f() {{ {calls} }}");
-        let sim = format!("{engine} {pool}");
+        let below = |folder: &str| {
+            let calls = DECISIONS.iter().filter(|(call, of)| *of == folder && call.ends_with('('));
+            let calls: String =
+                calls.map(|(call, _)| format!("{}{call}c); ", if call.starts_with('.') { "p" } else { "" })).collect();
+            format!("fn g() {{ {calls} }}")
+        };
+        let named = "fn f() { Watermark::share(1); SwapConfig { x } } impl PrefixSource for M {}";
+        let engine = &format!("{named} {}", below("crates/engine/src/"));
+        let (pool, store) = (&below("crates/pool/src/"), &below("crates/store/src/"));
+        let sim = format!("{engine} {pool} {store}");
         let tree = |sim: &str| {
             findings(&[
                 ("crates/engine/src/x.rs", engine),
                 ("crates/pool/src/x.rs", pool),
+                ("crates/store/src/x.rs", store),
                 ("crates/serving-sim/src/lib.rs", sim),
             ])
         };

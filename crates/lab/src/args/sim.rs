@@ -4,7 +4,7 @@ use cenote_base::units::ByteSize;
 use cenote_console::args::positive;
 use cenote_console::output::OutputArgs;
 use cenote_policy::{Eviction, Watermark};
-use cenote_serving_sim::model::{CXL, Link, NIAGARA, PCIE_5, RDMA_100G};
+use cenote_serving_sim::model::{CXL, Link, NIAGARA, PCIE_5, RDMA_100G, SPECKV_L3};
 use cenote_serving_sim::rack::{CHUNK_BLOCKS, Hosts};
 use clap::{Args, ValueEnum};
 use std::fmt;
@@ -109,18 +109,24 @@ fn parse_link(text: &str) -> Result<Link, String> {
         "niagara" => return Ok(NIAGARA),
         "rdma" => return Ok(RDMA_100G),
         "pcie5" => return Ok(PCIE_5),
+        "speckv" => return Ok(SPECKV_L3.link),
         _ => {}
     }
     let wrong = || {
-        format!("`{text}` is no link: cxl, niagara, rdma, pcie5, or gigabytes a second and nanoseconds, as in 25:640")
+        format!(
+            "`{text}` is no link: cxl, niagara, rdma, pcie5, speckv, or gigabytes a second and nanoseconds, as in 25:640"
+        )
     };
     let (bandwidth, latency) = text.split_once(':').ok_or_else(wrong)?;
-    let bandwidth: f64 = bandwidth.parse().map_err(|_| wrong())?;
+    let bytes_per_s = parse_bandwidth(bandwidth).map_err(|_| wrong())?;
     let latency_ns = latency.parse().map_err(|_| wrong())?;
-    if !(0.0..1e6).contains(&bandwidth) {
-        return Err(wrong());
-    }
-    Ok(Link { bytes_per_s: (bandwidth * 1e9) as u64, latency_ns })
+    Ok(Link { bytes_per_s, latency_ns })
+}
+
+/// Gigabytes per second as bytes per second.
+fn parse_bandwidth(text: &str) -> Result<u64, String> {
+    let bandwidth: Option<f64> = text.parse().ok().filter(|bandwidth| (0.0..1e6).contains(bandwidth));
+    bandwidth.map(|bandwidth| (bandwidth * 1e9) as u64).ok_or_else(|| format!("`{text}` is no bandwidth"))
 }
 
 fn parse_speed(text: &str) -> Result<f64, String> {
@@ -214,6 +220,32 @@ pub struct SimArgs {
     #[arg(long, value_name = "POLICY,POLICY", value_delimiter = ',', default_value = "lru", help_heading = "Pool")]
     pub eviction: Vec<Eviction>,
 
+    /// Bytes of a cold tier (L4) below the shared pool, none or infinite
+    #[arg(long, value_name = "SIZE", default_value = "none", conflicts_with = "hosts", help_heading = "Cold tier")]
+    pub cold: CapacityArg,
+    /// Reads from it, as for --pool-link: 6.9 GB/s of a PM9A3 disk's data sheet, and 80 µs
+    #[arg(long, value_name = "LINK", default_value = "6.9:80000", value_parser = parse_link, help_heading = "Cold tier")]
+    pub cold_link: Link,
+    /// Gigabytes per second of writes to it: a PM9A3's
+    #[arg(long, value_name = "GB/S", default_value = "4.1", value_parser = parse_bandwidth, help_heading = "Cold tier")]
+    pub cold_write: u64,
+    /// Blocks that may wait to be written
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = positive, help_heading = "Cold tier")]
+    pub cold_writes: usize,
+    /// Fetch blocks of waiting requests ahead
+    #[arg(long, requires = "cold", help_heading = "Cold tier")]
+    pub cold_prefetch: bool,
+    /// Fetch blocks of a conversation so many seconds before its next prompt, as if clients announced it
+    #[arg(long, value_name = "S", requires = "cold_prefetch", help_heading = "Cold tier")]
+    pub cold_hint: Option<u32>,
+    /// Fetch blocks of conversations that are expected to continue
+    #[arg(long, requires = "cold_prefetch", help_heading = "Cold tier")]
+    pub cold_speculate: bool,
+    /// Compress cold blocks of the pool as `qpack` does: 3.98 bits a value, at the speed of one processor.
+    /// The ladder decides between this, demotion and eviction
+    #[arg(long, conflicts_with = "hosts", help_heading = "Cold tier")]
+    pub cold_compress: bool,
+
     /// Device: a100, h200, l20 or a6000
     #[arg(long, value_name = "DEVICE", default_value = "a100", help_heading = "Engine")]
     pub device: String,
@@ -258,6 +290,15 @@ pub struct SimArgs {
     /// Swap even where recomputing would be faster
     #[arg(long, help_heading = "Engine")]
     pub always_swap: bool,
+
+    /// Memory outside each engine for blocks of running requests, which steps read over --spill-link;
+    /// without it requests that exceed the engine's own memory make room
+    #[arg(long, value_name = "SIZE", default_value = "0", conflicts_with = "calibration", help_heading = "Engine")]
+    pub spill: ByteSize,
+    /// Link to that memory: a name as for --pool-link, speckv (CXL-SpecKV's share of a GPU, 32 GB/s), or
+    /// GB/S:NANOSECONDS
+    #[arg(long, value_name = "LINK", default_value = "speckv", value_parser = parse_link, help_heading = "Engine")]
+    pub spill_link: Link,
 
     /// Write the table and plots as an HTML page
     #[arg(long, value_name = "FILE")]

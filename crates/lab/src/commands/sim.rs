@@ -12,9 +12,13 @@ use cenote_base::units::ByteSize;
 use cenote_console::failure::Failure;
 use cenote_console::output;
 use cenote_policy::{Eviction, Watermark};
-use cenote_serving_sim::model::{Calibration, CostModel, DEVICES, Device, MODELS, Machine, ModelShape};
-use cenote_serving_sim::serving::{ConfigError, Pool};
-use cenote_serving_sim::{Hosts, Outcome, Setup, Workload, simulate};
+use cenote_serving_sim::model::{
+    Calibration, CostModel, DEVICES, Device, MODELS, Machine, ModelShape, NVME_L4, SPECKV_L3, TierLink,
+};
+use cenote_serving_sim::serving::{Compression, ConfigError, Pool, Prefetch};
+use cenote_serving_sim::{
+    Cold, ColdOutcome, Hosts, Outcome, Setup, Spill, Workload, simulate, simulate_with_cold_tier,
+};
 use serde::Serialize;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -39,6 +43,9 @@ struct Run {
     watermark: String,
     #[serde(flatten)]
     outcome: Outcome,
+    /// What the cold tier did, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cold: Option<ColdOutcome>,
 }
 
 /// Settings that are equal for all configurations of a sweep.
@@ -70,11 +77,16 @@ pub fn run(args: &SimArgs) -> Result<(), Failure> {
         let shared = pool(capacity, args);
         let setup = Setup { shared, hosts, eviction, watermark: watermark.clone(), ..engine.setup.clone() };
         let done = (index * load.workload.requests().len()) as u64;
-        let outcome =
-            simulate(&setup, &load.workload, &mut |answered| bar.set_position(done + answered)).map_err(|error| {
-                let hint = hint(&error, args);
-                Failure::from(error).hint(hint)
-            })?;
+        let progress = &mut |answered| bar.set_position(done + answered);
+        let result = match cold(args) {
+            None => simulate(&setup, &load.workload, progress).map(|outcome| (outcome, None)),
+            Some(cold) => simulate_with_cold_tier(&setup, &cold, &load.workload, progress)
+                .map(|(outcome, cold)| (outcome, Some(cold))),
+        };
+        let (outcome, cold) = result.map_err(|error| {
+            let hint = hint(&error, args);
+            Failure::from(error).hint(hint)
+        })?;
         runs.push(Run {
             load: load.name.clone(),
             engine: engine.name.clone(),
@@ -86,6 +98,7 @@ pub fn run(args: &SimArgs) -> Result<(), Failure> {
             eviction: eviction.to_string(),
             watermark: watermark.to_string(),
             outcome,
+            cold,
         });
     }
     bar.finish_and_clear();
@@ -113,6 +126,9 @@ fn hint(error: &ConfigError, args: &SimArgs) -> &'static str {
         }
         ConfigError::TooSmall { what: "a pool", .. } => "give a larger --pool",
         ConfigError::TooSmall { .. } => "give a larger --private",
+        ConfigError::NoRoomToSpill { .. } => {
+            "give more --l1-blocks, or a smaller --max-num-seqs or --max-num-batched-tokens"
+        }
         ConfigError::EngineTooSmall { .. } if args.l1_blocks.is_some() => "give more --l1-blocks",
         ConfigError::EngineTooSmall { .. } => "give a --device with more memory, or a smaller --model",
     }
@@ -130,14 +146,40 @@ fn store(capacity: CapacityArg, link: cenote_serving_sim::Link) -> Option<Pool> 
     }
 }
 
+/// The cold tier, or a codec of cold blocks alone.
+fn cold(args: &SimArgs) -> Option<Cold> {
+    let bytes = match args.cold {
+        CapacityArg::None if !args.cold_compress => return None,
+        CapacityArg::None => Some(0),
+        CapacityArg::Bytes(bytes) => Some(bytes),
+        CapacityArg::Infinite => None,
+    };
+    let hint_ns = args.cold_hint.map(|seconds| u64::from(seconds) * 1_000_000_000);
+    Some(Cold {
+        bytes,
+        tier: TierLink { link: args.cold_link, ..NVME_L4 },
+        write_bytes_per_s: args.cold_write,
+        writes_max: args.cold_writes,
+        compression: args.cold_compress.then_some(Compression::QPACK),
+        prefetch: Prefetch { waiting: args.cold_prefetch, hint_ns, speculate: args.cold_speculate },
+    })
+}
+
+/// The spill space of each engine, if there is any. A calibration has no layers, and clap refuses both.
+fn spill(args: &SimArgs, layers: u32, block_bytes: u64) -> Option<Spill> {
+    let blocks = (args.spill.0 / block_bytes).min(L1_BLOCKS_MAX) as u32;
+    let tier = TierLink { name: "spill", link: args.spill_link, ..SPECKV_L3 };
+    (blocks > 0).then_some(Spill { blocks, layers, tier })
+}
+
 /// The engine of the flags or of a calibration, without a pool.
 fn engine(args: &SimArgs) -> Result<Engine, Failure> {
-    let (name, cost, front_ns, kv_bytes, host, l1_tokens) = match &args.calibration {
+    let (name, cost, front_ns, kv_bytes, host, l1_tokens, layers) = match &args.calibration {
         Some(path) => {
             let read = calibration(path)?;
             let Machine { of, kv_bytes_per_token, kv_tokens, copy_bytes_per_s, front_ns } = read.machine.clone();
             let link = cenote_serving_sim::Link { bytes_per_s: copy_bytes_per_s, latency_ns: 0 };
-            (of, read.cost(), front_ns, kv_bytes_per_token, link, kv_tokens)
+            (of, read.cost(), front_ns, kv_bytes_per_token, link, kv_tokens, 0)
         }
         None => {
             let device = Device::named(&args.device).ok_or_else(|| {
@@ -161,7 +203,8 @@ fn engine(args: &SimArgs) -> Result<Engine, Failure> {
             };
             let cost = CostModel::roofline(device, shape);
             let name = format!("{} on {}", shape.name, device.name);
-            (name, cost, 0, shape.kv_bytes_per_token(), device.host, free / shape.kv_bytes_per_token())
+            let (kv_bytes, layers) = (shape.kv_bytes_per_token(), shape.layers as u32);
+            (name, cost, 0, kv_bytes, device.host, free / kv_bytes, layers)
         }
     };
     let l1_blocks = match args.l1_blocks {
@@ -182,6 +225,7 @@ fn engine(args: &SimArgs) -> Result<Engine, Failure> {
         swap_blocks: (args.swap.0 / swap_block).min(L1_BLOCKS_MAX) as u32,
         swap_link: host,
         always_swap: args.always_swap,
+        spill: spill(args, layers, swap_block),
         private: store(args.private, host),
         shared: None,
         hosts: None,

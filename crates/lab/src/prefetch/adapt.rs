@@ -3,6 +3,7 @@
 use super::{run_sparse, scale};
 use cenote_policy::codec::{Measured, Reward};
 use cenote_policy::prefetch::{ThrottleConfig, ThrottleLearner};
+use cenote_policy::temperature::ThresholdConfig;
 use cenote_serving_sim::tiers::sparse::{Depth, SparseSetup};
 use cenote_serving_sim::tiers::weights::{EncodedEngine, LearnedWeights, learn};
 use serde::Serialize;
@@ -18,12 +19,18 @@ pub struct ThrottleGain {
     pub recovering: f64,
     /// With recovery, and learned parameters.
     pub learned: f64,
+    /// With recovery on a run of [`ONLINE_STEPS`] steps.
+    pub long: f64,
+    /// On that run, with parameters that are learned while it decodes.
+    pub online: f64,
     /// Learned *κ*.
     pub kappa: f64,
     /// Learned *θ*.
     pub target: f64,
 }
 
+/// Steps of the run that learns while it decodes; half of them are not counted.
+const ONLINE_STEPS: u64 = 160;
 /// Pairs of trials of a training.
 const PAIRS: u64 = 8;
 
@@ -40,6 +47,9 @@ fn throttle_gain(link: f64, seed: u64) -> ThrottleGain {
     let run = |config: ThrottleConfig, seed: u64| {
         run_sparse(&SparseSetup { depth: Depth::Learned(config), ..base }, seed).tokens_per_s
     };
+    let long = |depth: Depth| {
+        run_sparse(&SparseSetup { depth, steps: ONLINE_STEPS, warm_steps: ONLINE_STEPS / 2, ..base }, seed).tokens_per_s
+    };
     let mut learner = ThrottleLearner::new(ThrottleConfig::default(), seed);
     for pair in 0..PAIRS {
         // Both trials of a pair serve the same load, over the throughput of the default.
@@ -54,9 +64,43 @@ fn throttle_gain(link: f64, seed: u64) -> ThrottleGain {
         printed: run(ThrottleConfig::AS_PRINTED, seed),
         recovering: run(ThrottleConfig::default(), seed),
         learned: run(learned, seed),
+        long: long(Depth::Learned(ThrottleConfig::default())),
+        online: long(Depth::Learning(ThrottleConfig::default(), seed)),
         kappa: learned.kappa,
         target: learned.target,
     }
+}
+
+/// Tokens per second with thresholds that stay, and with those that follow pressure and misses.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct ThresholdGain {
+    /// Pages in L1 over the pages that a layer chooses.
+    pub l1: f64,
+    /// With fixed *T_h* and *T_c*.
+    pub fixed: f64,
+    /// Share of the chosen pages in L1 then.
+    pub fixed_rate: f64,
+    /// With adaptive ones.
+    pub adaptive: f64,
+    /// Share of the chosen pages in L1 then.
+    pub adaptive_rate: f64,
+}
+
+/// Compares thresholds without prefetch, so that only L1 counts.
+#[must_use]
+pub fn threshold_gains(seed: u64) -> Vec<ThresholdGain> {
+    let of = |l1: f64| {
+        let base = SparseSetup { requests: 2, depth: Depth::None, ..scale::sparse() };
+        let base = SparseSetup { l1_pages: (f64::from(base.chosen) * l1) as usize, ..base };
+        let run = |gain: f64| {
+            let thresholds = ThresholdConfig { gain, ..base.thresholds };
+            let outcome = run_sparse(&SparseSetup { thresholds, ..base }, seed);
+            (outcome.tokens_per_s, outcome.l1_rate)
+        };
+        let ((fixed, fixed_rate), (adaptive, adaptive_rate)) = (run(0.0), run(base.thresholds.gain));
+        ThresholdGain { l1, fixed, fixed_rate, adaptive, adaptive_rate }
+    };
+    [0.25, 0.5, 1.0].map(of).to_vec()
 }
 
 /// Learning of eq. 8's weights on one kind of engine.

@@ -10,6 +10,7 @@
 
 use cenote_policy::choice::{ChoiceKind, ChoiceShape};
 use cenote_policy::staging::{FetchOrder, Placement};
+use cenote_policy::temperature::ThresholdConfig;
 use cenote_serving_sim::model::{Device, ModelShape, SPECKV_L3, TierLink};
 use cenote_serving_sim::tiers::dense::{Arrival, DenseSetup, token_addresses};
 use cenote_serving_sim::tiers::sparse::{Depth, SparseSetup};
@@ -122,6 +123,7 @@ pub fn sparse() -> SparseSetup {
         depth: Depth::Fixed(4),
         tier,
         batch: 8,
+        thresholds: ThresholdConfig::default(),
         steps: 40,
         warm_steps: 10,
     }

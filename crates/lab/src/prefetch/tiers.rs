@@ -2,7 +2,7 @@
 
 use cenote_policy::{Eviction, Watermark};
 use cenote_serving_sim::model::{CXL, CostModel, Device, ModelShape, NVME_L4, NVME_L4_WRITE};
-use cenote_serving_sim::serving::Pool;
+use cenote_serving_sim::serving::{Compression, Pool, Prefetch};
 use cenote_serving_sim::tiers::directory::{Coherence, replay};
 use cenote_serving_sim::{Cold, ColdOutcome, ConfigError, Setup, Workload, simulate, simulate_with_cold_tier};
 use serde::Serialize;
@@ -51,6 +51,7 @@ fn engines(pool: Pool) -> Setup {
         swap_blocks: 0,
         swap_link: device.host,
         always_swap: false,
+        spill: None,
         private: None,
         shared: Some(pool),
         hosts: None,
@@ -58,11 +59,14 @@ fn engines(pool: Pool) -> Setup {
     }
 }
 
-/// Number of runs, for a progress bar.
-pub const RUNS: u64 = 4;
+/// Time from a client's hint to the prompt that it announces.
+const HINT_NS: u64 = 10_000_000_000;
 
-/// The trace on a region of a tenth of its working set, alone, with L4, and with L4 and prefetch; and on
-/// an unlimited region. Calls `progress` after each run.
+/// Number of runs, for a progress bar.
+pub const RUNS: u64 = 10;
+
+/// The trace on a region of a tenth of its working set: alone, with a codec, with L4, and with L4 and
+/// each source of prefetches; and on an unlimited region. Calls `progress` after each run.
 ///
 /// # Errors
 /// The engines cannot serve the trace.
@@ -72,17 +76,29 @@ pub fn cold_rows(workload: &Workload, progress: &mut dyn FnMut()) -> Result<Vec<
     let tenth = Pool { bytes: Some((workload.num_blocks() / PART) as u64 * block_bytes), link: CXL };
     let mut tier = NVME_L4;
     tier.link.bytes_per_s *= DISKS;
-    let disk = |prefetch| Cold {
+    let waiting = Prefetch::WAITING;
+    let disk = Cold {
         bytes: None,
         tier,
         write_bytes_per_s: DISKS * NVME_L4_WRITE,
         writes_max: WRITES_MAX,
-        prefetch,
+        compression: None,
+        prefetch: Prefetch::NONE,
     };
+    let codec = Cold { compression: Some(Compression::QPACK), ..disk };
+    // An eighth of a disk writes less than the pool evicts.
+    tier.link.bytes_per_s /= 8 * DISKS;
+    let slow = Cold { tier, write_bytes_per_s: NVME_L4_WRITE / 8, ..disk };
     let runs = [
         ("a tenth in L3", tenth, None),
-        ("and L4", tenth, Some(disk(false))),
-        ("and L4 with prefetch", tenth, Some(disk(true))),
+        ("and qpack", tenth, Some(Cold { bytes: Some(0), ..codec })),
+        ("and L4", tenth, Some(disk)),
+        ("and L4, qpack", tenth, Some(codec)),
+        ("and L4, waiting", tenth, Some(Cold { prefetch: waiting, ..disk })),
+        ("and L4, hints", tenth, Some(Cold { prefetch: Prefetch { hint_ns: Some(HINT_NS), ..waiting }, ..disk })),
+        ("and L4, speculation", tenth, Some(Cold { prefetch: Prefetch { speculate: true, ..waiting }, ..disk })),
+        ("and slow L4", tenth, Some(slow)),
+        ("and slow L4, qpack", tenth, Some(Cold { compression: codec.compression, ..slow })),
         ("all in L3", Pool { bytes: None, ..tenth }, None),
     ];
     let mut rows = Vec::new();

@@ -115,6 +115,40 @@ async fn loads_are_drawn_and_pressure_swaps() {
 }
 
 #[tokio::test]
+async fn a_cold_tier_raises_the_hit_rate() {
+    let trace = trace();
+    let run = |flags: &'static [&'static str]| {
+        let fixed = ["sim", "--trace", &trace, "--instances", "1", "--pool", "12GiB"];
+        bare_lab(fixed.into_iter().chain(flags.iter().copied()))
+    };
+    let alone = run(&["--json"]).ok().await.json();
+    let all = &["--cold", "infinite", "--cold-prefetch", "--cold-hint", "5", "--cold-speculate", "--json"];
+    let cold = run(all).ok().await.json();
+    let rate = |run: &serde_json::Value| run["hit_rate"].as_f64().expect("a rate");
+    assert!(rate(&cold) > rate(&alone) && alone["cold"].is_null(), "{alone} {cold}");
+    assert!(cold["cold"]["demoted"].as_u64().is_some_and(|blocks| blocks > 0), "{cold}");
+    let packed = run(&["--cold-compress"]).ok().await;
+    assert!(packed.out.contains("compressed in the pool"), "{packed:?}");
+    run(&["--cold", "infinite", "--cold-write", "fast"]).fails(&["`fast` is no bandwidth"]).await;
+    bare_lab(["sim", "--trace", &trace, "--cold", "infinite"]).fails(&["name a pool", "give a --pool"]).await;
+}
+
+#[tokio::test]
+async fn spilling_replaces_preemption() {
+    let load = ["sim", "--load", "poisson", "--requests", "300", "--rate", "0", "--instances", "1", "--json"];
+    let limits = ["--l1-blocks", "6000", "--max-num-batched-tokens", "2048"];
+    let run = |flags: &'static [&'static str]| bare_lab(load.iter().chain(&limits).chain(flags).copied());
+    let preempted = run(&[]).ok().await.json();
+    let spilled = run(&["--spill", "40GiB"]).ok().await.json();
+    let count = |run: &serde_json::Value, name: &str| run[name].as_u64().expect("a count");
+    assert!(count(&preempted, "preemptions") > 0 && count(&preempted, "spilled_blocks") == 0, "{preempted}");
+    assert!(count(&spilled, "preemptions") == 0 && count(&spilled, "streamed_bytes") > 0, "{spilled}");
+    assert_eq!(count(&preempted, "generated_tokens"), count(&spilled, "generated_tokens"));
+    let refused = run(&["--spill", "1GiB", "--max-num-seqs", "6000"]);
+    refused.fails(&["too few to spill others: 6128", "more --l1-blocks"]).await;
+}
+
+#[tokio::test]
 async fn this_machine_can_be_calibrated_and_simulated() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("here.json").display().to_string();

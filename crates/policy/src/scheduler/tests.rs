@@ -63,6 +63,24 @@ fn a_long_prompt_leaves_room_for_decodes_in_every_step() {
     }
 }
 
+#[test]
+fn the_next_step_admits_what_was_named() {
+    let mut scheduler = Scheduler::new(config());
+    for id in 1..=6 {
+        scheduler.add(request(id, 12, 20)).unwrap();
+    }
+    let mut named: Vec<RequestId> = scheduler.next_admissions().collect();
+    assert_eq!(named, [RequestId(1), RequestId(2), RequestId(3)], "12 + 12 + 8 tokens");
+    for _ in 0..4 {
+        let output = scheduler.schedule(&mut ());
+        let admitted = output.scheduled.iter().map(|part| part.id).filter(|id| named.contains(id)).count();
+        assert_eq!(admitted, named.len(), "{named:?} {output:?}");
+        compute(&mut scheduler, &output);
+        named = scheduler.next_admissions().collect();
+    }
+    assert!(named.is_empty() && scheduler.num_running() == 4, "{named:?}");
+}
+
 struct Matched(u32);
 
 impl PrefixSource for Matched {

@@ -1,28 +1,35 @@
 //! The cold tier (L4) below a shared pool.
 //!
-//! [`cheapest_rung`] decides for each block that the pool evicts whether L4 keeps it. Writing is bounded
-//! write-behind: with too many writes waiting, L4 counts as out of order and blocks are evicted. A
-//! lookup that misses the pool consults L4's index, which costs no time. [`Planner`] fetches blocks of
-//! waiting requests ahead.
+//! [`cheapest_rung`] decides how the pool makes room: compress a cold block, demote the policy's victim
+//! to L4, or evict it. Writing is bounded write-behind: with too many writes waiting, L4 counts as out
+//! of order. A lookup that misses the pool consults L4's index, which costs no time. [`Ahead`] fetches
+//! blocks before a step needs them.
+
+mod ahead;
+
+pub(super) use ahead::Ahead;
+pub use ahead::Prefetch;
 
 use super::{Pool, Setup};
-use crate::cache::BlockCache;
+use crate::cache::{BlockCache, MakeRoom, Victim, WHOLE};
 use crate::kernel::Time;
 use crate::model::{Link, TierLink};
 use crate::tiers::{Job, Mover};
 use crate::workload::{BlockNumber, Workload};
-use cenote_base::RequestId;
 use cenote_policy::Eviction;
-use cenote_policy::prefetch::{Offer, Planner, PlannerConfig, PrefetchAction, PrefetchEvent, Source};
+use cenote_policy::prefetch::{PrefetchAction, SOURCES};
 use cenote_policy::temperature::{LadderCosts, PageFacts, Rung, cheapest_rung};
 use cenote_policy::transfer::{Cancelled, Class, Ticket};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
+/// Work that may wait for the encoder of cold blocks: a second.
+const ENCODER_BACKLOG_NS: Time = 1_000_000_000;
+
 /// A cold tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cold {
-    /// Capacity in bytes. `None`: unlimited.
+    /// Capacity in bytes. `None`: unlimited. 0: no L4; the pool may still compress.
     pub bytes: Option<u64>,
     /// The device, with its read bandwidth.
     pub tier: TierLink,
@@ -30,8 +37,31 @@ pub struct Cold {
     pub write_bytes_per_s: u64,
     /// Blocks that may wait to be written.
     pub writes_max: usize,
-    /// Whether blocks of waiting requests are fetched ahead.
-    pub prefetch: bool,
+    /// The codec of cold blocks, if any.
+    pub compression: Option<Compression>,
+    /// What is fetched ahead.
+    pub prefetch: Prefetch,
+}
+
+/// A codec of cold blocks. Its bandwidths are in bytes of whole blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Compression {
+    /// Bytes of a compressed block per 100 of a whole one.
+    pub percent: u32,
+    /// Encoding.
+    pub encode_bytes_per_s: u64,
+    /// Decoding, on each load.
+    pub decode_bytes_per_s: u64,
+}
+
+impl Compression {
+    /// `qpack` on one processor with AVX2, from and to memory (docs/evidence/codecs.md): 3.98 of 16
+    /// bits.
+    pub const QPACK: Self = Self { percent: 25, encode_bytes_per_s: 5_700_000_000, decode_bytes_per_s: 9_300_000_000 };
+
+    fn units(&self) -> u8 {
+        (u32::from(WHOLE) * self.percent).div_ceil(100).clamp(1, u32::from(WHOLE) - 1) as u8
+    }
 }
 
 /// What the cold tier did. Counts are of blocks.
@@ -39,20 +69,26 @@ pub struct Cold {
 pub struct ColdOutcome {
     /// Blocks written to L4.
     pub demoted: u64,
+    /// Blocks that the ladder compressed in the pool.
+    pub compressed: u64,
     /// Blocks that the ladder evicted, although L4 existed.
     pub evicted: u64,
+    /// Most blocks that waited to be written.
+    pub writes_waiting_max: u64,
     /// Blocks read while a step waited.
     pub read_on_demand: u64,
-    /// Blocks fetched ahead.
-    pub prefetched: u64,
-    /// Of them, blocks that their request read.
-    pub prefetch_hits: u64,
+    /// Blocks fetched ahead, by [`cenote_policy::prefetch::Source::index`] of their first source.
+    pub prefetched: [u64; SOURCES],
+    /// Of them, blocks that a request read.
+    pub prefetch_hits: [u64; SOURCES],
+    /// Hints and speculations about a next prompt.
+    pub announced: [u64; 2],
     /// Bytes read from L4, ahead and on demand.
     pub read_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Copied {
+pub(super) enum Copied {
     Up(BlockNumber),
     Down(BlockNumber),
 }
@@ -64,12 +100,20 @@ pub(super) struct ColdTier {
     recompute_ns: u64,
     cache: BlockCache,
     mover: Mover<Copied>,
-    planner: Option<Planner<BlockNumber>>,
-    /// Blocks on their way up, with their depth in the prompt.
+    ahead: Ahead,
+    /// Blocks on their way up.
     rising: BTreeMap<BlockNumber, Ticket>,
-    depths: BTreeMap<BlockNumber, u32>,
+    /// Position of each block in its prompts.
+    depths: Vec<u32>,
+    /// Units of each block that left the pool compressed.
+    units: BTreeMap<BlockNumber, u8>,
     writes_waiting: usize,
-    reused: u64,
+    /// Blocks that left the pool, and those of them that a request wanted again.
+    left: u64,
+    returned: u64,
+    /// The time of the last call, and the end of the encoder's work.
+    now: Time,
+    encoded_at: Time,
     counts: ColdOutcome,
 }
 
@@ -78,10 +122,13 @@ impl ColdTier {
         let block_bytes = engine.block_bytes(workload);
         let blocks = setup.bytes.map(|bytes| (bytes / block_bytes.max(1)) as usize);
         let write = Link { bytes_per_s: setup.write_bytes_per_s, ..setup.tier.link };
+        let coding = |rate: fn(&Compression) -> u64| {
+            setup.compression.map_or(0, |codec| Link { bytes_per_s: rate(&codec), latency_ns: 0 }.time(block_bytes))
+        };
         let costs = LadderCosts {
-            encode_ns: 0,
-            decode_ns: 0,
-            l4_write_ns: Some(write.time(block_bytes)),
+            encode_ns: coding(|codec| codec.encode_bytes_per_s),
+            decode_ns: coding(|codec| codec.decode_bytes_per_s),
+            l4_write_ns: (blocks != Some(0)).then(|| write.time(block_bytes)),
             l4_read_ns: setup.tier.link.time(block_bytes),
         };
         // Prefetched blocks lie in the pool: they may fill an eighth of it.
@@ -93,11 +140,15 @@ impl ColdTier {
             recompute_ns: engine.cost.recompute_token_ns() * u64::from(workload.block_tokens()),
             cache: BlockCache::new(Eviction::Lru, blocks, workload.num_blocks()),
             mover: Mover::new(setup.tier, 1),
-            planner: setup.prefetch.then(|| Planner::new(PlannerConfig::with_buffer(buffer))),
+            ahead: Ahead::new(setup.prefetch, buffer, block_bytes, workload),
             rising: BTreeMap::new(),
-            depths: BTreeMap::new(),
+            depths: workload.depths(),
+            units: BTreeMap::new(),
             writes_waiting: 0,
-            reused: 0,
+            left: 0,
+            returned: 0,
+            now: 0,
+            encoded_at: 0,
             counts: ColdOutcome::default(),
         }
     }
@@ -106,68 +157,85 @@ impl ColdTier {
         self.cache.contains(block)
     }
 
-    /// The pool evicted a block: keep it, or not.
-    pub(super) fn evicted(&mut self, block: BlockNumber, instant: u64) {
+    pub(super) const fn ahead(&mut self) -> &mut Ahead {
+        &mut self.ahead
+    }
+
+    /// Units with which a block enters the pool from here.
+    pub(super) fn units(&self, block: BlockNumber) -> u8 {
+        self.units.get(&block).copied().unwrap_or(WHOLE)
+    }
+
+    /// Nanoseconds to decode a block of so many units.
+    pub(super) const fn decode_ns(&self, units: u8) -> Time {
+        if units < WHOLE { self.costs.decode_ns } else { 0 }
+    }
+
+    fn bytes(&self, units: u8) -> u64 {
+        self.block_bytes * u64::from(units) / u64::from(WHOLE)
+    }
+
+    /// The pool needs room.
+    pub(super) fn make_room(&mut self, victim: Victim, instant: u64) -> MakeRoom {
+        let Victim { block, units, may_compress } = victim;
         let is_in_l4 = self.contains(block);
-        // The share of demoted blocks that were read again, with a prior of a half.
-        let reuse = (self.reused as f64 + 1.0) / (self.counts.demoted as f64 + 2.0);
+        // The share of the blocks that left the pool and were wanted again, with a prior of a half.
+        let reuse = (self.returned as f64 + 1.0) / (self.left as f64 + 2.0);
+        let codec = self.setup.compression.filter(|_| may_compress);
+        // Prices are per byte, so the facts are those of a whole block's bytes of such victims.
         let page = PageFacts {
             bytes: self.block_bytes,
             reuse: reuse.min(1.0),
-            compressed_bytes: None,
+            compressed_bytes: codec.map(|codec| self.bytes(codec.units())),
             is_in_l4,
-            recompute_ns: self.recompute_ns,
+            recompute_ns: self.recompute_ns * u64::from(WHOLE) / u64::from(units),
         };
-        // No step waits for a write. It costs what it delays: nothing on an idle disk, and all of its
-        // time if the queue is full.
+        // No step waits for a write or an encoding. They cost what they delay: nothing on an idle device,
+        // and all of their time if its queue is full.
         let (waiting, most) = (self.writes_waiting as u64, self.setup.writes_max.max(1) as u64);
         let write_ns = |whole: u64| (waiting < most).then(|| whole * waiting / most);
-        let costs = LadderCosts { l4_write_ns: self.costs.l4_write_ns.and_then(write_ns), ..self.costs };
-        match cheapest_rung(&page, &costs) {
-            Rung::Demote if is_in_l4 => {
+        let backlog = self.encoded_at.saturating_sub(self.now).min(ENCODER_BACKLOG_NS);
+        let costs = LadderCosts {
+            encode_ns: self.costs.encode_ns * backlog / ENCODER_BACKLOG_NS,
+            l4_write_ns: self.costs.l4_write_ns.and_then(write_ns),
+            ..self.costs
+        };
+        match (cheapest_rung(&page, &costs), codec) {
+            (Rung::Compress, Some(codec)) => {
+                self.counts.compressed += 1;
+                self.encoded_at = self.encoded_at.max(self.now) + self.costs.encode_ns;
+                return MakeRoom::Compress(codec.units());
+            }
+            (Rung::Demote, _) if is_in_l4 => {
                 self.cache.touch(block, 0, instant);
             }
-            Rung::Demote => {
-                self.writes_waiting += 1;
-                // A write occupies the device for longer than a read of as many bytes.
-                let scale = u128::from(self.setup.tier.link.bytes_per_s);
-                let bytes = u128::from(self.block_bytes) * scale / u128::from(self.setup.write_bytes_per_s.max(1));
-                let job = Job { channel: 0, bytes: bytes as u64, item: Copied::Down(block) };
-                self.mover.submit(Class::WriteBack, job, None);
-            }
-            Rung::Compress | Rung::Evict => self.counts.evicted += 1,
+            (Rung::Demote, _) => self.write(block, units),
+            (Rung::Compress | Rung::Evict, _) => self.counts.evicted += 1,
         }
+        self.left += 1;
+        self.ahead.left(block);
+        MakeRoom::Evict
     }
 
-    /// A request waits for admission; `absent` are its blocks that only this tier has, by rising depth.
-    pub(super) fn wait(&mut self, request: usize, absent: &[(u32, BlockNumber)], position: u32) {
-        let Some(planner) = &mut self.planner else { return };
-        for &(depth, block) in absent {
-            self.depths.insert(block, depth);
-            planner.offer(Offer {
-                key: block,
-                request: RequestId(request as u64),
-                source: Source::Waiting(position),
-                bytes: self.block_bytes,
-                generation: 0,
-                needed_at_ns: None,
-            });
+    fn write(&mut self, block: BlockNumber, units: u8) {
+        self.writes_waiting += 1;
+        self.counts.writes_waiting_max = self.counts.writes_waiting_max.max(self.writes_waiting as u64);
+        if units < WHOLE {
+            self.units.insert(block, units);
+        } else {
+            self.units.remove(&block);
         }
+        // A write occupies the device for longer than a read of as many bytes.
+        let scale = u128::from(self.setup.tier.link.bytes_per_s);
+        let bytes = u128::from(self.bytes(units)) * scale / u128::from(self.setup.write_bytes_per_s.max(1));
+        let job = Job { channel: 0, bytes: bytes as u64, item: Copied::Down(block) };
+        self.mover.submit(Class::WriteBack, job, None);
     }
 
-    /// A request was admitted and read these blocks.
-    pub(super) fn admitted(&mut self, request: usize, found: &[BlockNumber]) {
-        let Some(planner) = &mut self.planner else { return };
-        let before: u64 = planner.counts().hits.iter().sum();
-        for &block in found {
-            if planner.is_ready(&block) {
-                planner.handle(PrefetchEvent::Used(block));
-            }
-        }
-        let hits = planner.counts().hits.iter().sum::<u64>() - before;
-        self.counts.prefetch_hits += hits;
-        self.reused += hits;
-        planner.handle(PrefetchEvent::Ended(RequestId(request as u64)));
+    /// A request was admitted. It read `found`, and no tier has `lost`.
+    pub(super) fn admitted(&mut self, request: usize, found: &[BlockNumber], lost: &[BlockNumber]) {
+        self.returned += lost.iter().filter(|block| self.ahead.has_left(**block)).count() as u64;
+        self.returned += self.ahead.admitted(request, found, &mut self.counts);
     }
 
     /// A step waits for blocks that only this tier has. Returns the end of the reads.
@@ -176,20 +244,23 @@ impl ColdTier {
             self.cache.touch(block, 0, instant);
         }
         self.counts.read_on_demand += blocks.len() as u64;
-        self.reused += blocks.len() as u64;
-        let bytes = blocks.len() as u64 * self.block_bytes;
+        self.returned += blocks.len() as u64;
+        let bytes = blocks.iter().map(|block| self.bytes(self.units(*block))).sum();
         self.counts.read_bytes += bytes;
         self.mover.read_now(now, bytes)
     }
 
     /// Starts copies. Calls `schedule` with the end of each.
     pub(super) fn pump(&mut self, now: Time, schedule: impl FnMut(Time, Ticket)) {
-        while let Some(action) = self.planner.as_mut().and_then(|planner| planner.poll_action(now)) {
+        self.now = now;
+        self.ahead.observe_link(now, &self.mover);
+        while let Some(action) = self.ahead.poll_action(now) {
             match action {
-                PrefetchAction::Fetch { key, class, bytes, .. } => {
+                PrefetchAction::Fetch { key, class, .. } => {
+                    let bytes = self.bytes(self.units(key));
                     let job = Job { channel: 0, bytes, item: Copied::Up(key) };
                     self.rising.insert(key, self.mover.submit(class, job, None));
-                    self.counts.prefetched += 1;
+                    self.counts.prefetched[self.ahead.source(key)] += 1;
                     self.counts.read_bytes += bytes;
                 }
                 PrefetchAction::Promote(key, class) => {
@@ -201,11 +272,9 @@ impl ColdTier {
                     let Some(&ticket) = self.rising.get(&key) else { continue };
                     if matches!(self.mover.transfers().cancel(ticket), Cancelled::Queued(_)) {
                         self.rising.remove(&key);
-                        self.counts.prefetched -= 1;
-                        self.counts.read_bytes -= self.block_bytes;
-                        if let Some(planner) = &mut self.planner {
-                            planner.handle(PrefetchEvent::Failed(key));
-                        }
+                        self.counts.prefetched[self.ahead.source(key)] -= 1;
+                        self.counts.read_bytes -= self.bytes(self.units(key));
+                        self.ahead.failed(key);
                     }
                 }
                 PrefetchAction::Discard(_) => {}
@@ -214,8 +283,8 @@ impl ColdTier {
         self.mover.pump(now, schedule, |_| ());
     }
 
-    /// Ends a copy. Returns a block that enters the pool, and its depth.
-    pub(super) fn completed(&mut self, ticket: Ticket, instant: u64) -> Option<(BlockNumber, u32)> {
+    /// Ends a copy. Returns a block that enters the pool, behind its depth.
+    pub(super) fn completed(&mut self, ticket: Ticket, instant: u64) -> Option<(u32, BlockNumber)> {
         match self.mover.completed(ticket)?.0 {
             Copied::Down(block) => {
                 self.writes_waiting -= 1;
@@ -226,13 +295,13 @@ impl ColdTier {
             Copied::Up(block) => {
                 self.rising.remove(&block);
                 self.cache.touch(block, 0, instant);
-                self.planner.as_mut()?.handle(PrefetchEvent::Arrived(block, 0));
-                Some((block, self.depths.get(&block).copied().unwrap_or(0)))
+                self.ahead.arrived(block);
+                Some((self.depths[block as usize], block))
             }
         }
     }
 
-    pub(super) const fn outcome(&self) -> ColdOutcome {
-        self.counts
+    pub(super) fn outcome(&self) -> ColdOutcome {
+        ColdOutcome { announced: self.ahead.announced(), ..self.counts }
     }
 }

@@ -1,5 +1,6 @@
 //! The parameters of a simulation, and the checks that they can serve a load.
 
+use super::Spill;
 use crate::kernel::Time;
 use crate::model::{CostModel, Link};
 use crate::rack::Hosts;
@@ -44,6 +45,8 @@ pub struct Setup {
     pub swap_link: Link,
     /// Whether to swap even where recomputation would be faster, as CPEN 511 configured vLLM.
     pub always_swap: bool,
+    /// Space of each engine for blocks of running requests outside its own memory, if any.
+    pub spill: Option<Spill>,
     /// Each instance's own cache, if any.
     pub private: Option<Pool>,
     /// The pool that all instances share, if any.
@@ -70,6 +73,11 @@ pub enum ConfigError {
     #[error("{0} is without blocks or tokens: no step could compute anything")]
     Nothing(&'static str),
     #[error(
+        "{held} blocks of an engine's own memory are too few to spill others: {least} hold a block of each request \
+         and the tokens of a step"
+    )]
+    NoRoomToSpill { held: u32, least: u64 },
+    #[error(
         "{what} of {bytes} bytes holds {held} blocks of {block_tokens} tokens, but request {request} alone has {needed} blocks \
          ({needed_bytes} bytes)"
     )]
@@ -83,7 +91,7 @@ pub enum ConfigError {
         needed_bytes: u64,
     },
     #[error(
-        "an engine's own memory holds {held} tokens of KV, but request {request} needs {needed} tokens ({input} of \
+        "an engine's own memory, with its spill space, holds {held} tokens of KV, but request {request} needs {needed} tokens ({input} of \
          its prompt and {output} generated)"
     )]
     EngineTooSmall { held: u64, request: usize, needed: u64, input: u32, output: u32 },
@@ -94,6 +102,12 @@ impl Setup {
     #[must_use]
     pub fn block_bytes(&self, workload: &Workload) -> u64 {
         self.kv_bytes_per_token * u64::from(workload.block_tokens())
+    }
+
+    /// Bytes of KV per block of an engine's own memory.
+    #[must_use]
+    pub fn l1_block_bytes(&self) -> u64 {
+        self.kv_bytes_per_token * u64::from(self.l1_block_tokens)
     }
 
     pub(super) fn check(&self, workload: &Workload) -> Result<(), ConfigError> {
@@ -108,6 +122,9 @@ impl Setup {
         }
         if self.max_num_seqs == 0 || self.max_num_batched_tokens == 0 {
             return Err(ConfigError::Nothing("a step"));
+        }
+        if let Some(spill) = &self.spill {
+            spill.check(&self.scheduler())?;
         }
         let links = [
             (self.shared.map(|pool| pool.link), "the pool's link"),
@@ -139,7 +156,8 @@ impl Setup {
     }
 
     fn check_engine(&self, workload: &Workload) -> Result<(), ConfigError> {
-        let held = u64::from(self.l1_blocks) * u64::from(self.l1_block_tokens);
+        let blocks = u64::from(self.l1_blocks) + self.spill.map_or(0, |spill| u64::from(spill.blocks));
+        let held = blocks * u64::from(self.l1_block_tokens);
         let sizes = workload.requests().iter().map(|r| u64::from(r.input_tokens) + u64::from(r.output_tokens));
         match sizes.enumerate().max_by_key(|&(at, tokens)| (tokens, std::cmp::Reverse(at))) {
             Some((at, needed)) if needed > held => {
@@ -153,7 +171,7 @@ impl Setup {
 
     /// The configuration of each engine's scheduler.
     pub(super) fn scheduler(&self) -> SchedulerConfig {
-        let block_bytes = self.kv_bytes_per_token * u64::from(self.l1_block_tokens);
+        let block_bytes = self.l1_block_bytes();
         let swap = SwapConfig {
             num_blocks: self.swap_blocks,
             block_ns: if self.swap_blocks == 0 {
@@ -164,7 +182,7 @@ impl Setup {
             recompute_token_ns: if self.always_swap { u64::MAX } else { self.cost.recompute_token_ns() },
         };
         SchedulerConfig {
-            spill_blocks: 0,
+            spill_blocks: self.spill.map_or(0, |spill| spill.blocks),
             max_num_seqs: self.max_num_seqs,
             max_num_batched_tokens: self.max_num_batched_tokens,
             long_prefill_token_threshold: 0,

@@ -1,5 +1,6 @@
+use super::cold::{Compression, Prefetch};
 use super::*;
-use crate::model::{CostModel, Device, Link, ModelShape, NVME_L4, NVME_L4_WRITE, PCIE_5};
+use crate::model::{CostModel, Device, Link, ModelShape, NVME_L4, NVME_L4_WRITE, PCIE_5, SPECKV_L3};
 use crate::workload::{Length, Synthetic, cpen};
 use cenote_policy::{Eviction, Watermark};
 
@@ -20,6 +21,7 @@ fn setup() -> Setup {
         swap_blocks: 0,
         swap_link: device.host,
         always_swap: false,
+        spill: None,
         private: None,
         shared: None,
         hosts: None,
@@ -167,8 +169,14 @@ fn an_impossible_setup_is_refused_with_its_reason() {
 }
 
 /// A disk that is fast enough for the load.
-const DISK: Cold =
-    Cold { bytes: None, tier: NVME_L4, write_bytes_per_s: NVME_L4_WRITE, writes_max: 1_000, prefetch: true };
+const DISK: Cold = Cold {
+    bytes: None,
+    tier: NVME_L4,
+    write_bytes_per_s: NVME_L4_WRITE,
+    writes_max: 1_000,
+    compression: None,
+    prefetch: Prefetch::WAITING,
+};
 
 fn run_cold(setup: &Setup, cold: &Cold, workload: &Workload) -> (Outcome, ColdOutcome) {
     simulate_with_cold_tier(setup, cold, workload, &mut |_| ()).expect("it can be served")
@@ -179,12 +187,13 @@ fn a_cold_tier_keeps_what_a_small_pool_evicts() {
     let (small, workload) = (Setup { shared: pool(Some(3 * GIB)), ..setup() }, load());
     let alone = run(&small, &workload);
     let unlimited = run(&Setup { shared: pool(None), ..setup() }, &workload);
-    for prefetch in [false, true] {
+    for prefetch in [Prefetch::NONE, Prefetch::WAITING] {
         let (outcome, cold) = run_cold(&small, &Cold { prefetch, ..DISK }, &workload);
+        let hits: u64 = cold.prefetch_hits.iter().sum();
         let rates = (alone.hit_rate, outcome.hit_rate, unlimited.hit_rate);
         assert!(rates.0 < rates.1 && rates.1 <= rates.2 + 0.05, "{rates:?}");
-        assert!(cold.demoted > 0 && cold.read_on_demand + cold.prefetch_hits > 0, "{cold:?}");
-        assert_eq!(cold.prefetched > 0, prefetch, "{cold:?}");
+        assert!(cold.demoted > 0 && cold.read_on_demand + hits > 0, "{cold:?}");
+        assert_eq!(cold.prefetched.iter().sum::<u64>() > 0, prefetch.waiting, "{cold:?}");
         assert_eq!((outcome.requests, outcome.generated_tokens), (alone.requests, alone.generated_tokens));
     }
 }
@@ -200,4 +209,70 @@ fn a_disk_that_cannot_keep_up_with_writes_is_left_out() {
 fn a_cold_tier_needs_a_pool_above() {
     let error = simulate_with_cold_tier(&setup(), &DISK, &load(), &mut |_| ()).expect_err("there is no pool");
     assert_eq!(error, ConfigError::NoPoolAbove);
+}
+
+/// One engine with few blocks of its own, and `spill_blocks` outside.
+fn spilling(l1_blocks: u32, spill_blocks: u32) -> Setup {
+    let spill = (spill_blocks > 0).then_some(Spill { blocks: spill_blocks, layers: 32, tier: SPECKV_L3 });
+    Setup { instances: 1, l1_blocks, spill, max_num_seqs: 64, max_num_batched_tokens: 512, ..setup() }
+}
+
+#[test]
+fn spilled_requests_run_slower_than_in_memory_and_faster_than_preempted_ones() {
+    // 29 blocks each at their ends, 1,856 in all.
+    let workload = Workload::alone(16, (0..64).map(|at| (at, 64, 400)));
+    let whole = run(&spilling(1_900, 0), &workload);
+    let preempted = run(&spilling(1_700, 0), &workload);
+    let spilled = run(&spilling(1_700, 200), &workload);
+    for outcome in [&whole, &preempted, &spilled] {
+        assert_eq!((outcome.requests, outcome.generated_tokens), (64, 64 * 400), "{outcome:?}");
+    }
+    assert_eq!((whole.preemptions, whole.spilled_blocks, whole.streamed_bytes), (0, 0, 0));
+    assert!(preempted.preemptions > 0 && spilled.preemptions == 0, "{preempted:?} {spilled:?}");
+    assert!(spilled.spilled_blocks > 0 && spilled.streamed_bytes > 0, "{spilled:?}");
+    let [whole, preempted, spilled] = [whole, preempted, spilled].map(|outcome| outcome.makespan_s);
+    assert!(
+        whole < spilled && spilled < preempted,
+        "{whole} s in memory, {spilled} s spilled, {preempted} s preempted"
+    );
+}
+
+#[test]
+fn a_link_that_cannot_hide_the_spilled_blocks_makes_steps_wait() {
+    let workload = Workload::alone(16, (0..64).map(|at| (at, 64, 400)));
+    let fast = run(&spilling(1_700, 200), &workload);
+    let mut setup = spilling(1_700, 200);
+    setup.spill.as_mut().expect("it spills").tier.link.bytes_per_s /= 32;
+    let slow = run(&setup, &workload);
+    assert!(slow.streaming_stall_s > 10.0 * fast.streaming_stall_s, "{slow:?} {fast:?}");
+    assert!(slow.makespan_s > fast.makespan_s && slow.generated_tokens == fast.generated_tokens);
+}
+
+#[test]
+fn spill_space_enlarges_the_engine_and_needs_room_for_a_step() {
+    let workload = Workload::alone(16, [(0, 8_000, 4)]);
+    let small = spilling(300, 0);
+    let refused = |setup: &Setup| simulate(setup, &workload, &mut |_| ()).expect_err("impossible").to_string();
+    assert!(refused(&small).contains("holds 4800 tokens of KV, but request 1 needs 8004"), "{}", refused(&small));
+    assert_eq!(run(&spilling(300, 300), &workload).generated_tokens, 4);
+    let said = refused(&spilling(95, 1_000));
+    assert!(said.contains("95 blocks of an engine's own memory are too few to spill others: 96"), "{said}");
+}
+
+#[test]
+fn the_ladder_uses_every_rung() {
+    let (small, workload) = (Setup { shared: pool(Some(3 * GIB)), ..setup() }, load());
+    let alone = run(&small, &workload);
+    let compression = Some(Compression::QPACK);
+    let (packed, cold) = run_cold(&small, &Cold { bytes: Some(0), compression, ..DISK }, &workload);
+    assert!(cold.compressed > 0 && cold.demoted == 0 && cold.evicted > 0, "{cold:?}");
+    assert!(packed.hit_rate > alone.hit_rate, "{} compressed, {} alone", packed.hit_rate, alone.hit_rate);
+    assert!(packed.pool_read_bytes > 0 && packed.generated_tokens == alone.generated_tokens);
+    let (both, cold) = run_cold(&small, &Cold { compression, ..DISK }, &workload);
+    assert!(cold.compressed > 0 && cold.demoted > 0, "{cold:?}");
+    assert!(both.hit_rate > packed.hit_rate, "{} with L4, {} without", both.hit_rate, packed.hit_rate);
+    let slow = Cold { write_bytes_per_s: 20_000_000, writes_max: 8, compression, ..DISK };
+    let (_, cold) = run_cold(&small, &slow, &workload);
+    assert!(cold.compressed > 0 && cold.demoted > 0 && cold.evicted > 0, "{cold:?}");
+    assert!(cold.writes_waiting_max <= 8, "{cold:?}");
 }

@@ -1,22 +1,25 @@
 //! The state and events of a run.
 
 use super::cold::{ColdOutcome, ColdTier};
+use super::spill::{Spilled, Streamer};
+use super::stores::{Busy, Prefix, Shared, SharedPool, Store};
 use super::{Outcome, Setup, Swap};
-use crate::cache::BlockCache;
+use crate::cache::{BlockCache, MakeRoom, WHOLE};
 use crate::kernel::{Calendar, Time};
-use crate::model::{Link, StepWork};
+use crate::model::StepWork;
 use crate::quantiles::Histogram;
-use crate::rack::{Hosts, Rack};
+use crate::rack::Rack;
 use crate::workload::{BlockNumber, Workload};
 use cenote_base::RequestId;
-use cenote_policy::scheduler::{NewRequest, PrefixSource, Scheduler, SchedulerOutput};
+use cenote_policy::prefetch::Source;
+use cenote_policy::scheduler::{NewRequest, Scheduler, SchedulerOutput};
 use cenote_policy::transfer::Ticket;
 
 /// Finished requests between two calls of `progress`.
 const PROGRESS_EVERY: u64 = 256;
 
 #[derive(Clone, Copy, Debug)]
-enum Event {
+pub(super) enum Event {
     /// The next request arrives.
     Arrival,
     /// An instance's step ends.
@@ -25,6 +28,12 @@ enum Event {
     Tick { number: u64 },
     /// A copy to or from the cold tier ends.
     Cold { ticket: Ticket },
+    /// A client announces a request.
+    Hint { request: usize },
+    /// The conversation of a request is expected to continue.
+    Expected { request: usize },
+    /// It has not continued.
+    Forgotten { request: usize },
 }
 
 /// The state of a request.
@@ -37,111 +46,10 @@ struct Progress {
     instant: u64,
 }
 
-/// A link, the end of its last transfer and its byte counts.
-#[derive(Clone, Copy, Debug)]
-struct Busy {
-    link: Link,
-    free_at: Time,
-    read: u64,
-    written: u64,
-}
-
-impl Busy {
-    const fn new(link: Link) -> Self {
-        Self { link, free_at: 0, read: 0, written: 0 }
-    }
-
-    /// Queues a transfer behind the earlier ones. Returns the time at which it is complete.
-    fn carry(&mut self, now: Time, bytes: u64) -> Time {
-        if bytes == 0 {
-            return now;
-        }
-        self.free_at = self.free_at.max(now) + self.link.time(bytes);
-        self.free_at
-    }
-}
-
-/// A cache and the link to it.
-struct Store {
-    cache: BlockCache,
-    busy: Busy,
-}
-
-/// The pool that all instances share.
-enum SharedPool {
-    Ideal(BlockCache),
-    Hosts { rack: Rack, hosts: Hosts },
-}
-
-impl SharedPool {
-    fn contains(&self, block: BlockNumber) -> bool {
-        match self {
-            Self::Ideal(cache) => cache.contains(block),
-            Self::Hosts { rack, .. } => rack.contains(block),
-        }
-    }
-
-    fn num_found(&self, blocks: &[BlockNumber]) -> usize {
-        blocks.iter().take_while(|&&block| self.contains(block)).count()
-    }
-
-    /// An instance looks up blocks, and some are in its own cache only.
-    fn lookup(&mut self, instance: usize, blocks: &[BlockNumber], instant: u64) {
-        match self {
-            Self::Ideal(cache) => {
-                for (depth, &block) in (0..).zip(blocks) {
-                    if cache.contains(block) {
-                        cache.touch(block, depth, instant);
-                    }
-                }
-            }
-            Self::Hosts { rack, hosts } => {
-                rack.lookup(instance % hosts.count, blocks);
-            }
-        }
-    }
-
-    /// Inserts a block that came from the cold tier. Calls `evicted` with the block that made room.
-    fn insert(&mut self, block: BlockNumber, depth: u32, instant: u64, evicted: &mut dyn FnMut(BlockNumber)) -> bool {
-        let Self::Ideal(cache) = self else { return false };
-        let is_new = !cache.touch(block, depth, instant);
-        cache.take_evicted().into_iter().for_each(evicted);
-        is_new
-    }
-
-    /// An instance publishes a prompt's blocks. Returns the number of new ones. Calls `evicted` with
-    /// each block that an ideal pool evicted.
-    fn publish(
-        &mut self,
-        instance: usize,
-        blocks: &[BlockNumber],
-        instant: u64,
-        evicted: &mut dyn FnMut(BlockNumber),
-    ) -> u64 {
-        let is_new = |(depth, &block): (u32, &BlockNumber)| match self {
-            Self::Ideal(_) => self.insert(block, depth, instant, evicted),
-            Self::Hosts { rack, hosts } => rack.publish(instance % hosts.count, block, depth),
-        };
-        (0..).zip(blocks).map(is_new).map(u64::from).sum()
-    }
-
-    fn evicted(&self) -> u64 {
-        match self {
-            Self::Ideal(cache) => cache.evicted(),
-            Self::Hosts { rack, .. } => rack.evicted(),
-        }
-    }
-}
-
-/// The shared pool and the link to it.
-struct Shared {
-    pool: SharedPool,
-    busy: Busy,
-}
-
-struct Instance {
-    scheduler: Scheduler,
+pub(super) struct Instance {
+    pub(super) scheduler: Scheduler,
     output: SchedulerOutput,
+    streamer: Option<Streamer>,
     private: Option<Store>,
     is_busy: bool,
     unfinished: u32,
@@ -164,12 +72,12 @@ struct Totals {
 
 pub(super) struct World<'a> {
     setup: &'a Setup,
-    workload: &'a Workload,
+    pub(super) workload: &'a Workload,
     block_bytes: u64,
-    calendar: Calendar<Event>,
+    pub(super) calendar: Calendar<Event>,
     next_arrival: usize,
-    instances: Vec<Instance>,
-    shared: Option<Shared>,
+    pub(super) instances: Vec<Instance>,
+    pub(super) shared: Option<Shared>,
     requests: Vec<Progress>,
     /// Number of lookups: the eviction policy's clock, as in the pool.
     lookups: u64,
@@ -177,43 +85,7 @@ pub(super) struct World<'a> {
     gaps: Histogram,
     totals: Totals,
     swap_trace: Option<Vec<Swap>>,
-    cold: Option<ColdTier>,
-}
-
-/// Prefix source of an instance: its own cache and the shared pool.
-struct Prefix<'a> {
-    workload: &'a Workload,
-    private: Option<&'a BlockCache>,
-    shared: Option<&'a SharedPool>,
-    cold: Option<&'a ColdTier>,
-    lookups: u64,
-}
-
-impl Prefix<'_> {
-    fn num_found(&self, request: usize) -> usize {
-        let blocks = self.workload.blocks(&self.workload.requests()[request]);
-        match (self.private, self.shared) {
-            (None, Some(shared)) if self.cold.is_some() => {
-                let is_cold = |block| self.cold.is_some_and(|cold| cold.contains(block));
-                blocks.iter().take_while(|&&block| shared.contains(block) || is_cold(block)).count()
-            }
-            (None, None) => 0,
-            (Some(private), None) => private.num_found(blocks),
-            (None, Some(shared)) => shared.num_found(blocks),
-            (Some(private), Some(shared)) => {
-                blocks.iter().take_while(|&&block| private.contains(block) || shared.contains(block)).count()
-            }
-        }
-    }
-}
-
-impl PrefixSource for Prefix<'_> {
-    fn num_matched_tokens(&mut self, id: RequestId) -> u32 {
-        self.lookups += 1;
-        let request = &self.workload.requests()[id.0 as usize];
-        let found = self.num_found(id.0 as usize) as u64 * u64::from(self.workload.block_tokens());
-        found.min(u64::from(request.input_tokens)) as u32
-    }
+    pub(super) cold: Option<ColdTier>,
 }
 
 impl<'a> World<'a> {
@@ -236,6 +108,7 @@ impl<'a> World<'a> {
         let instance = |_| Instance {
             scheduler: Scheduler::new(setup.scheduler()),
             output: SchedulerOutput::default(),
+            streamer: setup.spill.map(|spill| Streamer::new(spill, setup.l1_block_bytes())),
             private: setup.private.as_ref().map(store),
             is_busy: false,
             unfinished: 0,
@@ -266,7 +139,14 @@ impl<'a> World<'a> {
     }
 
     /// Adds a cold tier below the shared pool.
-    pub(super) fn add_cold_tier(&mut self, cold: ColdTier) {
+    pub(super) fn add_cold_tier(&mut self, mut cold: ColdTier) {
+        if let Some(ahead_ns) = cold.ahead().config().hint_ns {
+            for (at, request) in self.workload.requests().iter().enumerate() {
+                if cold.ahead().previous(at).is_some() {
+                    self.calendar.schedule(request.arrival.saturating_sub(ahead_ns), Event::Hint { request: at });
+                }
+            }
+        }
         self.cold = Some(cold);
     }
 
@@ -290,6 +170,9 @@ impl<'a> World<'a> {
                 Event::Tick { number } => self.tick(number),
                 Event::Arrival => self.arrive(),
                 Event::Cold { ticket } => self.end_cold_copy(ticket),
+                Event::Hint { request } => self.hint(request),
+                Event::Expected { request } => self.expect(request),
+                Event::Forgotten { request } => self.forget(request),
                 Event::Step { instance } => {
                     self.end_step(instance);
                     self.begin_step(instance);
@@ -330,28 +213,17 @@ impl<'a> World<'a> {
         };
         instance.scheduler.add(new).expect("`Setup::check` refuses requests that never fit");
         instance.unfinished += 1;
-        let position = instance.unfinished;
+        let position = instance.scheduler.num_waiting() as u32;
         self.totals.prompt_tokens += u64::from(request.input_tokens);
         if !instance.is_busy {
             // Schedule the step behind other arrivals at this instant, so that it admits them too.
             instance.is_busy = true;
             self.calendar.schedule(self.calendar.now(), Event::Step { instance: at });
         }
-        self.prefetch(index, position);
+        self.await_blocks(index, Source::Waiting(position), true);
     }
 
-    /// A request waits: the planner may fetch its blocks that only the cold tier has.
-    fn prefetch(&mut self, index: usize, position: u32) {
-        let (Some(cold), Some(shared)) = (&mut self.cold, &self.shared) else { return };
-        let blocks = self.workload.blocks(&self.workload.requests()[index]);
-        let found = (0..).zip(blocks).take_while(|(_, block)| shared.pool.contains(**block) || cold.contains(**block));
-        let absent: Vec<(u32, BlockNumber)> =
-            found.filter(|(_, block)| !shared.pool.contains(**block)).map(|(depth, block)| (depth, *block)).collect();
-        cold.wait(index, &absent, position);
-        self.pump_cold();
-    }
-
-    fn pump_cold(&mut self) {
+    pub(super) fn pump_cold(&mut self) {
         let (Some(cold), now) = (&mut self.cold, self.calendar.now()) else { return };
         let calendar = &mut self.calendar;
         cold.pump(now, |end, ticket| calendar.schedule(end.max(now), Event::Cold { ticket }));
@@ -360,8 +232,10 @@ impl<'a> World<'a> {
     /// A prefetched block enters the pool, or a demoted one is in the cold tier.
     fn end_cold_copy(&mut self, ticket: Ticket) {
         let (Some(cold), Some(shared)) = (&mut self.cold, &mut self.shared) else { return };
-        if let Some((block, depth)) = cold.completed(ticket, self.lookups) {
-            shared.pool.insert(block, depth, self.lookups, &mut |evicted| cold.evicted(evicted, self.lookups));
+        let instant = self.lookups;
+        if let Some((depth, block)) = cold.completed(ticket, instant) {
+            let units = cold.units(block);
+            shared.pool.insert((depth, block), units, instant, &mut |victim| cold.make_room(victim, instant));
         }
         self.pump_cold();
     }
@@ -389,16 +263,39 @@ impl<'a> World<'a> {
                 break;
             }
         }
+        self.await_next(at);
         let swapped = self.swap(at, now);
-        let loaded = self.load_admitted(at, swapped);
+        let spilled = self.spill(at, swapped);
+        let loaded = self.load_admitted(at, spilled);
         let mut work = StepWork::default();
         for part in &self.instances[at].output.scheduled {
             work.add(part.num_computed_tokens, part.num_new_tokens);
         }
         self.totals.steps += 1;
         self.totals.events += work.requests;
-        let end = loaded + self.setup.cost.step(&work).max(1);
+        let end = self.compute(at, loaded, &work).max(loaded + 1);
         self.calendar.schedule(end, Event::Step { instance: at });
+    }
+
+    /// Computes a step while its spilled blocks arrive. Returns its end.
+    fn compute(&mut self, at: usize, now: Time, work: &StepWork) -> Time {
+        let time = self.setup.cost.step(work);
+        let Instance { scheduler, output, streamer, .. } = &mut self.instances[at];
+        let Some(streamer) = streamer else { return now + time };
+        let spilled: Spilled = (output.scheduled.iter())
+            .map(|part| (part.id, scheduler.num_spilled_blocks(part.id) as u32))
+            .filter(|(_, count)| *count > 0)
+            .collect();
+        let first = (self.setup.cost.step_ns + work.requests * self.setup.cost.request_ns).min(time);
+        streamer.step(now, &spilled, first, time - first)
+    }
+
+    /// Copies spilled blocks out, and promoted ones back. Returns the end of both.
+    fn spill(&mut self, at: usize, now: Time) -> Time {
+        let Instance { scheduler, output, streamer, .. } = &mut self.instances[at];
+        let Some(streamer) = streamer else { return now };
+        scheduler.take_freed_spill();
+        streamer.exchange(now, output.spilled.len() as u64, output.promoted.len() as u64)
     }
 
     /// Transfers swapped blocks. Returns the time at which both directions are complete.
@@ -418,7 +315,7 @@ impl<'a> World<'a> {
             trace.extend(output.swapped_out.iter().map(|transfer| Swap::Out(transfer.id.0 as u32)));
             trace.extend(output.swapped_in.iter().map(|transfer| Swap::In(transfer.id.0 as u32)));
         }
-        let bytes = self.setup.kv_bytes_per_token * u64::from(self.setup.l1_block_tokens);
+        let bytes = self.setup.l1_block_bytes();
         let link = &self.setup.swap_link;
         now + link.time(out * bytes) + link.time(back * bytes)
     }
@@ -462,23 +359,32 @@ impl<'a> World<'a> {
                     .collect();
                 let numbers: Vec<BlockNumber> = absent.iter().map(|(_, block)| *block).collect();
                 ready = ready.max(cold.read_now(now, &numbers, self.lookups));
+                // Before a block that is read now evicts one that was prefetched.
+                cold.admitted(index, &blocks[..found], &blocks[found..]);
                 for (depth, block) in absent {
-                    let mut evicted = |evicted| cold.evicted(evicted, self.lookups);
-                    shared.pool.insert(block, depth, self.lookups, &mut evicted);
+                    let (units, instant) = (cold.units(block), self.lookups);
+                    shared.pool.insert((depth, block), units, instant, &mut |victim| cold.make_room(victim, instant));
                 }
-                cold.admitted(index, &blocks[..found]);
             }
             // All found blocks are touched. Only the blocks that hold the matched tokens are
             // loaded.
+            // A matched block that is spilled stays in the pool.
             let loaded = part.num_loaded_tokens.div_ceil(self.workload.block_tokens()) as usize;
-            let (mut near, mut far) = (0, 0);
+            let spilled = instance.scheduler.num_spilled_blocks(part.id) as u64;
+            let stays = spilled * u64::from(self.setup.l1_block_tokens) / u64::from(self.workload.block_tokens());
+            let (mut near, mut far, mut decoding) = (0, 0, 0);
             for (depth, &block) in blocks[..found].iter().enumerate() {
                 let is_near = instance
                     .private
                     .as_mut()
                     .is_some_and(|own| own.cache.contains(block) && own.cache.touch(block, depth as u32, self.lookups));
-                if depth < loaded {
-                    *(if is_near { &mut near } else { &mut far }) += self.block_bytes;
+                if (stays as usize..loaded).contains(&depth) {
+                    // A block that its own insertion evicted again was read all the same.
+                    let units = self.shared.as_ref().map_or(0, |shared| shared.pool.units(block));
+                    let units = if is_near || units == 0 { WHOLE } else { units };
+                    let bytes = self.block_bytes * u64::from(units) / u64::from(WHOLE);
+                    *(if is_near { &mut near } else { &mut far }) += bytes;
+                    decoding += self.cold.as_ref().map_or(0, |cold| cold.decode_ns(units));
                 }
             }
             if let Some(own) = &mut instance.private {
@@ -488,7 +394,7 @@ impl<'a> World<'a> {
             if let Some(shared) = &mut self.shared {
                 shared.pool.lookup(at, &blocks[..found], self.lookups);
                 shared.busy.read += far;
-                ready = ready.max(shared.busy.carry(now, far));
+                ready = ready.max(shared.busy.carry(now, far) + decoding);
             }
         }
         self.pump_cold();
@@ -520,6 +426,9 @@ impl<'a> World<'a> {
             }
             let instance = &mut self.instances[at];
             if is_last {
+                if let Some(expected) = self.cold.as_mut().and_then(|cold| cold.ahead().ended(index, now)) {
+                    self.calendar.schedule(expected, Event::Expected { request: index });
+                }
                 instance.scheduler.finish(part.id);
                 instance.unfinished -= 1;
                 self.totals.finished += 1;
@@ -551,8 +460,8 @@ impl<'a> World<'a> {
         }
         if let Some(shared) = &mut self.shared {
             let cold = &mut self.cold;
-            let mut evicted = |block| cold.iter_mut().for_each(|cold| cold.evicted(block, instant));
-            let new = shared.pool.publish(at, blocks, instant, &mut evicted);
+            let mut room = |victim| cold.as_mut().map_or(MakeRoom::Evict, |cold| cold.make_room(victim, instant));
+            let new = shared.pool.publish(at, blocks, instant, &mut room);
             write(&mut shared.busy, new);
         }
         self.pump_cold();
@@ -567,7 +476,9 @@ impl<'a> World<'a> {
         let per_s = |count: u64| if makespan == 0 { 0.0 } else { count as f64 / seconds };
         let private = || self.instances.iter().filter_map(|instance| instance.private.as_ref());
         let shared = || self.shared.iter();
-        let swap_block = self.setup.kv_bytes_per_token * u64::from(self.setup.l1_block_tokens);
+        let block = self.setup.l1_block_bytes();
+        let streamers = || self.instances.iter().filter_map(|instance| instance.streamer.as_ref());
+        let spills = || streamers().map(Streamer::counts);
         Outcome {
             requests: totals.finished,
             prompt_tokens: totals.prompt_tokens,
@@ -591,8 +502,12 @@ impl<'a> World<'a> {
             swaps: totals.swaps,
             swapped_out_blocks: totals.swapped_out,
             swapped_in_blocks: totals.swapped_in,
-            swapped_bytes: (totals.swapped_out + totals.swapped_in) * swap_block,
+            swapped_bytes: (totals.swapped_out + totals.swapped_in) * block,
             preemptions: self.instances.iter().map(|instance| instance.scheduler.num_preemptions()).sum(),
+            spilled_blocks: spills().map(|counts| counts.spilled).sum(),
+            promoted_blocks: spills().map(|counts| counts.promoted).sum(),
+            streamed_bytes: spills().map(|counts| counts.streamed).sum::<u64>() * block,
+            streaming_stall_s: spills().map(|counts| counts.stall_ns).sum::<Time>() as f64 / 1e9,
             steps: totals.steps,
             events: totals.events,
         }

@@ -13,7 +13,7 @@
 //!
 //! A message crosses the link once. A probe reads one line, which is a request and an answer.
 
-use crate::cache::BlockCache;
+use crate::cache::{BlockCache, MakeRoom, WHOLE};
 use crate::workload::Workload;
 use cenote_policy::Eviction;
 use serde::Serialize;
@@ -72,8 +72,12 @@ pub fn replay(workload: &Workload, workers: usize, copies: usize, region: usize)
         for (depth, &block) in (0..).zip(blocks) {
             instant += 1;
             let is_hit = (depth as usize) < found;
-            region.touch(block, depth, instant);
-            if let Some(evicted) = region.take_evicted() {
+            let mut left = None;
+            region.touch_in(block, depth, instant, WHOLE, &mut |victim| {
+                left = Some(victim.block);
+                MakeRoom::Evict
+            });
+            if let Some(evicted) = left {
                 // Its slot has a new owner: copies of the evicted block name bytes that are gone.
                 generations[evicted as usize] += 1;
                 let stale = sharers.take(evicted);

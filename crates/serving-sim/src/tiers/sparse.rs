@@ -15,6 +15,7 @@ use cenote_base::RequestId;
 use cenote_policy::choice::{ChoiceKind, ChoiceShape, ChoiceTally, Chooser, Horizon, PageChoice, top_pages};
 use cenote_policy::prefetch::{
     Offer, Planner, PlannerConfig, PrefetchAction, PrefetchCounts, PrefetchEvent, Source, StepResult, ThrottleConfig,
+    ThrottleLearner,
 };
 use cenote_policy::temperature::{HotSet, ThresholdConfig, Thresholds};
 use cenote_policy::transfer::{Cancelled, Class, Ticket};
@@ -36,6 +37,21 @@ pub enum Depth {
     Fixed(u32),
     /// *k* by eq. 9, times *β* of eq. 7.
     Learned(ThrottleConfig),
+    /// The same, and *κ* and *θ* are learned from the throughput of periods of [`PERIOD_STEPS`] steps,
+    /// in directions by this seed.
+    Learning(ThrottleConfig, u64),
+}
+
+/// Steps of a learner's trial.
+pub const PERIOD_STEPS: u64 = 5;
+
+/// Learns the throttle while the batch decodes.
+struct Learning {
+    learner: ThrottleLearner,
+    begin: Time,
+    steps: u64,
+    /// Nanoseconds of the first period, as in the engine.
+    usual_ns: Option<f64>,
 }
 
 /// A batch in steady decode.
@@ -61,6 +77,8 @@ pub struct SparseSetup {
     pub kind: ChoiceKind,
     /// How much is prefetched.
     pub depth: Depth,
+    /// When pages move to L1.
+    pub thresholds: ThresholdConfig,
     /// The tier that holds all pages.
     pub tier: TierLink,
     /// Most copies of a batch.
@@ -135,6 +153,7 @@ struct World<'a> {
     /// L1, per request and chooser.
     hot: BTreeMap<(u32, Chooser), HotSet>,
     thresholds: Thresholds,
+    learning: Option<Learning>,
     /// Pages that the current layer waits for.
     awaited: BTreeSet<Key>,
     depth: Vec<u32>,
@@ -150,7 +169,16 @@ struct World<'a> {
 pub fn simulate(setup: &SparseSetup, source: &mut dyn ScoreSource) -> SparseOutcome {
     assert!(setup.steps > setup.warm_steps && setup.requests > 0, "some steps count, and some request decodes");
     let config = PlannerConfig::with_buffer(setup.buffer_pages * setup.page_bytes);
-    let throttle = if let Depth::Learned(throttle) = setup.depth { throttle } else { config.throttle };
+    let throttle = match setup.depth {
+        Depth::Learned(throttle) | Depth::Learning(throttle, _) => throttle,
+        Depth::None | Depth::Fixed(_) => config.throttle,
+    };
+    let learning = match setup.depth {
+        Depth::Learning(from, seed) => {
+            Some(Learning { learner: ThrottleLearner::new(from, seed), begin: 0, steps: 0, usual_ns: None })
+        }
+        _ => None,
+    };
     let config = PlannerConfig { speculative_bytes_max: config.buffer_bytes, throttle, ..config };
     let mut world = World {
         setup: *setup,
@@ -161,7 +189,8 @@ pub fn simulate(setup: &SparseSetup, source: &mut dyn ScoreSource) -> SparseOutc
         calendar: Calendar::default(),
         flying: BTreeMap::new(),
         hot: BTreeMap::new(),
-        thresholds: Thresholds::new(ThresholdConfig::default()),
+        thresholds: Thresholds::new(setup.thresholds),
+        learning,
         awaited: BTreeSet::new(),
         depth: vec![0; setup.requests as usize],
         step_results: vec![StepResult::default(); setup.requests as usize],
@@ -196,7 +225,7 @@ impl World<'_> {
             let depth = match self.setup.depth {
                 Depth::None => 0,
                 Depth::Fixed(depth) => depth,
-                Depth::Learned(_) => self.planner.depth(RequestId(u64::from(request))),
+                Depth::Learned(_) | Depth::Learning(..) => self.planner.depth(RequestId(u64::from(request))),
             };
             self.depth[request as usize] = depth;
             self.tally.depths += 1;
@@ -217,9 +246,24 @@ impl World<'_> {
         let resident: usize = self.hot.values().map(HotSet::len).sum();
         let room = self.setup.l1_pages * self.hot.len();
         self.thresholds.observe(resident as f64 / room.max(1) as f64, f64::from(needed) / f64::from(chosen.max(1)));
-        if matches!(self.setup.depth, Depth::Learned(_)) {
+        if matches!(self.setup.depth, Depth::Learned(_) | Depth::Learning(..)) {
             self.planner.observe_link(self.mover.utilization(busy, self.calendar.now() - begin));
         }
+        self.learn();
+    }
+
+    /// Ends a trial of the throttle's parameters after some steps, and begins the next.
+    fn learn(&mut self) {
+        let (Some(learning), now) = (&mut self.learning, self.calendar.now()) else { return };
+        learning.steps += 1;
+        if !learning.steps.is_multiple_of(PERIOD_STEPS) {
+            return;
+        }
+        let took = (now - learning.begin) as f64;
+        learning.begin = now;
+        let usual = *learning.usual_ns.get_or_insert(took);
+        learning.learner.observe(usual / took);
+        self.planner.configure_throttle(learning.learner.trial());
     }
 
     fn layer(&mut self, step: u64, layer: u32) {

@@ -118,3 +118,22 @@ fn cpen_lengths_match_the_paper() {
     let blocks = held as f64 / f64::from(steps);
     assert!((blocks - 7.5).abs() < 0.6, "{blocks} blocks a request on average");
 }
+
+#[test]
+fn a_prompt_continues_the_latest_whole_prompt_that_it_begins_with() {
+    let mut builder = Builder::new(10);
+    // The last block of the first prompt is not full, so it is not compared.
+    for (arrival, tokens, names) in [
+        (0, 25, &[1, 2, 3][..]),
+        (1, 20, &[1, 9]),
+        (2, 40, &[1, 2, 4, 5]),
+        (3, 8, &[7]),
+        (4, 50, &[1, 2, 4, 5, 6]),
+        (5, 20, &[8, 10]),
+    ] {
+        builder.push(arrival, tokens, 1, names);
+    }
+    let workload = builder.finish();
+    assert_eq!(workload.previous_prompts(), [None, None, Some(0), None, Some(2), None]);
+    assert_eq!(workload.depths()[..3], [0, 1, 2]);
+}

@@ -7,6 +7,14 @@ use cenote_lab::plot::{self, Axis, Scale, Series};
 use cenote_serving_sim::Outcome;
 
 pub fn facts(run: &Run) -> String {
+    let cold = run.cold.map_or_else(|| "none".to_owned(), |cold| {
+        let [fetched, used] = [cold.prefetched, cold.prefetch_hits].map(|counts| counts.iter().sum::<u64>());
+        format!(
+            "{} blocks demoted, {} compressed in the pool, {} evicted; {} read while a step waited, {fetched} ahead, of \
+             which {used} were used",
+            cold.demoted, cold.compressed, cold.evicted, cold.read_on_demand
+        )
+    });
     let Run { load, engine, instances, l1_blocks, pool, pool_model, eviction, watermark, outcome, .. } = run;
     output::facts(&[
         ("load", format!("{load}: {} requests, {} prompt tokens", outcome.requests, outcome.prompt_tokens)),
@@ -33,8 +41,19 @@ pub fn facts(run: &Run) -> String {
                 ByteSize(outcome.swapped_bytes)
             ),
         ),
+        (
+            "spilled",
+            format!(
+                "{} blocks out and {} back, {} read in steps, which waited {:.1} s for them",
+                outcome.spilled_blocks,
+                outcome.promoted_blocks,
+                ByteSize(outcome.streamed_bytes),
+                outcome.streaming_stall_s
+            ),
+        ),
         ("computed again", format!("{} requests that made room", outcome.preemptions)),
         ("evicted", format!("{} blocks", outcome.evicted_blocks)),
+        ("cold tier", cold),
     ])
 }
 

@@ -3,7 +3,9 @@
 use crate::args::StudyPrefetchArgs;
 use cenote_console::failure::Failure;
 use cenote_console::output;
-use cenote_lab::prefetch::adapt::{ThrottleGain, WeightGain, throttle_gains, weight_gains};
+use cenote_lab::prefetch::adapt::{
+    ThresholdGain, ThrottleGain, WeightGain, threshold_gains, throttle_gains, weight_gains,
+};
 use cenote_lab::prefetch::paper::{Row, rows};
 use cenote_lab::prefetch::tiers::{self, ColdRow, coherence, cold_rows};
 use cenote_lab::prefetch::{DenseRow, SparseRow, Study, runs, study};
@@ -18,6 +20,7 @@ use std::path::Path;
 struct Report {
     study: Study,
     throttle: Vec<ThrottleGain>,
+    thresholds: Vec<ThresholdGain>,
     weights: Vec<WeightGain>,
     cold: Option<Vec<ColdRow>>,
     coherence: Option<Coherence>,
@@ -29,6 +32,7 @@ pub fn run(args: &StudyPrefetchArgs) -> Result<(), Failure> {
     let study = study(args.seed, &mut || bar.inc(1));
     bar.finish_and_clear();
     let throttle = throttle_gains(args.seed);
+    let thresholds = threshold_gains(args.seed);
     let weights = weight_gains(args.seed);
     let (cold, coherence) = match &args.mooncake {
         Some(path) => {
@@ -37,7 +41,7 @@ pub fn run(args: &StudyPrefetchArgs) -> Result<(), Failure> {
         }
         None => (None, None),
     };
-    let report = Report { figures: rows(&study), study, throttle, weights, cold, coherence };
+    let report = Report { figures: rows(&study), study, throttle, thresholds, weights, cold, coherence };
     args.output.show(&report, || table(&report))
 }
 
@@ -120,7 +124,8 @@ fn sparse_table(rows: &[SparseRow]) -> String {
 }
 
 fn adaptation(report: &Report) -> String {
-    let header = ["link", "eq. 7 as printed, tokens/s", "with recovery", "learned", "kappa", "target"];
+    let header =
+        ["link", "eq. 7 as printed, tokens/s", "with recovery", "learned", "kappa", "target", "long run", "learning"];
     let mut throttle = output::table(&header);
     for gain in &report.throttle {
         throttle.add_row([
@@ -130,6 +135,19 @@ fn adaptation(report: &Report) -> String {
             format!("{:.0}", gain.learned),
             format!("{:.2}", gain.kappa),
             format!("{:.2}", gain.target),
+            format!("{:.0}", gain.long),
+            format!("{:.0}", gain.online),
+        ]);
+    }
+    let header = ["L1 over a choice", "fixed thresholds, tokens/s", "in L1", "adaptive", "in L1"];
+    let mut thresholds = output::table(&header);
+    for gain in &report.thresholds {
+        thresholds.add_row([
+            format!("{}", gain.l1),
+            format!("{:.0}", gain.fixed),
+            percent(gain.fixed_rate),
+            format!("{:.0}", gain.adaptive),
+            percent(gain.adaptive_rate),
         ]);
     }
     let header =
@@ -146,12 +164,11 @@ fn adaptation(report: &Report) -> String {
             format!("{ratio:.2} {quality:.2} {cost:.2}"),
         ]);
     }
-    format!("{throttle}\n\nthroughput over raw pages\n\n{weights}")
+    format!("{throttle}\n\n{thresholds}\n\nthroughput over raw pages\n\n{weights}")
 }
 
 fn cold_table(rows: &[ColdRow]) -> String {
-    let header =
-        ["trace", "hit rate", "TTFT mean", "p50", "p99", "tokens/s", "demoted", "read in step", "prefetched", "used"];
+    let header = ["trace", "hit rate", "TTFT mean", "p50", "p99", "demoted", "compressed", "evicted", "queued"];
     let mut table = output::table(&header);
     for row in rows {
         let seconds = |ms: f64| format!("{:.2} s", ms / 1e3);
@@ -161,12 +178,23 @@ fn cold_table(rows: &[ColdRow]) -> String {
             seconds(row.ttft_mean_ms),
             seconds(row.ttft_p50_ms),
             seconds(row.ttft_p99_ms),
-            format!("{:.0}", row.tokens_per_s),
             row.cold.demoted.to_string(),
-            row.cold.read_on_demand.to_string(),
-            row.cold.prefetched.to_string(),
-            row.cold.prefetch_hits.to_string(),
+            row.cold.compressed.to_string(),
+            row.cold.evicted.to_string(),
+            row.cold.writes_waiting_max.to_string(),
         ]);
+    }
+    table.to_string()
+}
+
+/// Blocks fetched ahead, and those of them that were read, per source.
+fn sources_table(rows: &[ColdRow]) -> String {
+    let header = ["trace", "read in a step", "next step: fetched, used", "waiting", "hints", "speculation"];
+    let mut table = output::table(&header);
+    for row in rows.iter().filter(|row| row.cold.read_on_demand > 0) {
+        let [next, waiting, hints, guesses] =
+            std::array::from_fn(|at| format!("{}, {}", row.cold.prefetched[at], row.cold.prefetch_hits[at]));
+        table.add_row([row.name.to_owned(), row.cold.read_on_demand.to_string(), next, waiting, hints, guesses]);
     }
     table.to_string()
 }
@@ -226,7 +254,7 @@ fn table(report: &Report) -> String {
     }
     let _ = write!(text, "{}\n\n", adaptation(report));
     if let Some(rows) = &report.cold {
-        let _ = write!(text, "{}\n\n", cold_table(rows));
+        let _ = write!(text, "{}\n\n{}\n\n", cold_table(rows), sources_table(rows));
     }
     if let Some(told) = &report.coherence {
         let _ = write!(text, "{}\n\n", coherence_table(told));

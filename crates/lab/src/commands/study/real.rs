@@ -57,6 +57,7 @@ pub fn setup_of(live: &Live, fitted: &Calibration) -> Setup {
         swap_blocks: u32::try_from(config.swap_bytes / model.layout().block_bytes() as u64).unwrap_or(u32::MAX),
         swap_link: Link { bytes_per_s: fitted.machine.copy_bytes_per_s, latency_ns: 0 },
         always_swap: config.always_swap,
+        spill: None,
         private: None,
         shared: None,
         hosts: None,

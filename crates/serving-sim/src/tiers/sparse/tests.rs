@@ -15,6 +15,7 @@ fn setup() -> SparseSetup {
         depth: Depth::Fixed(4),
         tier: SPECKV_L3,
         batch: 4,
+        thresholds: ThresholdConfig::default(),
         steps: 60,
         warm_steps: 20,
     }
@@ -55,4 +56,15 @@ fn every_predictor_runs_and_equal_seeds_give_equal_results() {
 fn a_learned_depth_stays_among_the_arms() {
     let outcome = run(&SparseSetup { depth: Depth::Learned(ThrottleConfig::default()), ..setup() });
     assert!((1.0..=16.0).contains(&outcome.mean_depth) && outcome.hit_rate > 0.3, "{outcome:?}");
+}
+
+#[test]
+fn a_learner_changes_the_throttle_while_the_batch_decodes() {
+    // A link that the default lets congest.
+    let mut scarce = SparseSetup { steps: 120, warm_steps: 60, buffer_pages: 64, ..setup() };
+    scarce.tier.link.bytes_per_s /= 16;
+    let still = run(&SparseSetup { depth: Depth::Learned(ThrottleConfig::default()), ..scarce });
+    let learning = run(&SparseSetup { depth: Depth::Learning(ThrottleConfig::default(), 1), ..scarce });
+    assert_ne!(still, learning);
+    assert!(learning.tokens_per_s > 0.7 * still.tokens_per_s, "{learning:?} {still:?}");
 }
