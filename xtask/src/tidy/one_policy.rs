@@ -13,7 +13,7 @@ const POLICY: &str = "crates/policy/src/";
 const SIMULATOR: &str = "crates/serving-sim/src/";
 
 /// A decision: its function, and its call in the product.
-const DECISIONS: [(&str, &str); 20] = [
+const DECISIONS: [(&str, &str); 21] = [
     ("Scheduler::new(", "crates/engine/src/"),
     ("PrefixSource for ", "crates/engine/src/"),
     (".victims(", "crates/pool/src/"),
@@ -34,6 +34,7 @@ const DECISIONS: [(&str, &str); 20] = [
     ("Planner::new(", "crates/engine/src/"),
     ("Thresholds::new(", "crates/engine/src/"),
     ("ThrottleLearner::new(", "crates/engine/src/"),
+    ("WeightLearner::new(", "crates/lab/src/"),
 ];
 
 pub fn check(tree: &Tree) -> Vec<Finding> {
@@ -158,13 +159,14 @@ mod tests {
         };
         let named = "fn f() { Watermark::share(1); SwapConfig { x } } impl PrefixSource for M {}";
         let engine = &format!("{named} {}", below("crates/engine/src/"));
-        let (pool, store) = (&below("crates/pool/src/"), &below("crates/store/src/"));
-        let sim = format!("{engine} {pool} {store}");
+        let [pool, store, lab] = &["crates/pool/src/", "crates/store/src/", "crates/lab/src/"].map(below);
+        let sim = format!("{engine} {pool} {store} {lab}");
         let tree = |sim: &str| {
             findings(&[
                 ("crates/engine/src/x.rs", engine),
                 ("crates/pool/src/x.rs", pool),
                 ("crates/store/src/x.rs", store),
+                ("crates/lab/src/x.rs", lab),
                 ("crates/serving-sim/src/lib.rs", sim),
             ])
         };

@@ -91,7 +91,7 @@ pub enum ConfigError {
         needed_bytes: u64,
     },
     #[error(
-        "an engine's own memory, with its spill space, holds {held} tokens of KV, but request {request} needs {needed} tokens ({input} of \
+        "an engine's own memory holds {held} tokens of KV, spilled ones included, but request {request} needs {needed} tokens ({input} of \
          its prompt and {output} generated)"
     )]
     EngineTooSmall { held: u64, request: usize, needed: u64, input: u32, output: u32 },
