@@ -91,8 +91,8 @@ pub enum ConfigError {
         needed_bytes: u64,
     },
     #[error(
-        "an engine's own memory holds {held} tokens of KV, spilled ones included, but request {request} needs {needed} tokens ({input} of \
-         its prompt and {output} generated)"
+        "an engine's own memory holds {held} tokens of KV, but request {request} needs {needed} tokens ({input} of \
+         its prompt and {output} generated); spill space is included"
     )]
     EngineTooSmall { held: u64, request: usize, needed: u64, input: u32, output: u32 },
 }
