@@ -19,7 +19,7 @@ pub struct ThrottleGain {
     pub recovering: f64,
     /// With recovery, and learned parameters.
     pub learned: f64,
-    /// With recovery on a run of [`ONLINE_STEPS`] steps.
+    /// With recovery, on a longer run.
     pub long: f64,
     /// On that run, with parameters that are learned while it decodes.
     pub online: f64,
