@@ -18,7 +18,7 @@ use self::sequence::Sequence;
 use crate::kv::{HeadPage, KvArena, KvLayout, LayerView};
 use crate::stream::{Far, Streamer};
 use cenote_base::RequestId;
-use cenote_policy::choice::{ChoiceKind, ChoiceShape, ChoiceTally, Chooser, PageNumber, top_pages};
+use cenote_policy::choice::{ChoiceKind, ChoiceShape, Chooser, PageNumber, top_pages};
 use cenote_policy::kv_blocks::BlockId;
 use cenote_policy::prefetch::{Offer, Source, StepResult, ThrottleConfig, ThrottleLearner};
 use cenote_policy::temperature::{HotRead, ThresholdConfig, Thresholds};
@@ -28,8 +28,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Name of a page in L1: request, layer and group of heads, page of the context.
 type Key = (RequestId, Chooser, PageNumber);
 
-/// Steps of a period in which the throttle's parameters stay.
-const PERIOD_STEPS: u64 = 64;
+/// Tokens of a period in which the throttle's parameters stay.
+const PERIOD_TOKENS: u64 = 64;
 
 /// Settings of sparse decode.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -104,8 +104,6 @@ pub struct SparseCounts {
     pub stall_ns: u64,
     /// Nanoseconds of copies that ended before their page was chosen.
     pub hidden_ns: u64,
-    /// What the predictions were worth.
-    pub predicted: ChoiceTally,
 }
 
 /// Sparse decode of an engine's requests.
@@ -132,7 +130,7 @@ struct Inner {
     near: Near,
     thresholds: Thresholds,
     learner: ThrottleLearner,
-    /// Begin of the learner's period, the steps in it, and the throughput of the first one.
+    /// Begin of the learner's period, the tokens in it, and the throughput of the first one.
     period: (u64, u64, Option<f64>),
     /// Number of steps, which is the clock of the temperature.
     step: u64,
@@ -225,7 +223,6 @@ impl SparseDecode {
         if let Some(inner) = &mut self.0
             && let Some(sequence) = inner.sequences.remove(&request)
         {
-            inner.counts.predicted.add(&sequence.predicted());
             inner.near.forget(request, sequence);
         }
     }
@@ -487,7 +484,7 @@ impl Inner {
             *begin = now;
         }
         *done += tokens;
-        if *done < PERIOD_STEPS {
+        if *done < PERIOD_TOKENS {
             return;
         }
         let rate = *done as f64 / (now - *begin).max(1) as f64;
@@ -499,7 +496,6 @@ impl Inner {
 
     fn counts(&self) -> SparseCounts {
         let mut counts = self.counts;
-        self.sequences.values().for_each(|sequence| counts.predicted.add(&sequence.predicted()));
         self.near.add_to(&mut counts);
         counts
     }

@@ -4,10 +4,9 @@ mod common;
 
 use cenote_base::Request;
 use cenote_engine::{EngineConfig, LoadedModel, PrefetchDepth, SparseConfig};
-use cenote_mem::{Fabric, Offset};
 use cenote_policy::choice::ChoiceKind;
 use cenote_store::mover::LinkSpeed;
-use common::region::{open, pool};
+use common::region::{open, pool, while_damaged};
 use common::{MemoryStore, alone, config, crowd, greedy, model_dir, prompt, request, run, start, start_with};
 use std::path::Path;
 
@@ -122,22 +121,8 @@ fn damaged_pages_are_recomputed() {
     let expected = alone(&config(dir.path()), &requests);
     let (fabric, pool) = pool(8 << 20);
     let engine = start_with(&small(dir.path(), SparseConfig::with_pages(64)), open(dir.path(), &pool));
-    let done = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut prng = cenote_base::prng::Prng::new(7);
-            let first = fabric.len() / 2;
-            while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                let at = Offset::<u64>::new(first + prng.below((fabric.len() - first) / 8) * 8);
-                fabric.store(at, fabric.load(at) ^ 1);
-                std::thread::yield_now();
-            }
-        });
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| crowd(&engine, &requests)));
-        done.store(true, std::sync::atomic::Ordering::Relaxed);
-        let (tokens, _) = result.unwrap();
-        assert!(tokens == expected);
-    });
+    let (tokens, _) = while_damaged(&fabric, || crowd(&engine, &requests));
+    assert!(tokens == expected);
 }
 
 /// Every 37th block that leaves L1 does not come back, and few pages are chosen.

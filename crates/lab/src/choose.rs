@@ -11,7 +11,7 @@ mod cost;
 use cenote_base::TokenId;
 use cenote_codec::{CodecSpec, LayerSpecs, PageKind, Profile};
 use cenote_engine::LoadedModel;
-use cenote_quality::evaluate::{Quality, evaluate};
+use cenote_quality::evaluate::{Harm, Quality, evaluate};
 use cenote_quality::table::{CodecTable, Limits, PRESSURE_STEPS, Row, TableError, Verified};
 use cenote_quality::{CodecSubject, StudyError, Subject};
 use cost::Pages;
@@ -26,8 +26,8 @@ const LEAST: f64 = 0.1;
 
 /// The largest used share of any limit; above 1 a limit is exceeded.
 fn use_of(limits: &Limits, quality: &Quality) -> f64 {
-    let loss = limits.loss_percent_max.map_or(0.0, |most| quality.loss_percent / most);
-    let both = [quality.kl / limits.kl_max, loss];
+    let loss = limits.loss_percent_max.map_or(0.0, |most| quality.harm.loss_percent / most);
+    let both = [quality.harm.kl / limits.kl_max, loss];
     if both.iter().all(|share| share.is_finite()) { both[0].max(both[1]) } else { f64::INFINITY }
 }
 
@@ -147,7 +147,7 @@ impl Trial<'_> {
                 let alone: Vec<Alone<'_>> = some.iter().map(|through| Alone { layer: layer as u16, through }).collect();
                 let subjects: Vec<&dyn Subject> = alone.iter().map(|one| one as &dyn Subject).collect();
                 for (through, quality) in some.iter().zip(self.evaluate(&subjects)?) {
-                    if !quality.kl.is_finite() {
+                    if !quality.harm.kl.is_finite() {
                         return Err(StudyError::Model(format!("{}: its divergence is not finite", quality.codec)));
                     }
                     rows.push(Row {
@@ -156,7 +156,7 @@ impl Trial<'_> {
                         // values.
                         ratio: quality.ratio / num_layers as f64,
                         // Rounding of logits may leave a negative divergence.
-                        kl: quality.kl.max(0.0),
+                        kl: quality.harm.kl.max(0.0),
                         cost: pages.cost(layer, through.codec()),
                     });
                 }
@@ -233,7 +233,7 @@ struct Choice {
 
 impl Choice {
     fn verified(self, seen: &BTreeMap<String, Quality>) -> Verified {
-        let Quality { ratio, kl, kl_se, loss_percent, loss_percent_se, .. } = seen[&self.name];
+        let Quality { ratio, harm: Harm { kl, kl_se, loss_percent, loss_percent_se, .. }, .. } = seen[&self.name];
         let (pressure, codec, kl_predicted) = (self.pressure, self.name, self.kl_predicted);
         Verified { pressure, codec, ratio, kl_predicted, kl, kl_se, loss_percent, loss_percent_se }
     }

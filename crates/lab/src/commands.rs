@@ -4,6 +4,7 @@ mod bench;
 mod choose;
 mod cold_region;
 mod eval;
+mod greedy;
 mod live;
 mod outliers;
 mod random_model;

@@ -14,10 +14,10 @@ pub fn html(model: &str, evaluation: &Evaluation) -> String {
             quality.codec.clone(),
             format!("{:.3}", quality.bits),
             format!("{:.2}", quality.ratio),
-            format!("{:.3} ± {:.3}", 1e3 * quality.kl, 1e3 * quality.kl_se),
-            format!("{:.3}", quality.perplexity),
-            format!("{:+.3} ± {:.3}", quality.loss_percent, quality.loss_percent_se),
-            format!("{:.2}", 100.0 * quality.greedy_agreement),
+            format!("{:.3} ± {:.3}", 1e3 * quality.harm.kl, 1e3 * quality.harm.kl_se),
+            format!("{:.3}", quality.harm.perplexity),
+            format!("{:+.3} ± {:.3}", quality.harm.loss_percent, quality.harm.loss_percent_se),
+            format!("{:.2}", 100.0 * quality.harm.greedy_agreement),
             format!("{:.2e}", quality.k_mse),
             format!("{:.2e}", quality.v_mse),
         ]
@@ -47,8 +47,8 @@ fn divergence(codecs: &[Quality]) -> String {
         }
     }
     let point = |quality: &Quality| {
-        let told = format!("{}: {:.3} bits, KL {:.2e}", quality.codec, quality.bits, quality.kl);
-        (quality.bits, quality.kl, told)
+        let told = format!("{}: {:.3} bits, KL {:.2e}", quality.codec, quality.bits, quality.harm.kl);
+        (quality.bits, quality.harm.kl, told)
     };
     let series = families.iter().map(|name| Series {
         name: (*name).to_owned(),

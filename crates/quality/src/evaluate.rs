@@ -20,6 +20,25 @@ const BATCH: usize = 8;
 /// Bits per raw value, the reference of ratios.
 const RAW_BITS: f64 = 16.0;
 
+/// What a change does to a model's output, measured on a text.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Harm {
+    /// Perplexity.
+    pub perplexity: f64,
+    /// Standard error of `perplexity` over windows, that is, for another text of the same kind.
+    pub perplexity_se: f64,
+    /// Rise of perplexity over that of the unchanged model, in percent.
+    pub loss_percent: f64,
+    /// Standard error of `loss_percent`. It is much smaller, because both runs use the same text.
+    pub loss_percent_se: f64,
+    /// Kullback-Leibler divergence from the unchanged model, in nats per token.
+    pub kl: f64,
+    /// Standard error of `kl` over windows.
+    pub kl_se: f64,
+    /// Share of tokens after which both models choose the same next token.
+    pub greedy_agreement: f64,
+}
+
 /// Measured quality of a codec.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Quality {
@@ -33,20 +52,9 @@ pub struct Quality {
     pub k_mse: f64,
     /// Squared error of V over its squared values.
     pub v_mse: f64,
-    /// Perplexity with the codec.
-    pub perplexity: f64,
-    /// Standard error of `perplexity` over windows, that is, for another text of the same kind.
-    pub perplexity_se: f64,
-    /// Rise of perplexity over that without a codec, in percent.
-    pub loss_percent: f64,
-    /// Standard error of `loss_percent`. It is much smaller, because both runs use the same text.
-    pub loss_percent_se: f64,
-    /// Kullback-Leibler divergence from the model without a codec, in nats per token.
-    pub kl: f64,
-    /// Standard error of `kl` over windows.
-    pub kl_se: f64,
-    /// Share of tokens after which both models choose the same next token.
-    pub greedy_agreement: f64,
+    /// What it does to the model's output.
+    #[serde(flatten)]
+    pub harm: Harm,
 }
 
 /// The settings of an evaluation, and its results.
@@ -72,7 +80,7 @@ pub struct Evaluation {
 #[must_use]
 pub fn bits_at(codecs: &[&Quality], kl: f64) -> Option<f64> {
     let mut points: Vec<(f64, f64)> =
-        codecs.iter().filter(|one| one.kl > 0.0).map(|one| (one.bits, one.kl.ln())).collect();
+        codecs.iter().filter(|one| one.harm.kl > 0.0).map(|one| (one.bits, one.harm.kl.ln())).collect();
     points.sort_by(|a, b| a.0.total_cmp(&b.0));
     let wanted = kl.ln();
     let between = points.windows(2).find(|pair| pair[0].1 >= wanted && wanted >= pair[1].1);
@@ -259,7 +267,7 @@ fn norm_and_best(logits: &[f32]) -> (f64, usize) {
 }
 
 /// The mean, and its standard error.
-pub(crate) fn mean_and_error(values: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
+fn mean_and_error(values: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
     let count = values.clone().count() as f64;
     let mean = values.clone().sum::<f64>() / count;
     let variance = values.map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
@@ -271,13 +279,28 @@ pub(crate) fn perplexity(sums: &[Sums]) -> (f64, f64) {
     (loss.exp(), loss.exp() * error)
 }
 
+impl Harm {
+    /// Of the sums of a changed model beside those of the unchanged one, by window.
+    pub(crate) fn of(base: &[Sums], sums: &[Sums]) -> Self {
+        let more = base.iter().zip(sums).map(|(base, sums)| (sums.loss - base.loss) / sums.predicted as f64);
+        let (more, more_se) = mean_and_error(more);
+        let (kl, kl_se) = mean_and_error(sums.iter().map(|sums| sums.divergence / sums.tokens as f64));
+        let (perplexity, perplexity_se) = perplexity(sums);
+        let (agreed, tokens) =
+            sums.iter().fold((0, 0), |(agreed, tokens), sums| (agreed + sums.agreed, tokens + sums.tokens));
+        Self {
+            perplexity,
+            perplexity_se,
+            loss_percent: 100.0 * more.exp_m1(),
+            loss_percent_se: 100.0 * more.exp() * more_se,
+            kl,
+            kl_se,
+            greedy_agreement: agreed as f64 / tokens as f64,
+        }
+    }
+}
+
 fn quality(codec: String, base: &[Sums], sums: &[Sums], pages: &Pages) -> Quality {
-    let more = base.iter().zip(sums).map(|(base, sums)| (sums.loss - base.loss) / sums.predicted as f64);
-    let (more, more_se) = mean_and_error(more);
-    let (kl, kl_se) = mean_and_error(sums.iter().map(|sums| sums.divergence / sums.tokens as f64));
-    let (perplexity, perplexity_se) = perplexity(sums);
-    let (agreed, tokens) =
-        sums.iter().fold((0, 0), |(agreed, tokens), sums| (agreed + sums.agreed, tokens + sums.tokens));
     let bits = pages.bits as f64 / pages.values as f64;
     let relative = |side: Side| pages.errors[side as usize] / pages.squares[side as usize].max(f64::MIN_POSITIVE);
     Quality {
@@ -286,13 +309,7 @@ fn quality(codec: String, base: &[Sums], sums: &[Sums], pages: &Pages) -> Qualit
         ratio: RAW_BITS / bits,
         k_mse: relative(Side::K),
         v_mse: relative(Side::V),
-        perplexity,
-        perplexity_se,
-        loss_percent: 100.0 * more.exp_m1(),
-        loss_percent_se: 100.0 * more.exp() * more_se,
-        kl,
-        kl_se,
-        greedy_agreement: agreed as f64 / tokens as f64,
+        harm: Harm::of(base, sums),
     }
 }
 

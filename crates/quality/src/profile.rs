@@ -208,7 +208,7 @@ fn even_out(model: &LoadedModel, prompts: &[Vec<TokenId>], sides: &mut [[SidePro
     // A few at a time: each subject has its own arena.
     for subjects in subjects.chunks(8) {
         let measured = evaluate(model, prompts, 16, subjects, &mut |_| {})?;
-        harms.extend(measured.codecs.iter().map(|quality| quality.kl.max(1e-12).ln()));
+        harms.extend(measured.codecs.iter().map(|quality| quality.harm.kl.max(1e-12).ln()));
     }
     let mean = harms.iter().sum::<f64>() / harms.len() as f64;
     for (side, harm) in sides.iter_mut().flatten().zip(harms) {

@@ -6,7 +6,7 @@
 //! attention to all pages.
 
 use crate::StudyError;
-use crate::evaluate::{Sums, check_windows, compare, mean_and_error, perplexity};
+use crate::evaluate::{Harm, Sums, check_windows, compare, perplexity};
 use cenote_base::{RequestId, TokenId};
 use cenote_engine::LoadedModel;
 use cenote_engine::kv::{KvArena, KvLayout};
@@ -44,20 +44,9 @@ pub struct SparseQuality {
     pub pages: usize,
     /// Mean share of the context's pages.
     pub share: f64,
-    /// Perplexity of the decoded tokens.
-    pub perplexity: f64,
-    /// Standard error of `perplexity` over windows.
-    pub perplexity_se: f64,
-    /// Rise of perplexity over attention to all pages, in percent.
-    pub loss_percent: f64,
-    /// Standard error of `loss_percent`.
-    pub loss_percent_se: f64,
-    /// Kullback-Leibler divergence from attention to all pages, in nats per token.
-    pub kl: f64,
-    /// Standard error of `kl` over windows.
-    pub kl_se: f64,
-    /// Share of tokens after which both choose the same next token.
-    pub greedy_agreement: f64,
+    /// What this does to the model's output.
+    #[serde(flatten)]
+    pub harm: Harm,
     /// Each predictor, asked for as many pages as are chosen.
     pub predictors: Vec<Predicted>,
 }
@@ -296,7 +285,12 @@ pub fn evaluate_sparse(
         drop(sparse);
         let follower = Arc::into_inner(follower).expect("the sparse decode has ended");
         let follower = follower.into_inner().unwrap_or_else(PoisonError::into_inner);
-        rows.push(quality(pages, &base, &sums, &follower));
+        rows.push(SparseQuality {
+            pages,
+            share: follower.chosen as f64 / follower.of_pages.max(1) as f64,
+            harm: Harm::of(&base, &sums),
+            predictors: follower.predicted(),
+        });
         if follower.records.is_some() {
             recorded = Some(follower.records(context - prompt));
         }
@@ -311,27 +305,6 @@ pub fn evaluate_sparse(
         rows,
     };
     Ok((evaluation, recorded))
-}
-
-fn quality(pages: usize, base: &[Sums], sums: &[Sums], follower: &Follower) -> SparseQuality {
-    let more = base.iter().zip(sums).map(|(base, sums)| (sums.loss - base.loss) / sums.predicted as f64);
-    let (more, more_se) = mean_and_error(more);
-    let (kl, kl_se) = mean_and_error(sums.iter().map(|sums| sums.divergence / sums.tokens as f64));
-    let (perplexity, perplexity_se) = perplexity(sums);
-    let (agreed, tokens) =
-        sums.iter().fold((0, 0), |(agreed, tokens), sums| (agreed + sums.agreed, tokens + sums.tokens));
-    SparseQuality {
-        pages,
-        share: follower.chosen as f64 / follower.of_pages.max(1) as f64,
-        perplexity,
-        perplexity_se,
-        loss_percent: 100.0 * more.exp_m1(),
-        loss_percent_se: 100.0 * more.exp() * more_se,
-        kl,
-        kl_se,
-        greedy_agreement: agreed as f64 / tokens as f64,
-        predictors: follower.predicted(),
-    }
 }
 
 #[cfg(test)]
@@ -355,9 +328,9 @@ mod tests {
         let (evaluation, records) =
             evaluate_sparse(&model, &windows, &settings, true, &mut |done| steps += done).expect("a measurement");
         let [all, some, few] = &evaluation.rows[..] else { panic!("three rows") };
-        assert_eq!((all.kl, all.greedy_agreement, all.share), (0.0, 1.0, 1.0));
-        assert_eq!(all.perplexity, evaluation.perplexity);
-        assert!(few.kl > some.kl && some.kl > 0.0, "{evaluation:?}");
+        assert_eq!((all.harm.kl, all.harm.greedy_agreement, all.share), (0.0, 1.0, 1.0));
+        assert_eq!(all.harm.perplexity, evaluation.perplexity);
+        assert!(few.harm.kl > some.harm.kl && some.harm.kl > 0.0, "{evaluation:?}");
         assert!(some.predictors.iter().all(|one| one.hit_rate > 0.0 && one.hit_rate < 1.0), "{some:?}");
         assert_eq!(steps, 3 * 2 * 64);
         let records = records.expect("they were asked for");

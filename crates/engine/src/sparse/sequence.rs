@@ -5,7 +5,7 @@ use crate::kernels::AlignedBuffer;
 use crate::kernels::summary::PageSummaries;
 use crate::kv::{HeadPage, KvArena, KvLayout};
 use crate::stream::Far;
-use cenote_policy::choice::{ChoiceKind, ChoiceShape, ChoiceTally, Chooser, PageChoice, PageNumber};
+use cenote_policy::choice::{ChoiceKind, ChoiceShape, Chooser, PageChoice, PageNumber};
 use cenote_policy::kv_blocks::BlockId;
 use cenote_policy::prefetch::StepResult;
 use cenote_policy::temperature::{HotRead, HotSet, Thresholds};
@@ -130,10 +130,6 @@ impl Sequence {
     pub fn predict(&mut self, of: Chooser, count: usize) -> Vec<PageNumber> {
         let pages = u32::try_from(self.num_pages()).expect("contexts are shorter");
         self.choice.predict(of, pages, count)
-    }
-
-    pub fn predicted(&self) -> ChoiceTally {
-        self.choice.total()
     }
 
     pub fn held(&self, of: Chooser, page: PageNumber) -> Option<&AlignedBuffer> {

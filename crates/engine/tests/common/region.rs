@@ -2,12 +2,15 @@
 
 use super::config;
 use cenote_base::HashSeed;
+use cenote_base::prng::Prng;
 use cenote_engine::LoadedModel;
-use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
+use cenote_mem::{Coherent, Fabric, MapOptions, Mapping, Offset, RegionSource};
 use cenote_pool::{AttachOptions, Pool, PoolConfig, Superblock};
 use cenote_store::RegionStore;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 pub type RegionPool = Pool<Arc<Coherent>>;
 
@@ -24,6 +27,27 @@ pub fn pool(bytes: u64) -> (Arc<Coherent>, RegionPool) {
     Superblock::format(&fabric, &config).unwrap();
     let options = AttachOptions { private: true, ..AttachOptions::named("test") };
     (Arc::clone(&fabric), Pool::attach(fabric, &options).unwrap())
+}
+
+/// Changes bytes of the region's payload while `run` runs: of copies that only the engine knows, and of
+/// published blocks.
+pub fn while_damaged<T>(fabric: &Coherent, run: impl FnOnce() -> T) -> T {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut prng = Prng::new(7);
+            // Chunks lie behind the control areas.
+            let first = fabric.len() / 2;
+            while !done.load(Relaxed) {
+                let at = Offset::<u64>::new(first + prng.below((fabric.len() - first) / 8) * 8);
+                fabric.store(at, fabric.load(at) ^ 1);
+                std::thread::yield_now();
+            }
+        });
+        let result = catch_unwind(AssertUnwindSafe(run));
+        done.store(true, Relaxed);
+        result.unwrap()
+    })
 }
 
 pub fn open(dir: &Path, pool: &RegionPool) -> Box<RegionStore<Arc<Coherent>>> {

@@ -22,13 +22,15 @@ fn quality(name: &str, kl: f64, loss_percent: f64) -> Quality {
         ratio: 2.0,
         k_mse: 0.0,
         v_mse: 0.0,
-        perplexity: 1.0,
-        perplexity_se: 0.0,
-        loss_percent,
-        loss_percent_se: 0.0,
-        kl,
-        kl_se: 0.0,
-        greedy_agreement: 1.0,
+        harm: Harm {
+            perplexity: 1.0,
+            perplexity_se: 0.0,
+            loss_percent,
+            loss_percent_se: 0.0,
+            kl,
+            kl_se: 0.0,
+            greedy_agreement: 1.0,
+        },
     }
 }
 

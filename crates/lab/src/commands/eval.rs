@@ -182,8 +182,8 @@ fn at_equal_kl(codecs: &[Quality]) -> Vec<AtEqualKl> {
     }
     let of_kind = |name: &&str| {
         let members: Vec<&Quality> = codecs.iter().filter(|quality| kind(&quality.codec) == *name).collect();
-        let bits = bits_at(&members, reference.kl);
-        AtEqualKl { kind: (*name).to_owned(), kl: reference.kl, bits, ratio: bits.map(|bits| 16.0 / bits) }
+        let bits = bits_at(&members, reference.harm.kl);
+        AtEqualKl { kind: (*name).to_owned(), kl: reference.harm.kl, bits, ratio: bits.map(|bits| 16.0 / bits) }
     };
     kinds.iter().map(of_kind).collect()
 }
@@ -206,10 +206,10 @@ fn table(report: &Report) -> String {
             quality.codec.clone(),
             format!("{:.3}", quality.bits),
             format!("{:.2}", quality.ratio),
-            format!("{:.3} ± {:.3}", 1e3 * quality.kl, 1e3 * quality.kl_se),
-            format!("{:.3}", quality.perplexity),
-            format!("{:+.3} ± {:.3}", quality.loss_percent, quality.loss_percent_se),
-            format!("{:.2}", 100.0 * quality.greedy_agreement),
+            format!("{:.3} ± {:.3}", 1e3 * quality.harm.kl, 1e3 * quality.harm.kl_se),
+            format!("{:.3}", quality.harm.perplexity),
+            format!("{:+.3} ± {:.3}", quality.harm.loss_percent, quality.harm.loss_percent_se),
+            format!("{:.2}", 100.0 * quality.harm.greedy_agreement),
             format!("{:.1e}", quality.k_mse),
             format!("{:.1e}", quality.v_mse),
         ]);
@@ -241,7 +241,7 @@ fn table(report: &Report) -> String {
                 format!("{:.2}", one.paper_bits),
                 format!("{:.2}", one.ours.bits),
                 format!("{:+.2}", one.paper_loss_percent),
-                format!("{:+.2}", one.ours.loss_percent),
+                format!("{:+.2}", one.ours.harm.loss_percent),
                 one.why.to_owned(),
             ]);
         }

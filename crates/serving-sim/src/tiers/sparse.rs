@@ -12,7 +12,7 @@ use super::{Job, Mover};
 use crate::kernel::{Calendar, Time};
 use crate::model::TierLink;
 use cenote_base::RequestId;
-use cenote_policy::choice::{ChoiceKind, ChoiceShape, ChoiceTally, Chooser, Horizon, PageChoice, top_pages};
+use cenote_policy::choice::{ChoiceKind, ChoiceShape, ChoiceTally, Chooser, PageChoice, top_pages};
 use cenote_policy::prefetch::{
     Offer, Planner, PlannerConfig, PrefetchAction, PrefetchCounts, PrefetchEvent, Source, StepResult, ThrottleConfig,
     ThrottleLearner,
@@ -338,11 +338,8 @@ impl World<'_> {
     /// Offers what the predictor expects, as early as it can know.
     fn predict(&mut self, request: u32, of: Chooser, num_pages: u32) {
         let depth = self.depth[request as usize];
-        let target = match self.setup.kind.horizon() {
-            Horizon::Step => of,
-            Horizon::Layers(distance) => Chooser { layer: of.layer + distance, ..of },
-        };
-        if depth == 0 || target.layer >= self.setup.shape.layers {
+        let target = self.setup.kind.target(of, self.setup.shape);
+        if depth == 0 {
             return;
         }
         let count = (depth * self.setup.chosen).div_ceil(4) as usize;

@@ -2,9 +2,10 @@
 //! region.
 
 use crate::args::{BenchTtftArgs, RivalArg};
-use cenote_base::engine::{Phase, Prompt, Usage};
+use crate::commands::greedy::{TIMEOUT, request};
+use cenote_base::engine::Usage;
 use cenote_base::prng::Prng;
-use cenote_base::{Engine, Event, Request, RequestId, SamplingParams, TokenId};
+use cenote_base::{Engine, Event, Request, TokenId};
 use cenote_console::args::{EngineArgs, WatchArgs};
 use cenote_console::engine::{self, Running};
 use cenote_console::failure::Failure;
@@ -16,7 +17,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A fully cached prompt must start within this part of the time that computing it takes, from
 /// [`LONG_PROMPT`] tokens on.
@@ -24,7 +25,6 @@ const WARM_GOAL: f64 = 0.2;
 const LONG_PROMPT: u32 = 1500;
 /// Goal against `transformers`.
 const RIVAL_GOAL: f64 = 1.5;
-const TIMEOUT: Duration = Duration::from_secs(600);
 
 #[derive(Serialize)]
 struct Report {
@@ -159,21 +159,7 @@ impl Bench {
     /// The same, and the number of cached tokens.
     pub fn ask(&mut self, prompt: &[TokenId], use_pool: bool) -> Result<(f64, Usage), Failure> {
         let (events, received) = channel();
-        let request = Request {
-            id: RequestId(self.next_id),
-            prompt: Prompt::Tokens(prompt.to_vec()),
-            sampling: SamplingParams {
-                temperature: 0.0,
-                max_tokens: Some(1),
-                ignore_eos: true,
-                ..SamplingParams::default()
-            },
-            phase: Phase::Whole,
-            use_pool,
-            cache_salt: None,
-            continues_in_ms: None,
-            timeout_ms: TIMEOUT.as_millis() as u64,
-        };
+        let request = Request { use_pool, ..request(self.next_id, prompt, 1) };
         self.next_id += 1;
         let started = Instant::now();
         self.running.engine.submit(request, Box::new(move |event| events.send((Instant::now(), event)).is_ok()))?;

@@ -90,9 +90,9 @@ fn table(report: &Report) -> String {
             quality.codec.clone(),
             profile.clone(),
             format!("{:.3}", quality.bits),
-            format!("{:.3} ± {:.3}", 1e3 * quality.kl, 1e3 * quality.kl_se),
-            format!("{:.3}", quality.perplexity),
-            format!("{:+.3} ± {:.3}", quality.loss_percent, quality.loss_percent_se),
+            format!("{:.3} ± {:.3}", 1e3 * quality.harm.kl, 1e3 * quality.harm.kl_se),
+            format!("{:.3}", quality.harm.perplexity),
+            format!("{:+.3} ± {:.3}", quality.harm.loss_percent, quality.harm.loss_percent_se),
         ]);
     }
     let first = format!("{}: Oaken's thresholds under profiles of {}", report.model, report.profiles.join(", "));

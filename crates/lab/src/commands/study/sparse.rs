@@ -68,10 +68,10 @@ fn table(report: &Report) -> String {
         rows.add_row([
             row.pages.to_string(),
             format!("{:.1} %", 100.0 * row.share),
-            format!("{:.3} ± {:.3}", 1e3 * row.kl, 1e3 * row.kl_se),
-            format!("{:.3}", row.perplexity),
-            format!("{:+.3} ± {:.3}", row.loss_percent, row.loss_percent_se),
-            format!("{:.2}", 100.0 * row.greedy_agreement),
+            format!("{:.3} ± {:.3}", 1e3 * row.harm.kl, 1e3 * row.harm.kl_se),
+            format!("{:.3}", row.harm.perplexity),
+            format!("{:+.3} ± {:.3}", row.harm.loss_percent, row.harm.loss_percent_se),
+            format!("{:.2}", 100.0 * row.harm.greedy_agreement),
         ]);
         for predicted in &row.predictors {
             predictors.add_row([

@@ -6,9 +6,9 @@
 //! blocks are found more often, and cost more time; the throughput says which of both counts more.
 
 use crate::args::StudyWeightsArgs;
-use cenote_base::engine::{Event, Phase, Prompt};
+use crate::commands::greedy::{collect, request, submit};
+use cenote_base::TokenId;
 use cenote_base::prng::Prng;
-use cenote_base::{Engine, Request, RequestId, SamplingParams, TokenId};
 use cenote_codec::LayerSpecs;
 use cenote_console::args::{CodecArg, EngineArgs, NewRegionArgs, WatchArgs};
 use cenote_console::failure::Failure;
@@ -17,15 +17,13 @@ use cenote_console::{codec_table, engine, output};
 use cenote_policy::codec::{Reward, WeightLearner, Weights};
 use cenote_quality::table::CodecTable;
 use serde::Serialize;
-use std::sync::mpsc::channel;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Prompts, and requests of a period: each prompt comes several times.
 const PROMPTS: usize = 12;
 const REQUESTS: usize = 48;
 /// Tokens that a request generates.
 const OUTPUT_TOKENS: u32 = 4;
-const TIMEOUT: Duration = Duration::from_secs(120);
 /// The harm that a choice may do is bounded by the table already, so only throughput is rewarded.
 const REWARD: Reward = Reward { quality_target: 1.0, quality_weight: 0.0 };
 
@@ -79,33 +77,10 @@ impl Study<'_> {
         let running = engine::start(&args, Some(region.args()), &WatchArgs::default(), "study")?;
         let mut prng = Prng::new(self.seed);
         let (mut tokens, begin) = (0, Instant::now());
-        for id in 0..REQUESTS as u64 {
+        for id in 1..=REQUESTS as u64 {
             let prompt = &self.prompts[prng.below(PROMPTS as u64) as usize];
             tokens += prompt.len();
-            let (sender, events) = channel();
-            let request = Request {
-                id: RequestId(id + 1),
-                prompt: Prompt::Tokens(prompt.clone()),
-                sampling: SamplingParams {
-                    temperature: 0.0,
-                    max_tokens: Some(OUTPUT_TOKENS),
-                    ignore_eos: true,
-                    ..SamplingParams::default()
-                },
-                phase: Phase::Whole,
-                use_pool: true,
-                cache_salt: None,
-                continues_in_ms: None,
-                timeout_ms: TIMEOUT.as_millis() as u64,
-            };
-            running.engine.submit(request, Box::new(move |event| sender.send(event).is_ok()))?;
-            loop {
-                match events.recv_timeout(TIMEOUT).map_err(|_| Failure::new("the engine gave no answer"))? {
-                    Event::Token { .. } => {}
-                    Event::Finished { .. } => break,
-                    Event::Failed(error) => return Err(error.into()),
-                }
-            }
+            collect(&submit(&*running.engine, request(id, prompt, OUTPUT_TOKENS))?)?;
         }
         Ok(tokens as f64 / begin.elapsed().as_secs_f64())
     }

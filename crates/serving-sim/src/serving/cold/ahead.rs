@@ -4,7 +4,7 @@
 //! - [`Source::Waiting`]: the request waits.
 //! - [`Source::Hint`]: a client announces the next prompt of its conversation some time before it comes.
 //!   The trace tells which conversations continue.
-//! - [`Source::Speculative`]: nobody announced it. A conversation is expected to continue after the mean
+//! - [`Source::Speculative`]: no client announced it. A conversation is expected to continue after the mean
 //!   pause of those that found their blocks in L4, and the first blocks of its last prompt are fetched:
 //!   *k* sixteenths of them, by eq. 9 and eq. 7. If no prompt comes within another pause, it was waste.
 

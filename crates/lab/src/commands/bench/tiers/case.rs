@@ -1,9 +1,10 @@
 //! A model, its requests and a region for their KV.
 
 use super::super::rows::Times;
-use cenote_base::engine::{Event, Phase, Prompt};
+use crate::commands::greedy::{collect, request, submit};
+use cenote_base::engine::Event;
 use cenote_base::prng::Prng;
-use cenote_base::{Engine, Request, RequestId, SamplingParams, TokenId};
+use cenote_base::{Engine, TokenId};
 use cenote_console::args::WatchArgs;
 use cenote_console::failure::Failure;
 use cenote_console::region::{HostPool, TemporaryRegion};
@@ -12,11 +13,9 @@ use cenote_store::RegionStore;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
 
 /// Tokens of a step while prompts are computed.
 pub const STEP_TOKENS: usize = 256;
-const TIMEOUT: Duration = Duration::from_secs(600);
 const SEED: u64 = 5;
 
 /// Sends the duration of each step that only decodes.
@@ -130,8 +129,11 @@ impl Case {
         let (_pool, store) = self.store(&model)?;
         let (sender, records) = channel();
         let engine = LlmEngine::start_observed(model, Some(Box::new(store)), Box::new(Steps(sender)))?;
-        let events: Vec<Receiver<Event>> =
-            (0..).zip(&self.prompts).map(|(id, prompt)| self.submit(&engine, id, prompt)).collect::<Result<_, _>>()?;
+        let output = self.output_tokens as u32;
+        let events: Vec<Receiver<Event>> = (1..)
+            .zip(&self.prompts)
+            .map(|(id, prompt)| submit(&engine, request(id, prompt, output)))
+            .collect::<Result<_, _>>()?;
         let tokens = events.iter().map(collect).collect::<Result<Vec<_>, _>>()?;
         let stats = engine.stats().values;
         drop(engine);
@@ -147,37 +149,5 @@ impl Case {
         let context = all.iter().map(|step| step.context).sum::<u64>() / all.len() as u64;
         let kv_bytes = context * self.block_bytes / self.block_tokens as u64;
         Ok(Ran { tokens, steps: all.iter().map(|step| step.ns as f64).collect(), kv_bytes, stats })
-    }
-
-    fn submit(&self, engine: &LlmEngine, id: u64, prompt: &[TokenId]) -> Result<Receiver<Event>, Failure> {
-        let (sender, events) = channel();
-        let request = Request {
-            id: RequestId(id + 1),
-            prompt: Prompt::Tokens(prompt.to_vec()),
-            sampling: SamplingParams {
-                temperature: 0.0,
-                max_tokens: Some(self.output_tokens as u32),
-                ignore_eos: true,
-                ..SamplingParams::default()
-            },
-            phase: Phase::Whole,
-            use_pool: true,
-            cache_salt: None,
-            continues_in_ms: None,
-            timeout_ms: TIMEOUT.as_millis() as u64,
-        };
-        engine.submit(request, Box::new(move |event| sender.send(event).is_ok()))?;
-        Ok(events)
-    }
-}
-
-fn collect(events: &Receiver<Event>) -> Result<Vec<TokenId>, Failure> {
-    let mut tokens = Vec::new();
-    loop {
-        match events.recv_timeout(TIMEOUT).map_err(|_| Failure::new("the engine gave no answer"))? {
-            Event::Token { token, .. } => tokens.push(token),
-            Event::Finished { .. } => return Ok(tokens),
-            Event::Failed(error) => return Err(error.into()),
-        }
     }
 }
