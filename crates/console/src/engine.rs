@@ -114,7 +114,10 @@ impl Observer for SwapFile {
 }
 
 /// Codecs of blocks, if they are not stored in the engine's own layout.
-fn block_codec(args: &EngineArgs, model: &LoadedModel) -> Result<Option<BlockCodec>, Failure> {
+///
+/// # Errors
+/// The profile does not fit the model, or there is no such codec for it.
+pub fn block_codec(args: &EngineArgs, model: &LoadedModel) -> Result<Option<BlockCodec>, Failure> {
     if !args.encodes() {
         return Ok(None);
     }

@@ -276,9 +276,9 @@ impl Llama {
     /// As [`Self::forward_observed`], while lazy blocks are decoded, and the pages of spilled blocks
     /// and those that sparse chunks choose arrive, each layer before its attention. If a block has
     /// failed afterwards, the results of its sequence are invalid; other sequences are unaffected.
-    pub fn forward_beyond(
+    pub fn forward_beyond<'a>(
         &self,
-        batch: &[SeqChunk<'_>],
+        batch: &[SeqChunk<'a>],
         kv: &mut KvArena,
         beyond: Beyond<'_>,
         observe: &mut dyn FnMut(Observed<'_>),
@@ -312,8 +312,8 @@ impl Llama {
         // layer's blocks.
         let layers = kv.layers_mut();
         let reads_all = |at: &usize| choosing.iter().all(|(choosing, _)| choosing != at);
-        let dense = batch.iter().enumerate().filter(|(at, _)| reads_all(at));
-        streamer.begin(dense.flat_map(|(_, chunk)| chunk.block_table.iter().copied()));
+        let read = |(at, chunk): (usize, &SeqChunk<'a>)| if reads_all(&at) { chunk.block_table } else { &[] };
+        let tiles = streamer.begin(batch.iter().enumerate().map(read));
         sparse.begin(choosing.iter().map(|(_, request)| *request));
         rayon::in_place_scope(|scope| {
             decode_layer(scope, lazy, 0, &mut layers[0]);
@@ -335,7 +335,6 @@ impl Llama {
                         kv.write(block_table, chunk.start_position + row, k, v);
                     }
                 }
-                streamer.arrive(index);
                 let queries: Vec<SparseQuery<'_>> = choosing
                     .iter()
                     .map(|&(at, request)| SparseQuery {
@@ -346,13 +345,17 @@ impl Llama {
                     })
                     .collect();
                 sparse.choose(index, &queries, streamer);
-                let view = kv.view_with(streamer.staged());
-                let chosen: Vec<_> = queries.iter().map(|query| sparse.chosen(index, query, view)).collect();
+                let chosen: Vec<_> = queries.iter().map(|query| sparse.chosen(index, query, kv.view())).collect();
                 let mut reading = chunks.clone();
                 for ((at, _), (read, pages)) in choosing.iter().zip(&chosen) {
                     (reading[*at].start_position, reading[*at].pages) = (*read, ChunkPages::Chosen(pages));
                 }
-                attend(view, &qkv, qkv_size, config.num_heads, &reading, &mut attended);
+                for (tile, sequences) in tiles.iter().enumerate() {
+                    streamer.arrive(index, tile);
+                    let reading: Vec<QueryChunk<'_>> = sequences.iter().map(|at| reading[*at]).collect();
+                    let view = kv.view_with(streamer.staged());
+                    attend(view, &qkv, qkv_size, config.num_heads, &reading, &mut attended);
+                }
                 sparse.computed(index, &queries, streamer);
                 layer.attention_output.forward(&attended, rows, &mut projected);
                 add(&projected, &mut x, hidden);

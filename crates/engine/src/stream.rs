@@ -1,13 +1,18 @@
-//! Spilled blocks, streamed through a staging area (L2) beside L1, layer by layer (CXL-SpecKV
-//! §3.3.1, eq. 2).
+//! Spilled blocks, streamed through a staging area (L2) beside L1, tile by tile (CXL-SpecKV §3.3.1,
+//! eq. 2).
 //!
-//! While layer *l* computes, a mover fetches the pages of *l* + 1 and *l* + 2 into two of three
-//! buffers; `policy::staging` gives the order. The next step's first layers arrive while this one
-//! ends, because a running request reads the same blocks again. A page that has not arrived in time
+//! A tile is what attention reads at once: one layer's pages of a few sequences. While a tile computes,
+//! a mover fetches the next two into two of three buffers; `policy::staging` gives the order. The paper
+//! fetches whole layers. Tiles of [`TILE_BYTES`] stay in the processor's caches until they are read, so
+//! that a streamed byte crosses the memory bus once, and not three times (read, written, read again).
+//! The next step's first tiles arrive while this one ends, because a running request reads the same
+//! blocks again. A page that has not arrived in time
 //! is copied by the compute thread itself, if the mover has not begun with it. A damaged or missing
 //! page makes the results of its sequence invalid, and its request recomputes the block.
 //!
 //! A buffer's memory belongs to the job that fills it, so attention cannot see a half-written page.
+
+mod tiles;
 
 use crate::kernels::AlignedBuffer;
 use crate::kv::{KvLayout, Staged};
@@ -19,8 +24,10 @@ use cenote_store::mover::{Job, LinkSpeed, Moved, Mover, ThreadMover};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Buffers of the staging area: one that computes, and those of the next two layers.
+/// Buffers of the staging area: one that computes, and those of the next two tiles.
 const BUFFERS: u32 = 3;
+/// Least bytes of a tile, if its layer has as many: enough that a tile's start costs little.
+const TILE_BYTES: usize = 2 << 20;
 /// Bytes of staged pages that a processor's caches keep until they are read. Beyond it a copy through
 /// the caches only costs more traffic.
 const CACHED_BYTES: usize = 16 << 20;
@@ -36,8 +43,8 @@ struct PagePair {
     layer: u32,
 }
 
-/// A set of spilled blocks: id and serial number of each, by id.
-type Blocks = Vec<(BlockId, u64)>;
+/// The spilled blocks of each tile of a layer: id and serial number of each, by id.
+type Tiles = Vec<Vec<(BlockId, u64)>>;
 
 /// A spilled block, and the number that tells it apart from others with the same id.
 #[derive(Clone)]
@@ -60,7 +67,9 @@ struct PageJob {
 
 impl Job for PageJob {
     fn bytes(&self) -> u64 {
-        self.pages.as_bytes().len() as u64
+        let part_bytes = self.pages.as_bytes().len() / (2 * self.parts);
+        let parts = 2 * self.layer * self.parts..2 * (self.layer + 1) * self.parts;
+        parts.map(|part| self.from.moved_bytes(part, part_bytes) as u64).sum()
     }
 
     fn run(&mut self) {
@@ -102,21 +111,24 @@ struct Inner {
     blocks: BTreeMap<BlockId, (u64, Arc<dyn FarBlock>)>,
     next_serial: u64,
     /// Steps whose tiles are pushed, the current or next one first.
-    steps: VecDeque<(u64, Blocks)>,
+    steps: VecDeque<(u64, Tiles)>,
+    /// Tiles of a layer of the current step, and the blocks in them.
+    tiles: usize,
+    read: usize,
     /// Pages by buffer and slot. `None`: unused, or with a job.
     buffers: Vec<Vec<Option<AlignedBuffer>>>,
     spare: Vec<AlignedBuffer>,
     /// Jobs that the mover has, by ticket.
     under_way: BTreeMap<Ticket, Place>,
-    /// Those that are still wanted. The first are of the layer that is next.
+    /// Those that are still wanted. The first are of the tile that is next.
     tickets: BTreeMap<Place, Ticket>,
-    /// Whether the pages of the next layer are staged: the layer.
+    /// Whether the pages of the next tile are staged: the number of the tile in its step.
     ready: Option<usize>,
     /// Whether the buffers are larger than the caches, so that copies go around them.
     around: bool,
     /// Pages that the compute thread copied because the mover was behind.
     taken: u64,
-    /// The layer that computes: its buffer, and the slot of each spilled block.
+    /// The tile that computes: its buffer, and the slot of each spilled block.
     buffer: usize,
     slots: Vec<u32>,
     /// Blocks of this step with a page that was damaged or gone.
@@ -158,6 +170,8 @@ impl Streamer {
             blocks: BTreeMap::new(),
             next_serial: 0,
             steps: VecDeque::new(),
+            tiles: 1,
+            read: 0,
             buffers: (0..BUFFERS).map(|_| Vec::new()).collect(),
             spare: Vec::new(),
             under_way: BTreeMap::new(),
@@ -213,6 +227,12 @@ impl Streamer {
         self.0.as_ref().map_or(0, |inner| inner.blocks.len())
     }
 
+    /// Number of spilled blocks that the last step read.
+    #[must_use]
+    pub fn num_read(&self) -> usize {
+        self.0.as_ref().map_or(0, |inner| inner.read)
+    }
+
     /// Counters since the start; all zero without spill space.
     #[must_use]
     pub fn counts(&self) -> StreamCounts {
@@ -225,30 +245,31 @@ impl Streamer {
         self.0.as_deref().map(counts).unwrap_or_default()
     }
 
-    /// Brings the pages of all layers of `blocks` to the staging area, without a computation: the
-    /// least time of a step that reads them.
-    pub fn pass(&mut self, blocks: &[BlockId]) {
+    /// Brings the pages of all layers of these sequences' blocks to the staging area, without a
+    /// computation: the least time of a step that reads them.
+    pub fn pass(&mut self, sequences: &[Vec<BlockId>]) {
         let Some(layers) = self.0.as_ref().map(|inner| inner.layout.num_layers) else { return };
-        self.begin(blocks.iter().copied());
-        (0..layers).for_each(|layer| self.arrive(layer));
+        let tiles = self.begin(sequences.iter().map(Vec::as_slice)).len();
+        (0..layers).for_each(|layer| (0..tiles).for_each(|tile| self.arrive(layer, tile)));
     }
 
-    /// Begins a step that reads `blocks`, of L1 and spilled.
-    pub(crate) fn begin(&mut self, blocks: impl Iterator<Item = BlockId>) {
-        let Some(inner) = &mut self.0 else { return };
-        let first = inner.first;
-        let spilled: BTreeSet<BlockId> = blocks.filter(|block| *block as usize >= first).collect();
-        inner.begin(&spilled);
-    }
-
-    /// Waits until the pages of `layer` are staged.
-    pub(crate) fn arrive(&mut self, layer: usize) {
-        if let Some(inner) = &mut self.0 {
-            inner.arrive(layer);
+    /// Begins a step in which each of `sequences` reads its blocks, of L1 and spilled. Returns the
+    /// sequences of each tile, by their index: every layer computes these tiles in this order.
+    pub(crate) fn begin<'a>(&mut self, sequences: impl ExactSizeIterator<Item = &'a [BlockId]>) -> Vec<Vec<usize>> {
+        match &mut self.0 {
+            None => vec![(0..sequences.len()).collect()],
+            Some(inner) => inner.begin(sequences),
         }
     }
 
-    /// The pages of the layer that arrived last.
+    /// Waits until the pages of a layer's tile are staged.
+    pub(crate) fn arrive(&mut self, layer: usize, tile: usize) {
+        if let Some(inner) = &mut self.0 {
+            inner.arrive(layer, tile);
+        }
+    }
+
+    /// The pages of the tile that arrived last.
     pub(crate) fn staged(&self) -> Staged<'_> {
         match &self.0 {
             None => Staged { first: usize::MAX, ..Staged::default() },
@@ -258,39 +279,53 @@ impl Streamer {
 }
 
 impl Inner {
-    fn begin(&mut self, spilled: &BTreeSet<BlockId>) {
-        // The last layer of the step before.
+    fn begin<'a>(&mut self, sequences: impl Iterator<Item = &'a [BlockId]>) -> Vec<Vec<usize>> {
+        // The last tile of the step before.
         self.staging.handle(self.mover.now_ns(), StagingEvent::Computed);
         self.failed.clear();
-        let serial = |block: &BlockId| self.blocks.get(block).map_or(u64::MAX, |(serial, _)| *serial);
-        let blocks: Blocks = spilled.iter().map(|block| (*block, serial(block))).collect();
+        let first = self.first;
+        let spilled = |blocks: &[BlockId]| blocks.iter().copied().filter(|block| *block as usize >= first).collect();
+        let spilled: Vec<BTreeSet<BlockId>> = sequences.map(spilled).collect();
         let page_bytes = 2 * self.layout.page_bytes();
-        self.around = blocks.len() * page_bytes * BUFFERS as usize > CACHED_BYTES;
-        if self.steps.front().is_some_and(|(_, expected)| *expected != blocks) {
+        let groups = tiles::divide(&spilled, TILE_BYTES.div_ceil(page_bytes));
+        let serial = |block: &BlockId| self.blocks.get(block).map_or(u64::MAX, |(serial, _)| *serial);
+        let with_serial = |blocks: &BTreeSet<BlockId>| blocks.iter().map(|block| (*block, serial(block))).collect();
+        let tiles: Tiles = groups.iter().map(|(_, blocks)| with_serial(blocks)).collect();
+        let largest = tiles.iter().map(Vec::len).max().unwrap_or(0);
+        self.around = largest * page_bytes * BUFFERS as usize > CACHED_BYTES;
+        (self.tiles, self.read) = (tiles.len(), tiles.iter().map(Vec::len).sum());
+        if self.steps.front().is_some_and(|(_, expected)| *expected != tiles) {
             self.staging.abandon_from(self.steps[0].0);
             self.steps.clear();
         }
+        if largest == 0 && self.under_way.is_empty() {
+            // A long prompt may have needed them; with sparse decode no later step does.
+            self.spare.clear();
+            self.buffers.iter_mut().for_each(Vec::clear);
+        }
         while self.steps.len() < self.ahead {
-            let pairs = |layer: u32| blocks.iter().map(move |&(block, serial)| PagePair { block, serial, layer });
-            let layers = (0..self.layout.num_layers).map(|layer| pairs(layer as u32).collect()).collect();
-            let step = self.staging.push_step(layers).expect("a buffer has room for all spilled blocks");
-            self.steps.push_back((step, blocks.clone()));
+            let pairs = |layer: u32, tile: &[(BlockId, u64)]| {
+                tile.iter().map(|&(block, serial)| PagePair { block, serial, layer }).collect()
+            };
+            let layers = 0..self.layout.num_layers as u32;
+            let all = layers.flat_map(|layer| tiles.iter().map(move |tile| pairs(layer, tile))).collect();
+            let step = self.staging.push_step(all).expect("a buffer has room for all spilled blocks");
+            self.steps.push_back((step, tiles.clone()));
         }
         self.collect();
         self.act();
+        groups.into_iter().map(|(sequences, _)| sequences).collect()
     }
 
-    fn arrive(&mut self, layer: usize) {
+    fn arrive(&mut self, layer: usize, tile: usize) {
         let begin = self.mover.now_ns();
-        if layer > 0 {
-            self.staging.handle(begin, StagingEvent::Computed);
-        }
+        self.staging.handle(begin, StagingEvent::Computed);
         loop {
             self.collect();
             self.act();
             if let Some(found) = self.ready.take() {
-                assert_eq!(found, layer, "layers compute in their order");
-                if layer + 1 == self.layout.num_layers {
+                assert_eq!(found, layer * self.tiles + tile, "tiles compute in their order");
+                if found + 1 == self.layout.num_layers * self.tiles {
                     self.steps.pop_front();
                 }
                 return;
@@ -403,7 +438,7 @@ impl Inner {
         self.arrived(place, job);
     }
 
-    /// Copies a page of the next layer that the mover has not begun with. The mover works from the
+    /// Copies a page of the next tile that the mover has not begun with. The mover works from the
     /// first to the last, so this takes the last. Returns whether there was one.
     fn take_one(&mut self) -> bool {
         let Some((&Place { tile, .. }, _)) = self.tickets.first_key_value() else { return false };
@@ -416,7 +451,7 @@ impl Inner {
         true
     }
 
-    /// Stops waiting for the copies of the next layer. Their memory returns when they end.
+    /// Stops waiting for the copies of the next tile. Their memory returns when they end.
     fn give_up(&mut self) {
         let Some((&Place { tile, .. }, _)) = self.tickets.first_key_value() else { return };
         let behind = Place { tile: tile + 1, buffer: 0, slot: 0 };

@@ -11,8 +11,7 @@ pub mod tiers;
 
 use cenote_policy::choice::ChoiceKind;
 use cenote_policy::prefetch::{DEPTHS, ThrottleConfig};
-use cenote_policy::staging::{FetchOrder, Placement};
-use cenote_serving_sim::tiers::dense::{self, Arrival, DenseOutcome, DenseSetup};
+use cenote_serving_sim::tiers::dense::{self, Arrival, DenseOutcome, DenseSetup, FetchOrder, Placement};
 use cenote_serving_sim::tiers::sparse::{self, Depth, DrawnScores, ScoreModel, SparseOutcome, SparseSetup};
 use serde::Serialize;
 

@@ -16,7 +16,8 @@
 //! that the [watermark](crate::watermark) demands.
 //!
 //! With spill space, blocks of running requests leave L1 first, and their requests keep running
-//! ([`SpillTransfer`]). A request makes room only when the spill space is full, too.
+//! ([`SpillTransfer`]). A request makes room only when the spill space is full, too. Admission uses
+//! only as much of it as steps hide ([`StreamedStep`]).
 //!
 //! Difference to Algorithm 1 as printed: new requests are admitted after the running and the
 //! swapped ones instead of before them (as in vLLM). Otherwise a swapped request would make room
@@ -28,19 +29,22 @@
 //!    `rollback` for each failure.
 //! 3. Copy `swapped_in`, `promoted` and matched blocks; call `rollback` for each failure.
 //! 4. Forward.
-//! 5. `computed` for each scheduled request.
+//! 5. `computed` for each scheduled request, and `streamed` if there is spill space.
 //! 6. `append_token` for each request that chose a token.
 //! 7. `finish` for each request that ended.
 
+mod bound;
 mod requests;
 mod spill;
 mod swap;
 
+pub use bound::StreamedStep;
 pub use spill::SpillTransfer;
 pub use swap::{NoSwap, Preemption, SwapConfig, SwapTransfer};
 
 use crate::kv_blocks::{BlockId, KvBlocks};
 use crate::watermark::{Load, Watermark, WatermarkController};
+use bound::SpillBound;
 use cenote_base::RequestId;
 use requests::{Place, Requests, Slot};
 use std::collections::VecDeque;
@@ -181,6 +185,7 @@ pub struct Scheduler {
     freed_spill: Vec<BlockId>,
     /// Whether the driver found no place for a spilled block, and none was freed since.
     is_spill_full: bool,
+    spill_bound: SpillBound,
     swap: KvBlocks,
     requests: Requests,
     /// By urgency, then in order of arrival; a preempted request comes before its equals.
@@ -219,6 +224,7 @@ impl Scheduler {
             spill: KvBlocks::new(config.spill_blocks),
             freed_spill: Vec::new(),
             is_spill_full: false,
+            spill_bound: SpillBound::new(config.spill_blocks),
             swap: KvBlocks::new(config.swap.num_blocks),
             config,
             requests: Requests::default(),
@@ -338,13 +344,15 @@ impl Scheduler {
         self.watermark.reserve_blocks(&Load { next_tokens, ..self.load() })
     }
 
-    /// The watermark's input.
+    /// The watermark's input. Its blocks are those of L1, and of the spill space those that steps hide.
     #[must_use]
     pub fn load(&self) -> Load {
         let count = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
+        let free_blocks = self.blocks.free() + self.admissible_spill();
+        let used_blocks = self.num_blocks() - self.num_free_blocks();
         Load {
-            num_blocks: self.num_blocks(),
-            free_blocks: self.num_free_blocks(),
+            num_blocks: used_blocks + free_blocks,
+            free_blocks,
             block_size: self.config.block_size,
             num_running: count(self.running.len()),
             num_waiting: count(self.waiting.len()),
@@ -551,7 +559,9 @@ impl Scheduler {
         let (matched, wanted) = (computed / self.config.block_size, self.blocks_for(computed + num_new_tokens));
         let new = wanted - matched;
         let spilled = matched.saturating_sub(self.blocks.free().saturating_sub(new));
-        let enough = self.num_free_blocks() >= wanted.saturating_add(reserve) && spilled <= self.spill.free();
+        // A request that runs alone may use all of the spill space.
+        let spill_free = if self.running.is_empty() { self.spill.free() } else { self.admissible_spill() };
+        let enough = self.blocks.free() + spill_free >= wanted.saturating_add(reserve) && spilled <= spill_free;
         let lacking = (wanted - spilled.min(wanted)).saturating_sub(self.blocks.free());
         if !enough || lacking > 0 && !self.spill(lacking, output) {
             return false;

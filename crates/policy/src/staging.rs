@@ -1,18 +1,20 @@
-//! Decode with a working set beyond L1: what stays resident, and when the rest arrives (CXL-SpecKV
-//! §3.3.1, §3.4.4, eq. 2).
+//! Decode with a working set beyond L1: when the pages outside it arrive (CXL-SpecKV §3.3.1, §3.4.4,
+//! eq. 2).
 //!
 //! Dense attention reads every page of every layer in each step. So the schedule gives the
-//! addresses, and two decisions are left:
+//! addresses. [`Staging`] orders the arrival of the pages outside L1 in a few buffers (L2). While
+//! layer *l* computes, the pages of *l* + 1 and, with three buffers, of *l* + 2 arrive.
 //!
-//! - [`Pins`] chooses the pages that stay in L1. The order of reads is a cycle, on which LRU evicts
-//!   each page just before its next use. A fixed subset is optimal: see `pins.rs`.
-//! - [`Staging`] orders the arrival of all other pages in a few buffers (L2). While layer *l*
-//!   computes, the pages of *l* + 1 and, with three buffers, of *l* + 2 arrive.
+//! **What stays in L1 is a fixed subset**, which [`crate::scheduler`] chooses. The order of reads is a
+//! cycle, on which LRU evicts each page just before its next use. A hit needs a slot of L1 from a
+//! page's last read to this one, which is *N* reads for *N* pages. *C* slots over *T* reads are *C·T*
+//! slot-reads, so no policy has more than *C·T/N* hits, not even Belady's, if it may read a page
+//! without keeping it. A fixed subset has them (`staging/tests.rs`).
 //!
-//! Both are pure. The engine and the simulator drive a [`Staging`] alike, per decode step:
+//! The engine and the simulator drive a [`Staging`] alike, per decode step:
 //!
-//! 1. [`Staging::push_step`] with the pages that each layer needs and [`Pins`] does not hold. Push
-//!    the next step before the current one ends, so that the buffers do not run empty between steps.
+//! 1. [`Staging::push_step`] with the pages that each layer needs from outside L1. Push the next step
+//!    before the current one ends, so that the buffers do not run empty between steps.
 //! 2. [`Staging::poll_action`] until `None`. [`StagingAction::Fetch`]: submit the copy to
 //!    [`crate::transfer::Transfers`]. [`StagingAction::Urge`]: promote it. [`StagingAction::Compute`]:
 //!    compute this tile of this layer.
@@ -24,14 +26,11 @@
 //! each needed page arrives or is reported, and no step hangs on the policy.
 //!
 //! **Tiles.** A layer with more pages than a buffer is split into tiles, if the engine can compute
-//! attention in parts ([`StagingConfig::tiles`]).
+//! attention in parts ([`StagingConfig::tiles`]). An engine that chooses its tiles itself pushes each
+//! as a layer.
 
-mod pins;
-mod placement;
 mod stats;
 
-pub use pins::{LayerPages, PinChanges, Pins, unpinned_per_layer};
-pub use placement::{FetchOrder, Placement};
 pub use stats::{StagingCounts, effective_ns};
 
 use std::collections::{BTreeSet, VecDeque};

@@ -14,7 +14,7 @@ mod measured;
 
 pub use hot_set::{HotRead, HotSet};
 pub use ladder::{LadderCosts, PageFacts, Rung, cheapest_rung};
-pub use measured::{ColdBlock, MeasuredLadder, StoredPart, leaving_parts};
+pub use measured::{ColdBlock, Encoding, MeasuredLadder, StoredPart, leaving_parts};
 
 /// *N*: the largest number of tokens that a history covers.
 pub const WINDOW_MAX: u32 = 64;

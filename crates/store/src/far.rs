@@ -83,6 +83,10 @@ impl<F: Fabric> FarBlock for FarFrames<F> {
         self.decoding.give_back(page);
         is_read
     }
+
+    fn moved_bytes(&self, part: usize, _bytes: usize) -> usize {
+        self.lines[part / self.parts].len()
+    }
 }
 
 impl PageFrame {

@@ -158,6 +158,11 @@ pub trait FarBlock: Send + Sync {
     /// read so late that they would have left them.
     fn read(&self, part: usize, bytes: &mut [u8], around: bool) -> bool;
 
+    /// Bytes that reading a part of `bytes` bytes moves: fewer, if it is encoded.
+    fn moved_bytes(&self, _part: usize, bytes: usize) -> usize {
+        bytes
+    }
+
     /// Copies all parts. Returns `false` as [`Self::read`] does.
     fn read_all(&self, parts: &mut [&mut [u8]]) -> bool {
         parts.iter_mut().enumerate().all(|(index, part)| self.read(index, part, false))

@@ -13,7 +13,7 @@ const POLICY: &str = "crates/policy/src/";
 const SIMULATOR: &str = "crates/serving-sim/src/";
 
 /// A decision: its function, and its call in the product.
-const DECISIONS: [(&str, &str); 21] = [
+const DECISIONS: [(&str, &str); 25] = [
     ("Scheduler::new(", "crates/engine/src/"),
     ("PrefixSource for ", "crates/engine/src/"),
     (".victims(", "crates/pool/src/"),
@@ -35,6 +35,10 @@ const DECISIONS: [(&str, &str); 21] = [
     ("Thresholds::new(", "crates/engine/src/"),
     ("ThrottleLearner::new(", "crates/engine/src/"),
     ("WeightLearner::new(", "crates/lab/src/"),
+    (".streamed(", "crates/engine/src/"),
+    (".rung_of(", "crates/cold/src/"),
+    (".worth_promoting(", "crates/cold/src/"),
+    ("leaving_parts(", "crates/cold/src/"),
 ];
 
 pub fn check(tree: &Tree) -> Vec<Finding> {

@@ -144,7 +144,7 @@ impl State {
                 continue;
             };
             let block = ColdBlock { bytes: head.length, tokens: shared.upper.tokens(name), is_in_l4: false };
-            if shared.ladder().rung_of(&block, shared.queue.len() as u64, WAITING_MAX as u64) != Rung::Demote {
+            if shared.ladder().rung_of(&block, None, shared.queue.len() as u64, WAITING_MAX as u64) != Rung::Demote {
                 shared.count(Count::Skipped, 1);
                 continue;
             }

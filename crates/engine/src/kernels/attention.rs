@@ -46,8 +46,9 @@ pub enum ChunkPages<'a> {
     Chosen(&'a [Vec<HeadPage<'a>>]),
 }
 
-/// Computes attention for a whole ragged batch. `q` has `q_stride` values per row; the first
-/// `heads · head_dim` are the rotated queries. `out` is `[row][heads · head_dim]`.
+/// Computes attention for chunks of a ragged batch, in the order of their rows. `q` has `q_stride`
+/// values per row; the first `heads · head_dim` are the rotated queries. `out` is
+/// `[row][heads · head_dim]`; rows of other chunks stay as they are.
 pub fn attend(kv: LayerView<'_>, q: &[f32], q_stride: usize, heads: usize, chunks: &[QueryChunk<'_>], out: &mut [f32]) {
     let layout = kv.layout();
     let (kv_heads, head_dim) = (layout.num_kv_heads, layout.head_dim);
@@ -56,9 +57,12 @@ pub fn attend(kv: LayerView<'_>, q: &[f32], q_stride: usize, heads: usize, chunk
     // Per chunk and KV head.
     let pages: Vec<Cow<'_, [Vec<HeadPage<'_>>]>> = chunks.iter().map(|chunk| head_pages(kv, chunk)).collect();
     let mut rows = out.chunks_exact_mut(heads * head_dim);
+    let mut next_row = 0;
     let mut tasks = Vec::new();
     let mut work = 0;
     for (chunk, pages) in chunks.iter().zip(&pages) {
+        rows.by_ref().take(chunk.first_row - next_row).for_each(drop);
+        next_row = chunk.first_row + chunk.rows;
         work += chunk.rows * (chunk.start_position + chunk.rows) * heads * head_dim;
         for first in (0..chunk.rows).step_by(tokens_per_task) {
             let tokens = tokens_per_task.min(chunk.rows - first);

@@ -11,7 +11,7 @@ use crate::model::LoadedModel;
 use crate::stream::Streamer;
 use cenote_base::BlockHash;
 use cenote_policy::kv_blocks::BlockId;
-use cenote_policy::scheduler::SpillTransfer;
+use cenote_policy::scheduler::{SpillTransfer, StreamedStep};
 use cenote_store::PrefixStore;
 use std::collections::BTreeSet;
 
@@ -24,6 +24,8 @@ pub(super) struct Spills {
     /// Parts of a page that are read by themselves.
     parts: usize,
     totals: Totals,
+    /// Nanoseconds that all steps have waited for copies.
+    waited_ns: u64,
 }
 
 /// Monotonic counters.
@@ -47,7 +49,7 @@ impl Spills {
             (Streamer::off(), 0)
         });
         let (block_bytes, page_bytes) = (layout.block_bytes(), layout.page_bytes());
-        Self { streamer, capacity, block_bytes, page_bytes, parts, totals: Totals::default() }
+        Self { streamer, capacity, block_bytes, page_bytes, parts, totals: Totals::default(), waited_ns: 0 }
     }
 
     pub const fn capacity(&self) -> usize {
@@ -120,6 +122,14 @@ impl Spills {
         let failed = self.streamer.take_failed();
         self.totals.lost_blocks += failed.len() as u64;
         failed
+    }
+
+    /// What the last step took. `None`: there is no spill space.
+    pub fn streamed(&mut self, ns: u64) -> Option<StreamedStep> {
+        let stall_ns = self.streamer.counts().staging.stall_ns;
+        let waited_ns = stall_ns - std::mem::replace(&mut self.waited_ns, stall_ns);
+        let blocks = u32::try_from(self.streamer.num_read()).unwrap_or(u32::MAX);
+        (self.capacity > 0).then_some(StreamedStep { ns, waited_ns, blocks })
     }
 
     /// Counters by Prometheus name; none without spill space.

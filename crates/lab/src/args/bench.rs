@@ -1,7 +1,7 @@
 //! Flags of `cenote-lab bench`.
 
 use cenote_base::units::ByteSize;
-use cenote_console::args::{DesignArg, EngineArgs, RegionArgs, positive};
+use cenote_console::args::{CodecArg, DesignArg, EngineArgs, RegionArgs, positive};
 use cenote_console::output::OutputArgs;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -100,13 +100,15 @@ pub struct BenchCoreArgs {
     pub output: OutputArgs,
 }
 
-/// What attention reads in a step.
+/// A part of `bench tiers`.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attention {
-    /// All pages
+pub enum TiersPart {
+    /// Attention to all pages
     Dense,
-    /// The pages that its queries choose
+    /// Attention to the pages that its queries choose
     Sparse,
+    /// The cold tier, with the demo model
+    Cold,
 }
 
 #[derive(Args, Debug)]
@@ -120,9 +122,15 @@ pub struct BenchTiersArgs {
     /// Shares of the working set that the engine's own memory holds
     #[arg(long, value_name = "SHARE,SHARE", value_delimiter = ',', default_values_t = [0.25])]
     pub l1: Vec<f64>,
-    /// Measure only this kind of attention
-    #[arg(long, value_name = "KIND")]
-    pub only: Option<Attention>,
+    /// Codec of encoded blocks, which are streamed beside raw ones
+    #[arg(long, value_name = "SPEC", default_value = "int8")]
+    pub codec: CodecArg,
+    /// Profile of the model, for codecs that need one
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
+    /// Measure only this part
+    #[arg(long, value_name = "PART")]
+    pub only: Option<TiersPart>,
     /// Compute threads [default: all cores but one, which copies]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub threads: Option<usize>,

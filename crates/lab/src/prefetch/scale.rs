@@ -9,10 +9,9 @@
 //! working set is in L1 here, which is an assumption.
 
 use cenote_policy::choice::{ChoiceKind, ChoiceShape};
-use cenote_policy::staging::{FetchOrder, Placement};
 use cenote_policy::temperature::ThresholdConfig;
 use cenote_serving_sim::model::{Device, ModelShape, SPECKV_L3, TierLink};
-use cenote_serving_sim::tiers::dense::{Arrival, DenseSetup, token_addresses};
+use cenote_serving_sim::tiers::dense::{Arrival, DenseSetup, FetchOrder, Placement, token_addresses};
 use cenote_serving_sim::tiers::sparse::{Depth, SparseSetup};
 
 /// GPUs that share the model (§4.1.1).

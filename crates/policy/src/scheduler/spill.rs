@@ -7,7 +7,7 @@
 //! most spilled blocks gets the first block that becomes free.
 
 use super::requests::Slot;
-use super::{Scheduler, SchedulerOutput};
+use super::{Scheduler, SchedulerOutput, StreamedStep};
 use crate::kv_blocks::BlockId;
 use cenote_base::RequestId;
 use std::cmp::Reverse;
@@ -49,6 +49,17 @@ impl Scheduler {
     pub fn lose_spilled(&mut self, id: RequestId, num_computed_tokens: u32) {
         self.rollback(id, num_computed_tokens);
         self.is_spill_full = true;
+    }
+
+    /// Reports what a step took, so that admission uses as much of the spill space as steps hide.
+    pub fn streamed(&mut self, step: StreamedStep) {
+        self.spill_bound.observe(step);
+    }
+
+    /// Free blocks of the spill space that admission may use.
+    pub(super) fn admissible_spill(&self) -> u32 {
+        let used = self.spill.total() - self.spill.free();
+        self.spill.free().min(self.spill_bound.blocks().saturating_sub(used))
     }
 
     /// Full blocks of `slot` in L1 that have content.

@@ -36,6 +36,17 @@ pub struct ColdBlock {
     pub is_in_l4: bool,
 }
 
+/// Another form of a block that leaves it where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Encoding {
+    /// Its bytes then.
+    pub bytes: u64,
+    /// Nanoseconds of other work that encoding it delays.
+    pub encode_ns: u64,
+    /// Nanoseconds to decode it, on each later read.
+    pub decode_ns: u64,
+}
+
 /// What is known of L4's device, of computing KV, and of the use of blocks that L4 keeps. All times
 /// are unknown at first: then L4 keeps each block and returns each.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -73,24 +84,25 @@ impl MeasuredLadder {
     }
 
     /// What happens to a block that is about to leave the memory above L4, or may leave it later.
-    /// `waiting` of at most `most` blocks wait to be written.
+    /// `encoding`: it may stay there in this form instead. `waiting` of at most `most` blocks wait to
+    /// be written.
     ///
     /// No step waits for a write. It costs what it delays: nothing on an idle disk, and all of its
     /// time when the queue is full. A full queue counts as an absent L4.
     #[must_use]
-    pub fn rung_of(&self, block: &ColdBlock, waiting: u64, most: u64) -> Rung {
+    pub fn rung_of(&self, block: &ColdBlock, encoding: Option<Encoding>, waiting: u64, most: u64) -> Rung {
         let page = PageFacts {
             bytes: block.bytes,
             reuse: self.reuse(),
-            compressed_bytes: None,
+            compressed_bytes: encoding.map(|encoding| encoding.bytes),
             is_in_l4: block.is_in_l4,
             recompute_ns: self.compute_ns(block).unwrap_or(u64::MAX),
         };
         let whole = self.write_byte.ns(block.bytes).unwrap_or(0);
         let share = |ns: u64| (u128::from(ns) * u128::from(waiting) / u128::from(most.max(1))) as u64;
         let costs = LadderCosts {
-            encode_ns: 0,
-            decode_ns: 0,
+            encode_ns: encoding.map_or(0, |encoding| encoding.encode_ns),
+            decode_ns: encoding.map_or(0, |encoding| encoding.decode_ns),
             l4_write_ns: (waiting < most).then(|| share(whole)),
             l4_read_ns: self.read_byte.ns(block.bytes).unwrap_or(0),
         };

@@ -137,15 +137,29 @@ fn measured(compute_ms: u64) -> MeasuredLadder {
 
 #[test]
 fn a_busy_disk_keeps_what_is_dear_to_compute() {
-    let of = |compute_ms, waiting| measured(compute_ms).rung_of(&BLOCK, waiting, 100);
+    let of = |compute_ms, waiting| measured(compute_ms).rung_of(&BLOCK, None, waiting, 100);
     assert_eq!((of(10, 0), of(10, 99), of(10, 100)), (Rung::Demote, Rung::Demote, Rung::Evict));
     // Half of the blocks are read again: 2 ms of writing for 1 ms less of computing.
     assert_eq!((of(3, 0), of(3, 40), of(3, 60)), (Rung::Demote, Rung::Demote, Rung::Evict));
     let mut unused = measured(10);
     unused.has_written(1000, 0, 0);
-    assert_eq!((unused.rung_of(&BLOCK, 0, 100), unused.rung_of(&BLOCK, 50, 100)), (Rung::Demote, Rung::Evict));
+    assert_eq!(
+        (unused.rung_of(&BLOCK, None, 0, 100), unused.rung_of(&BLOCK, None, 50, 100)),
+        (Rung::Demote, Rung::Evict)
+    );
     let kept = ColdBlock { is_in_l4: true, ..BLOCK };
-    assert_eq!(measured(10).rung_of(&kept, 100, 100), Rung::Demote, "it costs nothing to keep");
+    assert_eq!(measured(10).rung_of(&kept, None, 100, 100), Rung::Demote, "it costs nothing to keep");
+}
+
+#[test]
+fn a_block_is_encoded_where_that_is_cheapest() {
+    let encoding = Encoding { bytes: BLOCK.bytes / 4, encode_ns: 0, decode_ns: 100_000 };
+    let of = |encoding, waiting| measured(10).rung_of(&BLOCK, Some(encoding), waiting, 100);
+    assert_eq!(of(encoding, 0), Rung::Compress, "decoding takes less time than reading");
+    let slow = Encoding { decode_ns: 5_000_000, ..encoding };
+    assert_eq!((of(slow, 0), of(slow, 100)), (Rung::Demote, Rung::Compress));
+    let busy = Encoding { encode_ns: 50_000_000, ..encoding };
+    assert_eq!((of(busy, 0), of(busy, 100)), (Rung::Demote, Rung::Evict));
 }
 
 #[test]
@@ -187,8 +201,8 @@ proptest! {
         let block = ColdBlock { bytes, tokens, is_in_l4: false };
         let is_faster = tokens == 0 || read <= compute;
         // However few blocks were read again, an idle disk goes on, so that some can be.
-        prop_assert_eq!(ladder.rung_of(&block, 0, 9) == Rung::Demote, is_faster);
-        prop_assert_eq!(ladder.rung_of(&block, 9, 9), Rung::Evict);
+        prop_assert_eq!(ladder.rung_of(&block, None, 0, 9) == Rung::Demote, is_faster);
+        prop_assert_eq!(ladder.rung_of(&block, None, 9, 9), Rung::Evict);
     }
 
     #[test]

@@ -1,30 +1,35 @@
 //! The cold tier (L4) below a shared pool.
 //!
-//! [`cheapest_rung`] decides how the pool makes room: compress a cold block, demote the policy's victim
-//! to L4, or evict it. Writing is bounded write-behind: with too many writes waiting, L4 counts as out
-//! of order. A lookup that misses the pool consults L4's index, which costs no time. [`Ahead`] fetches
-//! blocks before a step needs them.
+//! The product's [`MeasuredLadder`] decides how the pool makes room: compress a cold block, demote the
+//! policy's victim to L4, or evict it. It also decides how many blocks of a request return from L4.
+//! Writing is bounded write-behind: with too many writes waiting, L4 counts as out of order. A lookup
+//! that misses the pool consults L4's index, which costs no time. [`Ahead`] fetches blocks before a step
+//! needs them.
 
 mod ahead;
+mod extents;
 
 pub(super) use ahead::Ahead;
 pub use ahead::Prefetch;
 
 use super::{Pool, Setup};
-use crate::cache::{BlockCache, MakeRoom, Victim, WHOLE};
+use crate::cache::{MakeRoom, Victim, WHOLE};
 use crate::kernel::Time;
 use crate::model::{Link, TierLink};
 use crate::tiers::{Job, Mover};
 use crate::workload::{BlockNumber, Workload};
-use cenote_policy::Eviction;
 use cenote_policy::prefetch::{PrefetchAction, SOURCES};
-use cenote_policy::temperature::{LadderCosts, PageFacts, Rung, cheapest_rung};
+use cenote_policy::temperature::{ColdBlock, Encoding, MeasuredLadder, Rung};
 use cenote_policy::transfer::{Cancelled, Class, Ticket};
+use extents::Extents;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Work that may wait for the encoder of cold blocks: a second.
 const ENCODER_BACKLOG_NS: Time = 1_000_000_000;
+
+/// Longest time that a request waits for blocks of L4: the product's default.
+const DEADLINE_NS: Time = 2_000_000_000;
 
 /// A cold tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,9 +101,14 @@ pub(super) enum Copied {
 pub(super) struct ColdTier {
     setup: Cold,
     block_bytes: u64,
-    costs: LadderCosts,
-    recompute_ns: u64,
-    cache: BlockCache,
+    block_tokens: u64,
+    ladder: MeasuredLadder,
+    /// Nanoseconds to encode and to decode a block.
+    encode_ns: u64,
+    decode_ns: u64,
+    /// Nanoseconds to write a byte, over those to read it.
+    write_scale: f64,
+    listed: Extents,
     mover: Mover<Copied>,
     ahead: Ahead,
     /// Blocks on their way up.
@@ -108,9 +118,6 @@ pub(super) struct ColdTier {
     /// Units of each block that left the pool compressed.
     units: BTreeMap<BlockNumber, u8>,
     writes_waiting: usize,
-    /// Blocks that left the pool, and those of them that a request wanted again.
-    left: u64,
-    returned: u64,
     /// The time of the last call, and the end of the encoder's work.
     now: Time,
     encoded_at: Time,
@@ -120,33 +127,29 @@ pub(super) struct ColdTier {
 impl ColdTier {
     pub(super) fn new(setup: &Cold, engine: &Setup, pool: Pool, workload: &Workload) -> Self {
         let block_bytes = engine.block_bytes(workload);
-        let blocks = setup.bytes.map(|bytes| (bytes / block_bytes.max(1)) as usize);
-        let write = Link { bytes_per_s: setup.write_bytes_per_s, ..setup.tier.link };
+        let block_tokens = u64::from(workload.block_tokens());
+        let mut ladder = MeasuredLadder::default();
+        ladder.has_computed(block_tokens, engine.cost.recompute_token_ns() * block_tokens);
         let coding = |rate: fn(&Compression) -> u64| {
             setup.compression.map_or(0, |codec| Link { bytes_per_s: rate(&codec), latency_ns: 0 }.time(block_bytes))
-        };
-        let costs = LadderCosts {
-            encode_ns: coding(|codec| codec.encode_bytes_per_s),
-            decode_ns: coding(|codec| codec.decode_bytes_per_s),
-            l4_write_ns: (blocks != Some(0)).then(|| write.time(block_bytes)),
-            l4_read_ns: setup.tier.link.time(block_bytes),
         };
         // Prefetched blocks lie in the pool: they may fill an eighth of it.
         let buffer = (pool.bytes.unwrap_or(u64::MAX) / 8).max(block_bytes);
         Self {
             setup: *setup,
             block_bytes,
-            costs,
-            recompute_ns: engine.cost.recompute_token_ns() * u64::from(workload.block_tokens()),
-            cache: BlockCache::new(Eviction::Lru, blocks, workload.num_blocks()),
+            block_tokens,
+            ladder,
+            encode_ns: coding(|codec| codec.encode_bytes_per_s),
+            decode_ns: coding(|codec| codec.decode_bytes_per_s),
+            write_scale: setup.tier.link.bytes_per_s as f64 / setup.write_bytes_per_s.max(1) as f64,
+            listed: Extents::new(setup.bytes, block_bytes),
             mover: Mover::new(setup.tier, 1),
             ahead: Ahead::new(setup.prefetch, buffer, block_bytes, workload),
             rising: BTreeMap::new(),
             depths: workload.depths(),
             units: BTreeMap::new(),
             writes_waiting: 0,
-            left: 0,
-            returned: 0,
             now: 0,
             encoded_at: 0,
             counts: ColdOutcome::default(),
@@ -154,7 +157,18 @@ impl ColdTier {
     }
 
     pub(super) fn contains(&self, block: BlockNumber) -> bool {
-        self.cache.contains(block)
+        self.listed.contains(block)
+    }
+
+    /// How many of a request's next `listed` blocks return from here.
+    pub(super) fn worth_promoting(&mut self, listed: usize) -> usize {
+        let waiting = self.rising.len() as u64;
+        let block = self.block_of(WHOLE, true);
+        self.ladder.worth_promoting(&block, listed as u64, waiting, DEADLINE_NS) as usize
+    }
+
+    fn block_of(&self, units: u8, is_in_l4: bool) -> ColdBlock {
+        ColdBlock { bytes: self.bytes(units), tokens: self.block_tokens, is_in_l4 }
     }
 
     pub(super) const fn ahead(&mut self) -> &mut Ahead {
@@ -168,7 +182,7 @@ impl ColdTier {
 
     /// Nanoseconds to decode a block of so many units.
     pub(super) const fn decode_ns(&self, units: u8) -> Time {
-        if units < WHOLE { self.costs.decode_ns } else { 0 }
+        if units < WHOLE { self.decode_ns } else { 0 }
     }
 
     fn bytes(&self, units: u8) -> u64 {
@@ -176,43 +190,30 @@ impl ColdTier {
     }
 
     /// The pool needs room.
-    pub(super) fn make_room(&mut self, victim: Victim, instant: u64) -> MakeRoom {
+    pub(super) fn make_room(&mut self, victim: Victim) -> MakeRoom {
         let Victim { block, units, may_compress } = victim;
         let is_in_l4 = self.contains(block);
-        // The share of the blocks that left the pool and were wanted again, with a prior of a half.
-        let reuse = (self.returned as f64 + 1.0) / (self.left as f64 + 2.0);
         let codec = self.setup.compression.filter(|_| may_compress);
-        // Prices are per byte, so the facts are those of a whole block's bytes of such victims.
-        let page = PageFacts {
-            bytes: self.block_bytes,
-            reuse: reuse.min(1.0),
-            compressed_bytes: codec.map(|codec| self.bytes(codec.units())),
-            is_in_l4,
-            recompute_ns: self.recompute_ns * u64::from(WHOLE) / u64::from(units),
-        };
-        // No step waits for a write or an encoding. They cost what they delay: nothing on an idle device,
-        // and all of their time if its queue is full.
-        let (waiting, most) = (self.writes_waiting as u64, self.setup.writes_max.max(1) as u64);
-        let write_ns = |whole: u64| (waiting < most).then(|| whole * waiting / most);
+        // No step waits for an encoding. It costs what it delays: nothing while the encoder is idle, and
+        // all of its time if its queue is full.
         let backlog = self.encoded_at.saturating_sub(self.now).min(ENCODER_BACKLOG_NS);
-        let costs = LadderCosts {
-            encode_ns: self.costs.encode_ns * backlog / ENCODER_BACKLOG_NS,
-            l4_write_ns: self.costs.l4_write_ns.and_then(write_ns),
-            ..self.costs
-        };
-        match (cheapest_rung(&page, &costs), codec) {
+        let encoding = codec.map(|codec| Encoding {
+            bytes: self.bytes(codec.units()),
+            encode_ns: self.encode_ns * backlog / ENCODER_BACKLOG_NS,
+            decode_ns: self.decode_ns,
+        });
+        let most = if self.setup.bytes == Some(0) { 0 } else { self.setup.writes_max.max(1) };
+        let cold = self.block_of(units, is_in_l4);
+        match (self.ladder.rung_of(&cold, encoding, self.writes_waiting as u64, most as u64), codec) {
             (Rung::Compress, Some(codec)) => {
                 self.counts.compressed += 1;
-                self.encoded_at = self.encoded_at.max(self.now) + self.costs.encode_ns;
+                self.encoded_at = self.encoded_at.max(self.now) + self.encode_ns;
                 return MakeRoom::Compress(codec.units());
             }
-            (Rung::Demote, _) if is_in_l4 => {
-                self.cache.touch(block, 0, instant);
-            }
+            (Rung::Demote, _) if is_in_l4 => {}
             (Rung::Demote, _) => self.write(block, units),
             (Rung::Compress | Rung::Evict, _) => self.counts.evicted += 1,
         }
-        self.left += 1;
         self.ahead.left(block);
         MakeRoom::Evict
     }
@@ -226,27 +227,27 @@ impl ColdTier {
             self.units.remove(&block);
         }
         // A write occupies the device for longer than a read of as many bytes.
-        let scale = u128::from(self.setup.tier.link.bytes_per_s);
-        let bytes = u128::from(self.bytes(units)) * scale / u128::from(self.setup.write_bytes_per_s.max(1));
-        let job = Job { channel: 0, bytes: bytes as u64, item: Copied::Down(block) };
+        let bytes = (self.bytes(units) as f64 * self.write_scale) as u64;
+        let job = Job { channel: 0, bytes, item: Copied::Down(block) };
         self.mover.submit(Class::WriteBack, job, None);
     }
 
-    /// A request was admitted. It read `found`, and no tier has `lost`.
-    pub(super) fn admitted(&mut self, request: usize, found: &[BlockNumber], lost: &[BlockNumber]) {
-        self.returned += lost.iter().filter(|block| self.ahead.has_left(**block)).count() as u64;
-        self.returned += self.ahead.admitted(request, found, &mut self.counts);
+    /// A request was admitted. It read `found`.
+    pub(super) fn admitted(&mut self, request: usize, found: &[BlockNumber]) {
+        self.ahead.admitted(request, found, &mut self.counts);
+    }
+
+    /// Blocks of so many bytes were read.
+    fn has_read(&mut self, blocks: u64, bytes: u64) {
+        self.ladder.has_read(blocks, bytes, self.setup.tier.link.time(bytes));
     }
 
     /// A step waits for blocks that only this tier has. Returns the end of the reads.
-    pub(super) fn read_now(&mut self, now: Time, blocks: &[BlockNumber], instant: u64) -> Time {
-        for &block in blocks {
-            self.cache.touch(block, 0, instant);
-        }
+    pub(super) fn read_now(&mut self, now: Time, blocks: &[BlockNumber]) -> Time {
         self.counts.read_on_demand += blocks.len() as u64;
-        self.returned += blocks.len() as u64;
         let bytes = blocks.iter().map(|block| self.bytes(self.units(*block))).sum();
         self.counts.read_bytes += bytes;
+        self.has_read(blocks.len() as u64, bytes);
         self.mover.read_now(now, bytes)
     }
 
@@ -284,17 +285,20 @@ impl ColdTier {
     }
 
     /// Ends a copy. Returns a block that enters the pool, behind its depth.
-    pub(super) fn completed(&mut self, ticket: Ticket, instant: u64) -> Option<(u32, BlockNumber)> {
+    pub(super) fn completed(&mut self, ticket: Ticket) -> Option<(u32, BlockNumber)> {
         match self.mover.completed(ticket)?.0 {
             Copied::Down(block) => {
                 self.writes_waiting -= 1;
                 self.counts.demoted += 1;
-                self.cache.touch(block, 0, instant);
+                let bytes = self.bytes(self.units(block));
+                let ns = (self.setup.tier.link.time(bytes) as f64 * self.write_scale) as u64;
+                self.ladder.has_written(1, bytes, ns);
+                self.listed.insert(block, bytes);
                 None
             }
             Copied::Up(block) => {
                 self.rising.remove(&block);
-                self.cache.touch(block, 0, instant);
+                self.has_read(1, self.bytes(self.units(block)));
                 self.ahead.arrived(block);
                 Some((self.depths[block as usize], block))
             }

@@ -128,22 +128,25 @@ pub(super) struct Prefix<'a> {
     pub(super) workload: &'a Workload,
     pub(super) private: Option<&'a BlockCache>,
     pub(super) shared: Option<&'a SharedPool>,
-    pub(super) cold: Option<&'a ColdTier>,
+    pub(super) cold: Option<&'a mut ColdTier>,
     pub(super) lookups: u64,
 }
 
 impl Prefix<'_> {
-    pub(super) fn num_found(&self, request: usize) -> usize {
+    pub(super) fn num_found(&mut self, request: usize) -> usize {
         let blocks = self.workload.blocks(&self.workload.requests()[request]);
-        match (self.private, self.shared) {
-            (None, Some(shared)) if self.cold.is_some() => {
-                let is_cold = |block| self.cold.is_some_and(|cold| cold.contains(block));
-                blocks.iter().take_while(|&&block| shared.contains(block) || is_cold(block)).count()
+        match (self.private, self.shared, &mut self.cold) {
+            (None, Some(shared), Some(cold)) => {
+                let found = blocks.iter().take_while(|&&block| shared.contains(block) || cold.contains(block)).count();
+                // Those before the first block that is not worth its way up.
+                let listed = (0..found).filter(|&at| !shared.contains(blocks[at])).collect::<Vec<_>>();
+                let worth = if listed.is_empty() { 0 } else { cold.worth_promoting(listed.len()) };
+                listed.get(worth).copied().unwrap_or(found)
             }
-            (None, None) => 0,
-            (Some(private), None) => private.num_found(blocks),
-            (None, Some(shared)) => shared.num_found(blocks),
-            (Some(private), Some(shared)) => {
+            (None, None, _) => 0,
+            (Some(private), None, _) => private.num_found(blocks),
+            (None, Some(shared), None) => shared.num_found(blocks),
+            (Some(private), Some(shared), _) => {
                 blocks.iter().take_while(|&&block| private.contains(block) || shared.contains(block)).count()
             }
         }

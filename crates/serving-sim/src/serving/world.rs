@@ -12,7 +12,7 @@ use crate::rack::Rack;
 use crate::workload::{BlockNumber, Workload};
 use cenote_base::RequestId;
 use cenote_policy::prefetch::Source;
-use cenote_policy::scheduler::{NewRequest, Scheduler, SchedulerOutput};
+use cenote_policy::scheduler::{NewRequest, Scheduler, SchedulerOutput, StreamedStep};
 use cenote_policy::transfer::Ticket;
 
 /// Finished requests between two calls of `progress`.
@@ -233,9 +233,9 @@ impl<'a> World<'a> {
     fn end_cold_copy(&mut self, ticket: Ticket) {
         let (Some(cold), Some(shared)) = (&mut self.cold, &mut self.shared) else { return };
         let instant = self.lookups;
-        if let Some((depth, block)) = cold.completed(ticket, instant) {
+        if let Some((depth, block)) = cold.completed(ticket) {
             let units = cold.units(block);
-            shared.pool.insert((depth, block), units, instant, &mut |victim| cold.make_room(victim, instant));
+            shared.pool.insert((depth, block), units, instant, &mut |victim| cold.make_room(victim));
         }
         self.pump_cold();
     }
@@ -253,7 +253,7 @@ impl<'a> World<'a> {
                 workload: self.workload,
                 private: instance.private.as_ref().map(|store| &store.cache),
                 shared: self.shared.as_ref().map(|shared| &shared.pool),
-                cold: self.cold.as_ref(),
+                cold: self.cold.as_mut(),
                 lookups: 0,
             };
             instance.scheduler.schedule_into(&mut prefix, &mut instance.output);
@@ -287,7 +287,14 @@ impl<'a> World<'a> {
             .filter(|(_, count)| *count > 0)
             .collect();
         let first = (self.setup.cost.step_ns + work.requests * self.setup.cost.request_ns).min(time);
-        streamer.step(now, &spilled, first, time - first)
+        let waited = streamer.counts().stall_ns;
+        let end = streamer.step(now, &spilled, first, time - first);
+        scheduler.streamed(StreamedStep {
+            ns: end - now,
+            waited_ns: streamer.counts().stall_ns - waited,
+            blocks: spilled.iter().map(|(_, count)| count).sum(),
+        });
+        end
     }
 
     /// Copies spilled blocks out, and promoted ones back. Returns the end of both.
@@ -333,11 +340,11 @@ impl<'a> World<'a> {
             }
             let request = &self.workload.requests()[index];
             let blocks = self.workload.blocks(request);
-            let prefix = Prefix {
+            let mut prefix = Prefix {
                 workload: self.workload,
                 private: instance.private.as_ref().map(|store| &store.cache),
                 shared: self.shared.as_ref().map(|shared| &shared.pool),
-                cold: self.cold.as_ref(),
+                cold: self.cold.as_mut(),
                 lookups: 0,
             };
             let found = prefix.num_found(index);
@@ -358,12 +365,12 @@ impl<'a> World<'a> {
                     .map(|(depth, block)| (depth, *block))
                     .collect();
                 let numbers: Vec<BlockNumber> = absent.iter().map(|(_, block)| *block).collect();
-                ready = ready.max(cold.read_now(now, &numbers, self.lookups));
+                ready = ready.max(cold.read_now(now, &numbers));
                 // Before a block that is read now evicts one that was prefetched.
-                cold.admitted(index, &blocks[..found], &blocks[found..]);
+                cold.admitted(index, &blocks[..found]);
                 for (depth, block) in absent {
                     let (units, instant) = (cold.units(block), self.lookups);
-                    shared.pool.insert((depth, block), units, instant, &mut |victim| cold.make_room(victim, instant));
+                    shared.pool.insert((depth, block), units, instant, &mut |victim| cold.make_room(victim));
                 }
             }
             // All found blocks are touched. Only the blocks that hold the matched tokens are
@@ -460,7 +467,7 @@ impl<'a> World<'a> {
         }
         if let Some(shared) = &mut self.shared {
             let cold = &mut self.cold;
-            let mut room = |victim| cold.as_mut().map_or(MakeRoom::Evict, |cold| cold.make_room(victim, instant));
+            let mut room = |victim| cold.as_mut().map_or(MakeRoom::Evict, |cold| cold.make_room(victim));
             let new = shared.pool.publish(at, blocks, instant, &mut room);
             write(&mut shared.busy, new);
         }

@@ -3,12 +3,14 @@
 //! All layers are alike. A layer computes for a fixed time once its absent pages are staged. Every
 //! step reads the same pages, as far as it matters here: a few tokens do not change their number.
 
+mod placement;
+
+pub use placement::{FetchOrder, Placement};
+
 use super::{Job, Mover};
 use crate::kernel::{Calendar, Time};
 use crate::model::TierLink;
-use cenote_policy::staging::{
-    FetchOrder, LayerPages, Pins, Place, Placement, Staging, StagingAction, StagingConfig, StagingCounts, StagingEvent,
-};
+use cenote_policy::staging::{Place, Staging, StagingAction, StagingConfig, StagingCounts, StagingEvent};
 use cenote_policy::transfer::{Class, Ticket};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -92,8 +94,8 @@ enum Event {
 
 struct World {
     setup: DenseSetup,
-    pins: Pins<Page>,
-    layers: Vec<LayerPages<Page>>,
+    /// Pages that are not in L1, by layer.
+    absent: Vec<Vec<Page>>,
     staging: Staging<Page>,
     mover: Mover<(Place, Page)>,
     tickets: BTreeMap<Place, Ticket>,
@@ -111,22 +113,21 @@ struct World {
 #[must_use]
 pub fn simulate(setup: &DenseSetup) -> DenseOutcome {
     assert!(setup.working_set() > 0 && setup.steps > 1, "a batch has pages, and the first step is not counted");
-    let mut world = World::new(setup);
-    for (layer, page) in world.pins.update(&world.layers).pin {
-        world.pins.keep(layer, &page);
-    }
-    world.run()
+    World::new(setup).run()
 }
 
 impl World {
     fn new(setup: &DenseSetup) -> Self {
-        let layers: Vec<LayerPages<Page>> = (0..setup.layers)
+        // Each layer has an equal part of L1, so that it leaves the mover an equal share of its time.
+        let layers = setup.layers as usize;
+        let resident = |at: usize| setup.l1_pages / layers + usize::from(at < setup.l1_pages % layers);
+        let absent: Vec<Vec<Page>> = (0..setup.layers)
             .map(|layer| {
                 let mut pages: Vec<(u32, u32, Page)> = (0..setup.requests)
                     .flat_map(|request| (0..setup.pages).map(move |index| (request, index, (request, index, layer))))
                     .collect();
                 setup.order.arrange(&mut pages);
-                LayerPages { pages: pages.into_iter().map(|(.., page)| page).collect(), weight: 1 }
+                pages.into_iter().skip(resident(layer as usize)).map(|(.., page)| page).collect()
             })
             .collect();
         let buffers = match setup.arrival {
@@ -136,8 +137,7 @@ impl World {
         let config = StagingConfig { buffers, buffer_pages: setup.requests * setup.pages, tiles: false };
         Self {
             setup: *setup,
-            pins: Pins::new(setup.l1_pages),
-            layers,
+            absent,
             staging: Staging::new(config),
             mover: Mover::new(setup.tier, setup.batch),
             tickets: BTreeMap::new(),
@@ -179,19 +179,17 @@ impl World {
 
     /// Pushes what the schedule knows: the next step, or with [`Arrival::OnDemand`] the next layer.
     fn push(&mut self) {
-        let absent = |world: &Self, layers: &[LayerPages<Page>]| world.pins.absent(layers);
         match self.setup.arrival {
             Arrival::OnDemand => {
                 let layer = (self.computed % u64::from(self.setup.layers)) as usize;
-                let pages = absent(self, &self.layers).swap_remove(layer);
+                let pages = self.absent[layer].clone();
                 self.staging.push_step(vec![pages]).expect("a buffer holds a layer");
             }
             Arrival::Staged(_) => {
                 // One step ahead of the one that computes.
                 while self.pushed < self.computed + 2 * u64::from(self.setup.layers) {
-                    let pages = absent(self, &self.layers);
                     self.pushed += u64::from(self.setup.layers);
-                    self.staging.push_step(pages).expect("a buffer holds a layer");
+                    self.staging.push_step(self.absent.clone()).expect("a buffer holds a layer");
                 }
             }
         }

@@ -7,7 +7,7 @@ use serde::Serialize;
 pub type Times = Vec<f64>;
 
 /// One line of the result.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Row {
     /// Its bench.
     pub bench: &'static str,

@@ -1,12 +1,14 @@
 //! `cenote-lab bench tiers`: decode with more KV than L1 holds. [`dense`] reads all of it in each
-//! step, [`sparse`] what its queries choose.
+//! step, [`sparse`] what its queries choose. [`super::cold`] measures the tier below the region.
 
 mod case;
 mod dense;
 mod sparse;
 
+use super::regions::Regions;
 use super::rows::{Row, Times, median};
-use crate::args::{Attention, BenchTiersArgs};
+use super::{Setting, cold};
+use crate::args::{BenchTiersArgs, TiersPart};
 use case::{Case, Ran};
 use cenote_console::engine;
 use cenote_console::failure::Failure;
@@ -25,7 +27,7 @@ struct Report {
 }
 
 /// A row with the traffic that it stands for.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 struct TierRow {
     #[serde(flatten)]
     row: Row,
@@ -88,18 +90,20 @@ pub fn run(args: &BenchTiersArgs) -> Result<(), Failure> {
     }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = args.threads.unwrap_or_else(|| cores.saturating_sub(1).max(1));
+    let measures = |part| args.only.is_none_or(|only| only == part);
     let mut rows = Vec::new();
     let mut measure = |name, dir: &Path| -> Result<(), Failure> {
-        if args.only != Some(Attention::Sparse) {
+        if measures(TiersPart::Dense) {
             rows.extend(dense::measure(&dense::case(name, dir, args, threads)?, args)?);
         }
-        if args.only != Some(Attention::Dense) {
+        if measures(TiersPart::Sparse) {
             rows.extend(sparse::measure(&sparse::case(name, dir, args, threads)?, args)?);
         }
         Ok(())
     };
     let demo = engine::named_dir(None);
     match &args.model {
+        _ if args.only == Some(TiersPart::Cold) => {}
         Some(dir) => measure("model", dir)?,
         None => {
             let demo = demo?;
@@ -109,6 +113,13 @@ pub fn run(args: &BenchTiersArgs) -> Result<(), Failure> {
             measure("100M", random.path())?;
         }
     }
+    if measures(TiersPart::Cold) {
+        let setting = Setting { regions: Regions::until_signal()?, quick: args.quick };
+        for part in cold::PARTS {
+            let of = |row| TierRow { row: Row { bench: "tiers", design: "cenote", ..row }, ..TierRow::default() };
+            rows.extend((part.measure)(&setting)?.into_iter().map(of));
+        }
+    }
     let report = Report { quick: args.quick, threads, rows };
     args.output.show(&report, || tiers_table(&report.rows))
 }
@@ -116,7 +127,7 @@ pub fn run(args: &BenchTiersArgs) -> Result<(), Failure> {
 fn tiers_table(rows: &[TierRow]) -> String {
     let head = [
         "name",
-        "step p50",
+        "p50",
         "p99",
         "tokens/s",
         "copied",
@@ -136,8 +147,8 @@ fn tiers_table(rows: &[TierRow]) -> String {
             figures.name.clone(),
             format!("{:.2} {}", figures.p50, figures.unit),
             format!("{:.2}", figures.p99),
-            format!("{:.1}", row.tokens_per_s),
-            format!("{:.1} MB", row.streamed_bytes as f64 / 1e6),
+            if row.tokens_per_s > 0.0 { format!("{:.1}", row.tokens_per_s) } else { String::new() },
+            if row.kv_bytes > 0 { format!("{:.1} MB", row.streamed_bytes as f64 / 1e6) } else { String::new() },
             percent(row.late_share),
             percent(row.by_compute_share),
             percent(row.hot_share),

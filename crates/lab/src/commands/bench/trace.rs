@@ -1,8 +1,9 @@
-//! `cenote-lab bench trace`: the value of a codec if the region is too small for the prompts.
+//! `cenote-lab bench trace`: the value of a codec, and of a cold tier, if the region is too small for
+//! the prompts.
 //!
 //! The prompts of a trace run one after the other through an engine of this process: with raw
 //! blocks; with the codec; with the codec and blocks decoded before a step instead of during it;
-//! and with the codec for cold blocks. Each run has a fresh region of the same size. Each hash id
+//! with the codec for cold blocks; and with the cold tier. Each run has a fresh region of the same size. Each hash id
 //! always stands for the same few tokens, so prompts share prefixes as in the trace. Prompts are
 //! clipped to the model's context.
 
@@ -66,8 +67,9 @@ struct Run {
 }
 
 pub fn run(args: &BenchTraceArgs) -> Result<(), Failure> {
-    if !args.engine.encodes() {
-        return Err(Failure::new("no codec was named").hint("give --codec qpack:0.35 --profile FILE, for example"));
+    if !args.engine.encodes() && args.engine.cold.is_none() {
+        return Err(Failure::new("no codec and no cold tier was named")
+            .hint("give --codec qpack:0.35 --profile FILE or --cold DIR, for example"));
     }
     if !(0.0..=100.0).contains(&args.share) {
         return Err(Failure::new(format!("--share {}: it is between 0 and 100", args.share)));
@@ -93,6 +95,7 @@ pub fn run(args: &BenchTraceArgs) -> Result<(), Failure> {
         codec: codec.clone(),
         cold_codec: cold_codec.clone(),
         decode_first,
+        cold: None,
         ..args.engine.clone()
     };
     let mut ways = vec![("raw".to_owned(), with(&None, &None, false))];
@@ -102,6 +105,9 @@ pub fn run(args: &BenchTraceArgs) -> Result<(), Failure> {
     }
     if let Some(cold_codec) = cold {
         ways.push((format!("{way}, cold {cold_codec}"), with(fresh, cold, false)));
+    }
+    if let Some(tier) = &args.engine.cold {
+        ways.push((format!("{way}, L4"), EngineArgs { cold: Some(tier.clone()), ..with(fresh, &None, false) }));
     }
     for (way, engine) in ways {
         rows.push(replay(way, &engine, &prompts, &is_warm, region_bytes, raw_block)?);
@@ -167,7 +173,7 @@ fn replay(
     bytes: u64,
     raw_block: u64,
 ) -> Result<Run, Failure> {
-    let new = NewRegionArgs::of_size(bytes);
+    let new = NewRegionArgs { cold: args.cold.clone(), ..NewRegionArgs::of_size(bytes) };
     let new = if args.encodes() { NewRegionArgs { min_block: ENCODED_MIN_BLOCK, ..new } } else { new };
     let region = TemporaryRegion::make("bench", &new)?;
     let mut bench = Bench::new(engine::start(args, Some(region.args()), &WatchArgs::default(), "bench")?);

@@ -1,6 +1,6 @@
 use super::*;
 use crate::scheduler::tests::{config, request};
-use crate::scheduler::{PrefixSource, SchedulerConfig};
+use crate::scheduler::{PrefixSource, SchedulerConfig, StreamedStep};
 use cenote_base::prng::Prng;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -17,6 +17,8 @@ struct Driver {
     spilled: u64,
     promoted: u64,
     matched: u64,
+    /// Spilled blocks that a step hides. It waits for all others.
+    hidden: u32,
 }
 
 struct Matched(u32);
@@ -30,7 +32,15 @@ impl PrefixSource for Matched {
 impl Driver {
     fn new(config: SchedulerConfig) -> Self {
         let scheduler = Scheduler::new(config);
-        Self { scheduler, blocks: BTreeMap::new(), known: BTreeMap::new(), spilled: 0, promoted: 0, matched: 0 }
+        Self {
+            scheduler,
+            blocks: BTreeMap::new(),
+            known: BTreeMap::new(),
+            spilled: 0,
+            promoted: 0,
+            matched: 0,
+            hidden: u32::MAX,
+        }
     }
 
     fn add(&mut self, id: u64, num_tokens: u32, output: u32) {
@@ -86,6 +96,10 @@ impl Driver {
                 self.scheduler.append_token(part.id);
             }
         }
+        let blocks: u32 = output.scheduled.iter().map(|part| self.scheduler.num_spilled_blocks(part.id) as u32).sum();
+        let waited_ns = u64::from(blocks.saturating_sub(self.hidden));
+        let ns = u64::from(self.hidden).saturating_add(waited_ns);
+        self.scheduler.streamed(StreamedStep { ns, waited_ns, blocks });
         let is_done =
             |(id, most): (&RequestId, &u32)| (self.scheduler.num_computed_tokens(*id) + 1 >= *most).then_some(*id);
         let done: Vec<RequestId> = self.known.iter().filter_map(is_done).collect();
@@ -133,6 +147,27 @@ fn requests_run_at_once_that_do_not_fit_l1_together() {
 }
 
 #[test]
+fn admission_stops_where_steps_wait() {
+    let mut most_spilled = [0, 0];
+    for (most, hidden) in most_spilled.iter_mut().zip([u32::MAX, 8]) {
+        let mut driver = Driver { hidden, ..Driver::new(small(16, 200)) };
+        (1..=40).for_each(|id| driver.add(id, 48, 8));
+        let mut steps = 0;
+        while !driver.scheduler.is_idle() {
+            driver.step(0, &mut || false);
+            let spilled = |slot: &Slot| driver.scheduler.requests[*slot].num_spilled;
+            // What was admitted before the bound was learned has ended by then.
+            steps += 1;
+            if steps > 80 {
+                *most = driver.scheduler.running.iter().map(spilled).sum::<u32>().max(*most);
+            }
+        }
+        assert_eq!(driver.scheduler.num_preemptions(), 0);
+    }
+    assert!(most_spilled[0] > 30 && most_spilled[1] < 20, "{most_spilled:?}");
+}
+
+#[test]
 fn blocks_return_to_l1_when_others_end() {
     let mut driver = Driver::new(small(16, 64));
     driver.add(1, 60, 60);
@@ -156,6 +191,7 @@ proptest! {
         let mut prng = Prng::new(seed);
         let spill_blocks = 1 + prng.below(60) as u32;
         let mut driver = Driver::new(small(13 + prng.below(12) as u32, spill_blocks));
+        driver.hidden = 1 + prng.below(60) as u32;
         let room = 4 * (driver.scheduler.num_blocks());
         let mut id = 0;
         for _ in 0..60 {

@@ -166,21 +166,18 @@ impl Ahead {
         self.planner.handle(PrefetchEvent::Ended(RequestId(request as u64)));
     }
 
-    /// A request was admitted and read these blocks. Returns the number of prefetched ones.
-    pub fn admitted(&mut self, request: usize, found: &[BlockNumber], counts: &mut ColdOutcome) -> u64 {
-        let mut hits = 0;
+    /// A request was admitted and read these blocks.
+    pub fn admitted(&mut self, request: usize, found: &[BlockNumber], counts: &mut ColdOutcome) {
         for block in found {
             let fetched = self.planner.is_ready(block).then(|| self.sources.remove(block));
             if let Some(source) = fetched.flatten() {
                 counts.prefetch_hits[source] += 1;
-                hits += 1;
             }
             if self.planner.is_ready(block) || self.planner.is_in_flight(block) {
                 self.planner.handle(PrefetchEvent::Used(*block));
             }
         }
         self.planner.handle(PrefetchEvent::Ended(RequestId(request as u64)));
-        hits
     }
 
     /// A block left the pool: a prefetched copy of it is gone.
@@ -188,11 +185,6 @@ impl Ahead {
         let generation = &mut self.generations[block as usize];
         *generation += 1;
         self.planner.handle(PrefetchEvent::Written(block, u64::from(*generation)));
-    }
-
-    /// Whether the pool ever evicted the block.
-    pub fn has_left(&self, block: BlockNumber) -> bool {
-        self.generations[block as usize] > 0
     }
 
     pub fn arrived(&mut self, block: BlockNumber) {

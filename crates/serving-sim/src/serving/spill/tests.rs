@@ -1,7 +1,7 @@
 use super::*;
 use crate::model::{Link, SPECKV_L3};
 use crate::tiers::dense::{self, Arrival, DenseSetup};
-use cenote_policy::staging::{FetchOrder, Placement};
+use crate::tiers::dense::{FetchOrder, Placement};
 use proptest::prelude::*;
 
 /// A block has a page of 8 KiB in each of 8 layers.

@@ -51,11 +51,8 @@ fn a_layer_that_arrives_alone_waits_as_eq_2_says() {
         DenseSetup { layers: 8, requests: 1, pages: 32, layer_ns: 2_000, l1_pages: 7 * 32, tier, batch: 32, ..setup() };
     for (buffers, ahead) in [(2, 1), (3, 2)] {
         let mut world = World::new(&DenseSetup { arrival: Arrival::Staged(buffers), ..one });
-        let mut layers = world.layers.clone();
-        layers[7].pages.clear();
-        for (layer, page) in world.pins.update(&layers).pin {
-            world.pins.keep(layer, &page);
-        }
+        world.absent = vec![Vec::new(); 8];
+        world.absent[7] = (0..32).map(|index| (0, index, 7)).collect();
         let outcome = world.run();
         let arrival = tier.link.time(32 * 8_192);
         let expected = effective_ns(2_000, arrival, 2_000, ahead) - 2_000;

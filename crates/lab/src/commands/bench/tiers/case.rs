@@ -5,7 +5,8 @@ use crate::commands::greedy::{collect, request, submit};
 use cenote_base::engine::Event;
 use cenote_base::prng::Prng;
 use cenote_base::{Engine, TokenId};
-use cenote_console::args::WatchArgs;
+use cenote_console::args::{CodecArg, EngineArgs, WatchArgs};
+use cenote_console::engine;
 use cenote_console::failure::Failure;
 use cenote_console::region::{HostPool, TemporaryRegion};
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel, Observer, StepRecord};
@@ -37,6 +38,8 @@ pub struct Case {
     pub weight_bytes: u64,
     pub block_bytes: u64,
     pub block_tokens: usize,
+    /// Profile of the model, for codecs that need one.
+    pub profile: Option<PathBuf>,
     region: TemporaryRegion,
 }
 
@@ -71,7 +74,7 @@ impl Case {
         let mut prompt = || (0..tokens).map(|_| 100 + prng.below(150) as TokenId).collect();
         let prompts: Vec<Vec<TokenId>> = (0..requests).map(|_| prompt()).collect();
         let working_set = (requests * (tokens + output_tokens).div_ceil(layout.block_tokens)) as u64;
-        let region_bytes = 2 * working_set * layout.block_bytes() as u64 + (64 << 20);
+        let region_bytes = 3 * working_set * layout.block_bytes() as u64 + (64 << 20);
         let region = TemporaryRegion::until_signal("tiers", region_bytes)?;
         Ok(Self {
             name,
@@ -82,6 +85,7 @@ impl Case {
             weight_bytes,
             block_bytes: layout.block_bytes() as u64,
             block_tokens: layout.block_tokens,
+            profile: None,
             region,
         })
     }
@@ -112,21 +116,32 @@ impl Case {
         }
     }
 
+    /// A store of raw blocks, or of encoded ones.
     pub fn store(
         &self,
         model: &LoadedModel,
+        codec: Option<&CodecArg>,
     ) -> Result<(HostPool, RegionStore<std::sync::Arc<cenote_mem::Mapped>>), Failure> {
         let region = self.region.args();
         let pool = region.attach_watching("tiers", &WatchArgs::default())?;
-        let store =
-            RegionStore::new(pool.clone(), &model.namespace_spec("")).map_err(|error| region.explain(&error))?;
+        // Encoded blocks have a name of their own, so that a run finds blocks of its kind.
+        let spec = model.namespace_spec(if codec.is_some() { "encoded" } else { "" });
+        let mut store = RegionStore::new(pool.clone(), &spec).map_err(|error| region.explain(&error))?;
+        let args = EngineArgs {
+            codec: codec.cloned(),
+            profile: self.profile.clone(),
+            ..EngineArgs::of_model(Some(self.dir.clone()))?
+        };
+        if let Some(codec) = engine::block_codec(&args, model)? {
+            store = store.with_codec(codec, &spec);
+        }
         Ok((pool, store))
     }
 
-    /// Runs all requests at once.
-    pub fn run(&self, config: &EngineConfig) -> Result<Ran, Failure> {
+    /// Runs all requests at once, with raw blocks or encoded ones in the region.
+    pub fn run(&self, config: &EngineConfig, codec: Option<&CodecArg>) -> Result<Ran, Failure> {
         let model = LoadedModel::load(config)?;
-        let (_pool, store) = self.store(&model)?;
+        let (_pool, store) = self.store(&model, codec)?;
         let (sender, records) = channel();
         let engine = LlmEngine::start_observed(model, Some(Box::new(store)), Box::new(Steps(sender)))?;
         let output = self.output_tokens as u32;

@@ -1,14 +1,16 @@
 //! Attention that reads every page in each step (CXL-SpecKV §3.3.1, eq. 2).
 //!
 //! One model runs the same requests with all KV in L1, and with a share of it there; the rest is
-//! streamed from the region. Both run in turns, on the same compute threads, while a thread of its
-//! own copies. A row's ratio is its speed against the smaller of two limits measured beside it: the
+//! streamed from the region, where blocks are raw or encoded. Both run in turns, on the same compute
+//! threads, while a thread of its own copies and decodes. A row's ratio is its speed against the smaller of two limits measured beside it: the
 //! engine with everything in L1, and the copies of a step alone, over the same link.
 
 use super::super::rows::{Times, median};
 use super::TierRow;
-use super::case::Case;
+use super::case::{Case, Ran};
 use crate::args::BenchTiersArgs;
+use cenote_base::TokenId;
+use cenote_console::args::CodecArg;
 use cenote_console::failure::Failure;
 use cenote_console::output;
 use cenote_engine::stream::Streamer;
@@ -26,61 +28,75 @@ const REQUESTS: usize = 4;
 const PASSES: usize = 12;
 
 /// Where KV lies and how it comes to the computation.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Way {
+#[derive(Clone, Copy, Debug)]
+struct Way<'a> {
     /// Share of the working set in L1.
     l1: f64,
     link: Option<LinkSpeed>,
     prefetch: bool,
+    codec: Option<&'a CodecArg>,
 }
 
-const ALL_IN_L1: Way = Way { l1: 1.0, link: None, prefetch: true };
-
-fn config(case: &Case, way: &Way) -> EngineConfig {
+fn config(case: &Case, way: &Way<'_>) -> EngineConfig {
     EngineConfig { mover_threads: usize::from(way.prefetch), link: way.link, ..case.config(way.l1) }
 }
 
 /// Requests whose steps read a quarter more KV than weights, if the context is long enough.
 pub fn case(name: &'static str, dir: &Path, args: &BenchTiersArgs, threads: usize) -> Result<Case, Failure> {
     let output_tokens = if args.quick { 16 } else { 64 };
-    Case::new(name, dir, threads, REQUESTS, output_tokens, |weight_bytes, token_bytes| {
+    let mut case = Case::new(name, dir, threads, REQUESTS, output_tokens, |weight_bytes, token_bytes| {
         let wanted = weight_bytes * 5 / 4 / token_bytes / REQUESTS as u64;
         if args.quick { 512 } else { (wanted as usize).max(2048) }
-    })
+    })?;
+    case.profile.clone_from(&args.profile);
+    Ok(case)
 }
 
 pub fn measure(case: &Case, args: &BenchTiersArgs) -> Result<Vec<TierRow>, Failure> {
-    let run = |way: &Way| case.run(&config(case, way));
+    let codecs = [None, Some(&args.codec)];
     let links = [None, Some(LinkSpeed::NIAGARA)];
-    let progress = output::progress("measuring", (1 + args.l1.len() * links.len() * 4) as u64);
-    // The first run publishes the prompts, so that the others need not compute them.
-    let reference = run(&ALL_IN_L1)?;
-    progress.inc(1);
+    let ways: Vec<Way<'_>> = (codecs.iter())
+        .flat_map(|codec| args.l1.iter().map(move |l1| (*codec, *l1)))
+        .flat_map(|(codec, l1)| links.map(|link| Way { l1, link, prefetch: true, codec }))
+        .collect();
+    let progress = output::progress("measuring", (2 * codecs.len() + 5 * ways.len()) as u64);
+    let run = |way: &Way<'_>| {
+        let ran = case.run(&config(case, way), way.codec);
+        progress.inc(1);
+        ran
+    };
     let mut rows = Vec::new();
-    for (&l1, link) in args.l1.iter().flat_map(|l1| links.iter().map(move |link| (l1, *link))) {
-        let before = run(&ALL_IN_L1)?;
-        let copies = copies(case, &Way { l1, link, prefetch: true })?;
-        progress.inc(1);
-        let mut ways = Vec::new();
-        for prefetch in [true, false] {
-            ways.push((prefetch, run(&Way { l1, link, prefetch })?));
-            progress.inc(1);
+    let mut reference: Option<(String, Vec<Vec<TokenId>>)> = None;
+    for way in &ways {
+        let all = Way { l1: 1.0, link: None, prefetch: true, codec: way.codec };
+        let kind = way.codec.map_or_else(|| "raw".to_owned(), ToString::to_string);
+        if reference.as_ref().is_none_or(|(of, _)| *of != kind) {
+            // The first run publishes the prompts. The others find their blocks, encoded if there is a
+            // codec, so that all of them read the same values.
+            run(&all)?;
+            reference = Some((kind.clone(), run(&all)?.tokens));
         }
-        let after = run(&ALL_IN_L1)?;
+        let before = run(&all)?;
+        let copies = copies(case, way)?;
         progress.inc(1);
-        if ways.iter().map(|(_, ran)| ran).chain([&before, &after]).any(|ran| ran.tokens != reference.tokens) {
+        let prefetched = run(way)?;
+        let on_demand = run(&Way { prefetch: false, ..*way })?;
+        let after = run(&all)?;
+        let is_same = |ran: &Ran| reference.as_ref().is_some_and(|(_, tokens)| *tokens == ran.tokens);
+        if ![&before, &prefetched, &on_demand, &after].into_iter().all(is_same) {
             return Err(Failure::new("the tokens depend on where KV lies: a bug"));
         }
-        let in_l1: Times = [before.steps.clone(), after.steps.clone()].concat();
-        let place = if link.is_some() { "10.1 GB/s, 640 ns" } else { "memory" };
+        let in_l1: Times = [before.steps.clone(), after.steps].concat();
+        let place = if way.link.is_some() { "10.1 GB/s, 640 ns" } else { "memory" };
+        let place = if way.codec.is_some() { format!("{place}, {kind}") } else { place.to_owned() };
         rows.push(TierRow::new(case, "everything in L1", &in_l1, &before, None));
         rows.push(TierRow::new(case, &format!("copies of a step, {place}"), &copies, &before, None));
         let limit = median(&in_l1).max(median(&copies));
-        for (prefetch, ran) in &ways {
-            let how = if *prefetch { "" } else { ", no prefetch" };
-            let name = format!("{l1} in L1, {place}{how}");
+        for (ran, how) in [(&prefetched, ""), (&on_demand, ", no prefetch")] {
+            let name = format!("{} in L1, {place}{how}", way.l1);
             let ratio = limit / median(&ran.steps);
-            let goal = (*prefetch && !args.quick).then_some(GOAL);
+            // The goal is for raw blocks, and for the engine's default.
+            let goal = (how.is_empty() && way.codec.is_none() && !args.quick).then_some(GOAL);
             rows.push(TierRow::new(case, &name, &ran.steps, ran, Some((ratio, goal))));
         }
     }
@@ -89,10 +105,10 @@ pub fn measure(case: &Case, args: &BenchTiersArgs) -> Result<Vec<TierRow>, Failu
 }
 
 /// Nanoseconds in which the spilled pages of a step arrive, without a computation.
-fn copies(case: &Case, way: &Way) -> Result<Times, Failure> {
+fn copies(case: &Case, way: &Way<'_>) -> Result<Times, Failure> {
     let config = config(case, way);
     let model = LoadedModel::load(&config)?;
-    let (_pool, mut store) = case.store(&model)?;
+    let (_pool, mut store) = case.store(&model, way.codec)?;
     let hashes = case.prompts.iter().flat_map(|prompt| store.match_prefix(None, prompt).hashes).collect::<Vec<_>>();
     let (all, first) = (case.working_set(), model.kv_blocks());
     let spilled = all.saturating_sub(first).min(hashes.len());
@@ -102,9 +118,11 @@ fn copies(case: &Case, way: &Way) -> Result<Times, Failure> {
         let far = store.open(*hash, 1).ok_or_else(|| Failure::new("a block of the first run is not in the region"))?;
         streamer.insert(*block, far);
     }
+    // Each request has as many of them.
+    let sequences: Vec<Vec<u32>> = blocks.chunks(spilled.div_ceil(REQUESTS).max(1)).map(<[u32]>::to_vec).collect();
     let passes = (0..PASSES).map(|_| {
         let begin = Instant::now();
-        streamer.pass(&blocks);
+        streamer.pass(&sequences);
         begin.elapsed().as_nanos() as f64
     });
     Ok(passes.skip(2).collect())

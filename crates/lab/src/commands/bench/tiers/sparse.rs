@@ -40,7 +40,7 @@ pub fn measure(case: &Case, args: &BenchTiersArgs) -> Result<Vec<TierRow>, Failu
         links.iter().flat_map(|link| predictors.clone().map(move |predictor| (*link, predictor))).collect();
     let progress = output::progress("measuring", (4 + ways.len()) as u64);
     let run = |config: &EngineConfig| {
-        let ran = case.run(config);
+        let ran = case.run(config, None);
         progress.inc(1);
         ran
     };

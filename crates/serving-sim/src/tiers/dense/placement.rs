@@ -1,5 +1,6 @@
-//! Options of the layout in a lower tier, and of the order of copies within a tile (CXL-SpecKV
-//! §3.3.3). `cenote-lab study prefetch` measures their gain.
+//! Options of the layout in a lower tier, and of the order of copies within a layer (CXL-SpecKV
+//! §3.3.3). `cenote-lab study prefetch` measures their gain. They are a model of hardware: the product's
+//! region is memory, whose controllers interleave small units of addresses by themselves.
 
 use std::fmt;
 
@@ -55,7 +56,7 @@ impl fmt::Display for Placement {
     }
 }
 
-/// Order of a tile's fetches.
+/// Order of a layer's fetches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FetchOrder {
     /// Request by request.
@@ -73,5 +74,37 @@ impl FetchOrder {
             Self::ByRequest => pages.sort_by_key(|&(request, index, _)| (request, index)),
             Self::Interleaved => pages.sort_by_key(|&(request, index, _)| (index, request)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn placements_name_a_channel_and_spread_layers() {
+        for placement in Placement::ALL {
+            for channels in 1..9 {
+                let used: BTreeSet<u32> =
+                    (0..64).map(|at| placement.channel(channels, 32, at % 4, at / 16, at)).collect();
+                assert!(used.iter().all(|channel| *channel < channels), "{placement} on {channels}");
+            }
+        }
+        let of = |placement: Placement, layer| {
+            (0..32).map(|at| placement.channel(8, 32, layer, 0, at)).collect::<BTreeSet<_>>()
+        };
+        assert_eq!(of(Placement::Sequential, 3).len(), 1, "all pages of a layer share a channel");
+        assert!(of(Placement::LayerAware, 3).is_disjoint(&of(Placement::LayerAware, 4)));
+        assert_eq!(of(Placement::BatchAware, 3).len(), 8);
+    }
+
+    #[test]
+    fn fetch_orders_keep_all_pages() {
+        let mut pages = vec![(0, 0, 'a'), (0, 1, 'b'), (1, 0, 'c'), (1, 1, 'd')];
+        FetchOrder::Interleaved.arrange(&mut pages);
+        assert_eq!(pages.iter().map(|(.., page)| *page).collect::<String>(), "acbd");
+        FetchOrder::ByRequest.arrange(&mut pages);
+        assert_eq!(pages.iter().map(|(.., page)| *page).collect::<String>(), "abcd");
     }
 }

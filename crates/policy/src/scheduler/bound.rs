@@ -1,0 +1,128 @@
+//! How many spilled blocks admission may lead to.
+//!
+//! The copies of a step's spilled blocks hide behind its computation up to some number of blocks. Below
+//! it spilling costs nothing, and a larger batch is faster. Beyond it a step takes as long as its
+//! copies. Then one more request adds its token to the batch, and all of its blocks to every step:
+//! `n` requests of `c` blocks with `m` blocks of L1 generate `n / (n·c − m)` tokens per unit of time,
+//! which falls with `n`. So admission stops where steps begin to wait. Requests that run may still
+//! grow beyond that: making room costs more than waiting.
+//!
+//! Where that is depends on the model, the link and the batch, so it is learned from steps.
+
+/// What a step with its spilled blocks took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamedStep {
+    /// Nanoseconds of the step.
+    pub ns: u64,
+    /// The part of it in which it waited for copies.
+    pub waited_ns: u64,
+    /// Spilled blocks that it read.
+    pub blocks: u32,
+}
+
+/// Steps between two decisions. When the batch changes, the next step waits for its first layers,
+/// which says nothing about the steps after it.
+const WINDOW: u32 = 8;
+/// A waited share of the time above 1/8 lowers the bound. One below 1/32 raises it by an eighth, if
+/// steps were near it.
+const MUCH: u64 = 8;
+const LITTLE: u64 = 32;
+
+/// The learned bound, in blocks.
+#[derive(Clone, Debug)]
+pub(super) struct SpillBound {
+    most: u32,
+    blocks: u32,
+    steps: u32,
+    sum: Sum,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    ns: u64,
+    waited_ns: u64,
+    blocks: u64,
+}
+
+impl SpillBound {
+    /// At first all of the spill space, `most` blocks.
+    pub fn new(most: u32) -> Self {
+        Self { most, blocks: most, steps: 0, sum: Sum::default() }
+    }
+
+    pub const fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    pub fn observe(&mut self, step: StreamedStep) {
+        self.steps += 1;
+        self.sum.ns = self.sum.ns.saturating_add(step.ns);
+        self.sum.waited_ns = self.sum.waited_ns.saturating_add(step.waited_ns.min(step.ns));
+        self.sum.blocks += u64::from(step.blocks);
+        if self.steps == WINDOW {
+            let Sum { ns, waited_ns, blocks } = std::mem::take(&mut self.sum);
+            let read = blocks / u64::from(std::mem::take(&mut self.steps));
+            if waited_ns > ns / MUCH {
+                // As many as would have arrived without waiting.
+                let hidden = u128::from(read) * u128::from(ns - waited_ns) / u128::from(ns.max(1));
+                self.blocks = self.blocks.min(u32::try_from(hidden).unwrap_or(u32::MAX));
+            } else if waited_ns < ns / LITTLE && read + read / 4 >= u64::from(self.blocks) {
+                self.blocks = self.blocks.saturating_add(self.blocks / 8 + 1).min(self.most);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Steps that compute for `compute` while blocks of `block` arrive.
+    fn run(bound: &mut SpillBound, steps: u32, compute: u64, block: u64, blocks: impl Fn(&SpillBound) -> u32) {
+        for _ in 0..steps {
+            let blocks = blocks(bound);
+            let ns = compute.max(u64::from(blocks) * block);
+            bound.observe(StreamedStep { ns, waited_ns: ns - compute, blocks });
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_finds_what_the_computation_hides(
+            most in 64..10_000_u32,
+            compute in 1_000_000..100_000_000_u64,
+            block in 1_000..100_000_u64,
+        ) {
+            let mut bound = SpillBound::new(most);
+            // Admission fills it.
+            run(&mut bound, 2_000, compute, block, SpillBound::blocks);
+            let hidden = (compute / block).min(u64::from(most)) as f64;
+            let found = f64::from(bound.blocks());
+            prop_assert!(found >= 0.8 * hidden - 2.0 && found <= 1.2 * hidden + 2.0, "{found} of {hidden}");
+            // A link that is four times as fast.
+            run(&mut bound, 2_000, compute, block / 4, SpillBound::blocks);
+            let hidden = (compute / (block / 4)).min(u64::from(most)) as f64;
+            prop_assert!(f64::from(bound.blocks()) >= 0.8 * hidden - 2.0, "{} of {hidden}", bound.blocks());
+        }
+    }
+
+    #[test]
+    fn it_recovers_from_nothing() {
+        let mut bound = SpillBound::new(1_000);
+        run(&mut bound, WINDOW, 1, 1_000_000, |_| 1_000);
+        assert_eq!(bound.blocks(), 0);
+        run(&mut bound, 1_000, 1_000_000, 1, SpillBound::blocks);
+        assert_eq!(bound.blocks(), 1_000);
+    }
+
+    #[test]
+    fn one_step_that_waits_changes_nothing() {
+        let mut bound = SpillBound::new(1_000);
+        for round in 0..100 {
+            let waited_ns = if round % WINDOW == 3 { 500 } else { 0 };
+            bound.observe(StreamedStep { ns: 1_000, waited_ns, blocks: 900 });
+        }
+        assert_eq!(bound.blocks(), 1_000);
+    }
+}
