@@ -82,10 +82,19 @@ pub struct LayerView<'a> {
 pub struct Staged<'a> {
     /// Id of the first spilled block: the number of blocks in L1.
     pub first: usize,
-    /// For each spilled block from `first` on, its slot in `pages`.
-    pub slots: &'a [u32],
-    /// K then V page of a block. `None`: free.
+    /// For each spilled block from `first` on, its place in `pages`.
+    pub places: &'a [StagedPlace],
+    /// K then V page of a few blocks each. `None`: free.
     pub pages: &'a [Option<AlignedBuffer>],
+}
+
+/// Place of a staged block.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StagedPlace {
+    /// Index of the memory.
+    pub memory: u32,
+    /// Index of the block in it.
+    pub index: u32,
 }
 
 /// One KV head's part of a block's K and V page.
@@ -209,7 +218,7 @@ impl KvLayer {
     /// This layer without staged pages.
     #[must_use]
     pub const fn view(&self) -> LayerView<'_> {
-        self.view_with(Staged { first: usize::MAX, slots: &[], pages: &[] })
+        self.view_with(Staged { first: usize::MAX, places: &[], pages: &[] })
     }
 
     /// This layer and staged pages.
@@ -257,8 +266,10 @@ impl<'a> LayerView<'a> {
         let Some(spilled) = (block as usize).checked_sub(self.staged.first) else {
             return (&self.layer.data, self.layer.page(block));
         };
-        let pages = self.staged.pages[self.staged.slots[spilled] as usize].as_ref();
-        (pages.expect("a layer is computed when its pages are staged"), 0)
+        let StagedPlace { memory, index } = self.staged.places[spilled];
+        let pages = self.staged.pages[memory as usize].as_ref();
+        let first = index as usize * 2 * self.layer.layout.page_elements();
+        (pages.expect("a layer is computed when its pages are staged"), first)
     }
 }
 

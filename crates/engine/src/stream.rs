@@ -15,9 +15,9 @@
 mod tiles;
 
 use crate::kernels::AlignedBuffer;
-use crate::kv::{KvLayout, Staged};
+use crate::kv::{KvLayout, Staged, StagedPlace};
 use cenote_policy::kv_blocks::BlockId;
-use cenote_policy::staging::{Place, Staging, StagingAction, StagingConfig, StagingCounts, StagingEvent};
+use cenote_policy::staging::{Fetched, Place, Staging, StagingAction, StagingConfig, StagingCounts, StagingEvent};
 use cenote_policy::transfer::{Class, Ticket, TransferConfig, TransferCounts};
 use cenote_store::FarBlock;
 use cenote_store::mover::{Job, LinkSpeed, Moved, Mover, ThreadMover};
@@ -28,23 +28,33 @@ use std::sync::Arc;
 const BUFFERS: u32 = 3;
 /// Least bytes of a tile, if its layer has as many: enough that a tile's start costs little.
 const TILE_BYTES: usize = 2 << 20;
-/// Bytes of staged pages that a processor's caches keep until they are read. Beyond it a copy through
-/// the caches only costs more traffic.
-const CACHED_BYTES: usize = 16 << 20;
+/// Bytes of staged pages that a processor's last cache keeps until they are read, 32 MiB or more in
+/// today's servers. Beyond it a copy through the caches only costs more traffic.
+const CACHED_BYTES: usize = 32 << 20;
+/// Most bytes of a copy, if a page is not longer: enough that its queues cost little.
+const RUN_BYTES: usize = 512 << 10;
 /// Longest wait for a copy that has begun. Then the compute thread reads the page itself.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
-/// One layer's pages of a spilled block. The serial number tells blocks apart that have the same id
-/// in turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct PagePair {
-    block: BlockId,
-    serial: u64,
+/// Spilled blocks that one copy brings: id and serial number of each. The number tells blocks apart that
+/// have the same id in turn.
+type Run = Arc<[(BlockId, u64)]>;
+
+/// One layer's pages of a run.
+#[derive(Clone)]
+struct RunPages {
+    blocks: Run,
     layer: u32,
 }
 
-/// The spilled blocks of each tile of a layer: id and serial number of each, by id.
-type Tiles = Vec<Vec<(BlockId, u64)>>;
+impl Fetched for RunPages {
+    fn num_pages(&self) -> u64 {
+        self.blocks.len() as u64
+    }
+}
+
+/// The runs of each tile of a layer.
+type Tiles = Vec<Vec<Run>>;
 
 /// A spilled block, and the number that tells it apart from others with the same id.
 #[derive(Clone)]
@@ -53,31 +63,40 @@ pub(crate) struct Far {
     pub block: Arc<dyn FarBlock>,
 }
 
-/// Copies the K and V page of one layer.
-struct PageJob {
-    from: Arc<dyn FarBlock>,
+/// Copies the K and V pages of one layer of a few blocks.
+struct RunJob {
+    /// `None`: the block is unknown.
+    from: Vec<(BlockId, Option<Arc<dyn FarBlock>>)>,
     layer: usize,
     /// Parts of a page.
     parts: usize,
+    /// K then V page of each block.
     pages: AlignedBuffer,
+    part_bytes: usize,
     /// Whether to copy around the caches.
     around: bool,
-    is_whole: bool,
+    /// Blocks that are unknown, damaged or gone.
+    failed: Vec<BlockId>,
 }
 
-impl Job for PageJob {
+impl Job for RunJob {
     fn bytes(&self) -> u64 {
-        let part_bytes = self.pages.as_bytes().len() / (2 * self.parts);
         let parts = 2 * self.layer * self.parts..2 * (self.layer + 1) * self.parts;
-        parts.map(|part| self.from.moved_bytes(part, part_bytes) as u64).sum()
+        let known = self.from.iter().filter_map(|(_, far)| far.as_ref());
+        let of = |far: &Arc<dyn FarBlock>| -> usize {
+            parts.clone().map(|part| far.moved_bytes(part, self.part_bytes)).sum()
+        };
+        known.map(of).sum::<usize>() as u64
     }
 
     fn run(&mut self) {
         let (first, around) = (2 * self.layer * self.parts, self.around);
-        let bytes = self.pages.as_bytes_mut();
-        let part_bytes = bytes.len() / (2 * self.parts);
-        let mut parts = (first..).zip(bytes.chunks_exact_mut(part_bytes));
-        self.is_whole = parts.all(|(part, bytes)| self.from.read(part, bytes, around));
+        let pages = self.pages.as_bytes_mut().chunks_exact_mut(2 * self.parts * self.part_bytes);
+        for ((block, far), pages) in self.from.iter().zip(pages) {
+            let mut parts = (first..).zip(pages.chunks_exact_mut(self.part_bytes));
+            let is_whole = far.as_ref().is_some_and(|far| parts.all(|(part, bytes)| far.read(part, bytes, around)));
+            self.failed.extend((!is_whole).then_some(*block));
+        }
     }
 }
 
@@ -105,8 +124,8 @@ struct Inner {
     ahead: usize,
     /// Id of the first spilled block.
     first: usize,
-    mover: Box<dyn Mover<PageJob>>,
-    staging: Staging<PagePair>,
+    mover: Box<dyn Mover<RunJob>>,
+    staging: Staging<RunPages>,
     /// Blocks by id, with their serial numbers.
     blocks: BTreeMap<BlockId, (u64, Arc<dyn FarBlock>)>,
     next_serial: u64,
@@ -115,7 +134,7 @@ struct Inner {
     /// Tiles of a layer of the current step, and the blocks in them.
     tiles: usize,
     read: usize,
-    /// Pages by buffer and slot. `None`: unused, or with a job.
+    /// Pages of a run by buffer and slot. `None`: unused, or with a job.
     buffers: Vec<Vec<Option<AlignedBuffer>>>,
     spare: Vec<AlignedBuffer>,
     /// Jobs that the mover has, by ticket.
@@ -128,9 +147,9 @@ struct Inner {
     around: bool,
     /// Pages that the compute thread copied because the mover was behind.
     taken: u64,
-    /// The tile that computes: its buffer, and the slot of each spilled block.
+    /// The tile that computes: its buffer, and the place of each spilled block.
     buffer: usize,
-    slots: Vec<u32>,
+    places: Vec<StagedPlace>,
     /// Blocks of this step with a page that was damaged or gone.
     failed: BTreeSet<BlockId>,
 }
@@ -180,7 +199,7 @@ impl Streamer {
             around: false,
             taken: 0,
             buffer: 0,
-            slots: vec![0; spill_blocks],
+            places: vec![StagedPlace::default(); spill_blocks],
             failed: BTreeSet::new(),
         }))))
     }
@@ -273,7 +292,7 @@ impl Streamer {
     pub(crate) fn staged(&self) -> Staged<'_> {
         match &self.0 {
             None => Staged { first: usize::MAX, ..Staged::default() },
-            Some(inner) => Staged { first: inner.first, slots: &inner.slots, pages: &inner.buffers[inner.buffer] },
+            Some(inner) => Staged { first: inner.first, places: &inner.places, pages: &inner.buffers[inner.buffer] },
         }
     }
 }
@@ -289,11 +308,15 @@ impl Inner {
         let page_bytes = 2 * self.layout.page_bytes();
         let groups = tiles::divide(&spilled, TILE_BYTES.div_ceil(page_bytes));
         let serial = |block: &BlockId| self.blocks.get(block).map_or(u64::MAX, |(serial, _)| *serial);
-        let with_serial = |blocks: &BTreeSet<BlockId>| blocks.iter().map(|block| (*block, serial(block))).collect();
-        let tiles: Tiles = groups.iter().map(|(_, blocks)| with_serial(blocks)).collect();
-        let largest = tiles.iter().map(Vec::len).max().unwrap_or(0);
+        let together = (RUN_BYTES / page_bytes).max(1);
+        let runs = |blocks: &BTreeSet<BlockId>| {
+            let blocks: Vec<(BlockId, u64)> = blocks.iter().map(|block| (*block, serial(block))).collect();
+            blocks.chunks(together).map(Run::from).collect()
+        };
+        let tiles: Tiles = groups.iter().map(|(_, blocks)| runs(blocks)).collect();
+        let largest = groups.iter().map(|(_, blocks)| blocks.len()).max().unwrap_or(0);
         self.around = largest * page_bytes * BUFFERS as usize > CACHED_BYTES;
-        (self.tiles, self.read) = (tiles.len(), tiles.iter().map(Vec::len).sum());
+        (self.tiles, self.read) = (tiles.len(), groups.iter().map(|(_, blocks)| blocks.len()).sum());
         if self.steps.front().is_some_and(|(_, expected)| *expected != tiles) {
             self.staging.abandon_from(self.steps[0].0);
             self.steps.clear();
@@ -304,11 +327,10 @@ impl Inner {
             self.buffers.iter_mut().for_each(Vec::clear);
         }
         while self.steps.len() < self.ahead {
-            let pairs = |layer: u32, tile: &[(BlockId, u64)]| {
-                tile.iter().map(|&(block, serial)| PagePair { block, serial, layer }).collect()
-            };
+            let pages =
+                |layer: u32, tile: &[Run]| tile.iter().map(|run| RunPages { blocks: Arc::clone(run), layer }).collect();
             let layers = 0..self.layout.num_layers as u32;
-            let all = layers.flat_map(|layer| tiles.iter().map(move |tile| pairs(layer, tile))).collect();
+            let all = layers.flat_map(|layer| tiles.iter().map(move |tile| pages(layer, tile))).collect();
             let step = self.staging.push_step(all).expect("a buffer has room for all spilled blocks");
             self.steps.push_back((step, tiles.clone()));
         }
@@ -319,7 +341,10 @@ impl Inner {
 
     fn arrive(&mut self, layer: usize, tile: usize) {
         let begin = self.mover.now_ns();
-        self.staging.handle(begin, StagingEvent::Computed);
+        // `begin` ended the last tile of the step before, and the first one of this step may be ready.
+        if (layer, tile) > (0, 0) {
+            self.staging.handle(begin, StagingEvent::Computed);
+        }
         loop {
             self.collect();
             self.act();
@@ -346,25 +371,25 @@ impl Inner {
         while let Some(action) = self.staging.poll_action(now) {
             match action {
                 StagingAction::Fetch { place, page, is_urgent, .. } => {
+                    let job = self.job(place, &page);
                     let jobs = if is_urgent { &mut urgent } else { &mut fetches };
-                    jobs.extend(self.job(place, page).map(|job| (place, job)));
+                    jobs.push((place, job));
                 }
                 // `arrive` takes the copies that have not begun.
                 StagingAction::Urge(_) => {}
                 StagingAction::Cancel(place) => self.cancel(place),
                 StagingAction::ReadNow(place, page) => {
-                    if let Some(job) = self.job(place, page) {
-                        self.run_now(place, job);
-                    }
+                    let job = self.job(place, &page);
+                    self.run_now(place, job);
                 }
-                StagingAction::Recompute(place, page) => {
-                    self.failed.insert(page.block);
-                    self.staging.handle(now, StagingEvent::Arrived(place));
-                }
+                // `arrived` knows the blocks.
+                StagingAction::Recompute(place, _) => self.staging.handle(now, StagingEvent::Arrived(place)),
                 StagingAction::Compute { layer, buffer, pages, .. } => {
                     self.buffer = buffer as usize;
-                    for (slot, page) in (0..).zip(&pages) {
-                        self.slots[page.block as usize - self.first] = slot;
+                    for (memory, run) in (0..).zip(&pages) {
+                        for (index, (block, _)) in (0..).zip(run.blocks.iter()) {
+                            self.places[*block as usize - self.first] = StagedPlace { memory, index };
+                        }
                     }
                     self.ready = Some(layer as usize);
                 }
@@ -374,36 +399,39 @@ impl Inner {
         self.submit(Class::Exact, fetches);
     }
 
-    /// A job that fills `place`. `None`: the block is unknown, which was reported.
-    fn job(&mut self, place: Place, page: PagePair) -> Option<PageJob> {
+    /// A job that fills `place`.
+    fn job(&mut self, place: Place, run: &RunPages) -> RunJob {
         let buffer = &mut self.buffers[place.buffer as usize];
         if buffer.len() <= place.slot as usize {
             buffer.resize_with(place.slot as usize + 1, || None);
         }
-        let pages = buffer[place.slot as usize].take().or_else(|| self.spare.pop());
-        let pages = pages.unwrap_or_else(|| AlignedBuffer::zeroed(2 * self.layout.page_bytes()));
-        match self.blocks.get(&page.block) {
-            Some((serial, from)) if *serial == page.serial => Some(PageJob {
-                from: Arc::clone(from),
-                layer: page.layer as usize,
-                parts: self.parts,
-                pages,
-                around: self.around,
-                is_whole: false,
-            }),
-            _ => {
-                self.buffers[place.buffer as usize][place.slot as usize] = Some(pages);
-                self.staging.handle(self.mover.now_ns(), StagingEvent::Damaged(place));
-                None
-            }
+        let block_bytes = 2 * self.layout.page_bytes();
+        let bytes = run.blocks.len() * block_bytes;
+        let fits = |pages: &AlignedBuffer| pages.as_bytes().len() >= bytes;
+        let pages = buffer[place.slot as usize].take().or_else(|| self.spare.pop()).filter(fits);
+        // A run is full or the last of its tile, so most memory fits the next one.
+        let full = (RUN_BYTES / block_bytes).max(1) * block_bytes;
+        let pages = pages.unwrap_or_else(|| AlignedBuffer::zeroed(full.max(bytes)));
+        let far = |(block, serial): &(BlockId, u64)| {
+            let known = self.blocks.get(block).filter(|(own, _)| own == serial);
+            (*block, known.map(|(_, far)| Arc::clone(far)))
+        };
+        RunJob {
+            from: run.blocks.iter().map(far).collect(),
+            layer: run.layer as usize,
+            parts: self.parts,
+            pages,
+            part_bytes: self.layout.page_bytes() / self.parts,
+            around: self.around,
+            failed: Vec::new(),
         }
     }
 
-    fn submit(&mut self, class: Class, jobs: Vec<(Place, PageJob)>) {
+    fn submit(&mut self, class: Class, jobs: Vec<(Place, RunJob)>) {
         if jobs.is_empty() {
             return;
         }
-        let (places, jobs): (Vec<Place>, Vec<PageJob>) = jobs.into_iter().unzip();
+        let (places, jobs): (Vec<Place>, Vec<RunJob>) = jobs.into_iter().unzip();
         for (ticket, place) in self.mover.submit(class, None, jobs).into_iter().zip(places) {
             self.under_way.insert(ticket, place);
             self.tickets.insert(place, ticket);
@@ -426,19 +454,21 @@ impl Inner {
         }
     }
 
-    fn arrived(&mut self, place: Place, job: PageJob) {
+    fn arrived(&mut self, place: Place, job: RunJob) {
         self.tickets.remove(&place);
         self.buffers[place.buffer as usize][place.slot as usize] = Some(job.pages);
-        let event = if job.is_whole { StagingEvent::Arrived(place) } else { StagingEvent::Damaged(place) };
+        let is_whole = job.failed.is_empty();
+        self.failed.extend(job.failed);
+        let event = if is_whole { StagingEvent::Arrived(place) } else { StagingEvent::Damaged(place) };
         self.staging.handle(self.mover.now_ns(), event);
     }
 
-    fn run_now(&mut self, place: Place, mut job: PageJob) {
+    fn run_now(&mut self, place: Place, mut job: RunJob) {
         self.mover.run_now(&mut job);
         self.arrived(place, job);
     }
 
-    /// Copies a page of the next tile that the mover has not begun with. The mover works from the
+    /// Copies pages of the next tile that the mover has not begun with. The mover works from the
     /// first to the last, so this takes the last. Returns whether there was one.
     fn take_one(&mut self) -> bool {
         let Some((&Place { tile, .. }, _)) = self.tickets.first_key_value() else { return false };
@@ -446,7 +476,7 @@ impl Inner {
         let Some((&place, &ticket)) = self.tickets.range(..behind).next_back() else { return false };
         let Some(job) = self.mover.take(ticket) else { return false };
         self.under_way.remove(&ticket);
-        self.taken += 1;
+        self.taken += job.from.len() as u64;
         self.run_now(place, job);
         true
     }

@@ -27,13 +27,22 @@
 //!
 //! **Tiles.** A layer with more pages than a buffer is split into tiles, if the engine can compute
 //! attention in parts ([`StagingConfig::tiles`]). An engine that chooses its tiles itself pushes each
-//! as a layer.
+//! as a layer. It may also fetch a few pages with one copy ([`Fetched::num_pages`]).
 
 mod stats;
 
 pub use stats::{StagingCounts, effective_ns};
 
 use std::collections::{BTreeSet, VecDeque};
+
+/// What one copy brings: a page, or a few together. A buffer has a place for each, and counters count
+/// pages.
+pub trait Fetched: Clone {
+    /// Number of pages.
+    fn num_pages(&self) -> u64 {
+        1
+    }
+}
 
 /// The staging area of one engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,9 +167,14 @@ struct Tile<P> {
     staged_at: u64,
 }
 
-impl<P> Tile<P> {
+impl<P: Fetched> Tile<P> {
     fn is_staged(&self) -> bool {
         self.num_staged == self.pages.len()
+    }
+
+    /// Pages in this state.
+    fn num_pages(&self, state: PageState) -> u64 {
+        self.pages.iter().zip(&self.states).filter(|(_, own)| **own == state).map(|(page, _)| page.num_pages()).sum()
     }
 }
 
@@ -182,7 +196,7 @@ pub struct Staging<P> {
     counts: StagingCounts,
 }
 
-impl<P: Clone> Staging<P> {
+impl<P: Fetched> Staging<P> {
     /// An empty staging area.
     ///
     /// # Panics
@@ -260,7 +274,7 @@ impl<P: Clone> Staging<P> {
                 self.cancels.push_back(place);
                 self.draining.insert((place.buffer, slot));
             }
-            self.counts.wasted += tile.num_fetched as u64;
+            self.counts.wasted += tile.num_pages(PageState::Fetching) + tile.num_pages(PageState::Staged);
         }
         let is_kept = |place: &Place| dropped.first().is_none_or(|tile| place.tile < tile.number);
         self.repairs.retain(|repair| match repair {
@@ -298,13 +312,13 @@ impl<P: Clone> Staging<P> {
         if !tile.is_staged() {
             if self.stalled_since.is_none() {
                 self.stalled_since = Some(now);
-                self.counts.late += (tile.num_fetched - tile.num_staged) as u64;
-                self.counts.cold += (tile.pages.len() - tile.num_fetched) as u64;
+                self.counts.late += tile.num_pages(PageState::Fetching);
+                self.counts.cold += tile.num_pages(PageState::Waiting);
             }
             return None;
         }
         let stall = self.stalled_since.take().map_or(0, |since| now.saturating_sub(since));
-        self.counts.computed(tile.pages.len(), stall, tile.staged_at.saturating_sub(tile.fetched_at));
+        self.counts.computed(tile.num_pages(PageState::Staged), stall, tile.staged_at.saturating_sub(tile.fetched_at));
         self.is_computing = true;
         Some(StagingAction::Compute {
             step: tile.step,
@@ -349,8 +363,9 @@ impl<P: Clone> Staging<P> {
         if is_urgent {
             tile.num_urged = tile.num_fetched;
         }
-        self.counts.fetched += 1;
-        Some(StagingAction::Fetch { place, layer: tile.layer, page: tile.pages[slot as usize].clone(), is_urgent })
+        let page = tile.pages[slot as usize].clone();
+        self.counts.fetched += page.num_pages();
+        Some(StagingAction::Fetch { place, layer: tile.layer, page, is_urgent })
     }
 
     /// Records an event at `now` (nanoseconds). Events of places that are not fetched are ignored: a
@@ -375,14 +390,14 @@ impl<P: Clone> Staging<P> {
                 let Some(page) = self.fetching(place).map(|tile| tile.pages[place.slot as usize].clone()) else {
                     return;
                 };
-                self.counts.read_now += 1;
+                self.counts.read_now += page.num_pages();
                 self.repairs.push_back(StagingAction::ReadNow(place, page));
             }
             StagingEvent::Damaged(place) => {
                 let Some(page) = self.fetching(place).map(|tile| tile.pages[place.slot as usize].clone()) else {
                     return;
                 };
-                self.counts.recomputed += 1;
+                self.counts.recomputed += page.num_pages();
                 self.repairs.push_back(StagingAction::Recompute(place, page));
             }
         }

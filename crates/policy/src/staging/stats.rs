@@ -29,9 +29,9 @@ pub struct StagingCounts {
 }
 
 impl StagingCounts {
-    pub(super) fn computed(&mut self, pages: usize, stall_ns: u64, arrival_ns: u64) {
+    pub(super) fn computed(&mut self, pages: u64, stall_ns: u64, arrival_ns: u64) {
         self.tiles += 1;
-        self.pages += pages as u64;
+        self.pages += pages;
         self.stall_ns += stall_ns;
         self.arrival_ns += arrival_ns;
         self.hidden_ns += arrival_ns.saturating_sub(stall_ns);

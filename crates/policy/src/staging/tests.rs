@@ -2,6 +2,8 @@ use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
+impl Fetched for u32 {}
+
 const CONFIG: StagingConfig = StagingConfig { buffers: 3, buffer_pages: 4, tiles: false };
 
 fn actions(staging: &mut Staging<u32>, now: u64) -> Vec<StagingAction<u32>> {

@@ -16,7 +16,7 @@ use crate::model::TierLink;
 use crate::tiers::{Job, Mover};
 use cenote_base::RequestId;
 use cenote_policy::scheduler::SchedulerConfig;
-use cenote_policy::staging::{Place, Staging, StagingAction, StagingConfig, StagingEvent};
+use cenote_policy::staging::{Fetched, Place, Staging, StagingAction, StagingConfig, StagingEvent};
 use cenote_policy::transfer::{Cancelled, Class, Ticket, TransferConfig};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -79,11 +79,21 @@ pub(super) struct SpillCounts {
 /// table, so equal numbers mean equal blocks.
 pub(super) type Spilled = Vec<(RequestId, u32)>;
 
+/// The pages of a copy.
+#[derive(Clone, Copy, Debug)]
+struct Pages(u32);
+
+impl Fetched for Pages {
+    fn num_pages(&self) -> u64 {
+        self.0.into()
+    }
+}
+
 /// The staging area of an engine.
 pub(super) struct Streamer {
     spill: Spill,
     block_bytes: u64,
-    staging: Staging<u32>,
+    staging: Staging<Pages>,
     mover: Mover<Place>,
     tickets: BTreeMap<Place, Ticket>,
     /// Ends of the copies under way.
@@ -185,7 +195,7 @@ impl Streamer {
         let page_ns = self.spill.page_ns(self.block_bytes / u64::from(self.spill.layers));
         while let Some(action) = self.staging.poll_action(now) {
             match action {
-                StagingAction::Fetch { place, page: pages, is_urgent, .. } => {
+                StagingAction::Fetch { place, page: Pages(pages), is_urgent, .. } => {
                     let class = if is_urgent { Class::Demand } else { Class::Exact };
                     let rate = self.spill.tier.link.bytes_per_s as f64 / 1e9;
                     let bytes = (f64::from(pages) * page_ns * rate) as u64;
@@ -232,8 +242,8 @@ impl Streamer {
 }
 
 /// The pages of a layer's copies.
-fn parts(pages: u32) -> Vec<u32> {
-    (0..PARTS).map(|part| (pages + part) / PARTS).filter(|pages| *pages > 0).collect()
+fn parts(pages: u32) -> Vec<Pages> {
+    (0..PARTS).map(|part| (pages + part) / PARTS).filter(|pages| *pages > 0).map(Pages).collect()
 }
 
 #[cfg(test)]

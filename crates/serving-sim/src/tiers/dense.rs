@@ -10,7 +10,7 @@ pub use placement::{FetchOrder, Placement};
 use super::{Job, Mover};
 use crate::kernel::{Calendar, Time};
 use crate::model::TierLink;
-use cenote_policy::staging::{Place, Staging, StagingAction, StagingConfig, StagingCounts, StagingEvent};
+use cenote_policy::staging::{Fetched, Place, Staging, StagingAction, StagingConfig, StagingCounts, StagingEvent};
 use cenote_policy::transfer::{Class, Ticket};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -84,8 +84,15 @@ pub struct DenseOutcome {
     pub copy_bound: f64,
 }
 
-/// Name of a page: request, index, layer.
-type Page = (u32, u32, u32);
+/// Name of a page.
+#[derive(Clone, Copy, Debug)]
+struct Page {
+    request: u32,
+    index: u32,
+    layer: u32,
+}
+
+impl Fetched for Page {}
 
 enum Event {
     Copied(Ticket),
@@ -124,7 +131,9 @@ impl World {
         let absent: Vec<Vec<Page>> = (0..setup.layers)
             .map(|layer| {
                 let mut pages: Vec<(u32, u32, Page)> = (0..setup.requests)
-                    .flat_map(|request| (0..setup.pages).map(move |index| (request, index, (request, index, layer))))
+                    .flat_map(|request| {
+                        (0..setup.pages).map(move |index| (request, index, Page { request, index, layer }))
+                    })
                     .collect();
                 setup.order.arrange(&mut pages);
                 pages.into_iter().skip(resident(layer as usize)).map(|(.., page)| page).collect()
@@ -201,7 +210,7 @@ impl World {
             match action {
                 StagingAction::Fetch { place, page, is_urgent, .. } => {
                     let class = if is_urgent { Class::Demand } else { Class::Exact };
-                    let (request, index, layer) = page;
+                    let Page { request, index, layer } = page;
                     let DenseSetup { placement, tier, layers, page_bytes, .. } = self.setup;
                     let channel = placement.channel(tier.channels, layers, layer, request, index);
                     let job = Job { channel, bytes: page_bytes, item: (place, page) };

@@ -52,7 +52,7 @@ fn a_layer_that_arrives_alone_waits_as_eq_2_says() {
     for (buffers, ahead) in [(2, 1), (3, 2)] {
         let mut world = World::new(&DenseSetup { arrival: Arrival::Staged(buffers), ..one });
         world.absent = vec![Vec::new(); 8];
-        world.absent[7] = (0..32).map(|index| (0, index, 7)).collect();
+        world.absent[7] = (0..32).map(|index| Page { request: 0, index, layer: 7 }).collect();
         let outcome = world.run();
         let arrival = tier.link.time(32 * 8_192);
         let expected = effective_ns(2_000, arrival, 2_000, ahead) - 2_000;
