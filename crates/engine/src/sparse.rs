@@ -395,10 +395,12 @@ impl Inner {
             let of = Chooser { layer, group };
             let pages = sequence.chosen(of).iter().map(|page| {
                 let block = query.block_table[*page as usize];
-                match sequence.held(of, *page).filter(|_| !kv.holds(block)) {
-                    Some(data) => HeadPage::alone(data, &self.layout),
-                    None => kv.head_page(block, group as usize),
+                if kv.holds(block) {
+                    return kv.head_page(block, group as usize);
                 }
+                // The result of a step with a lost page is discarded: any page will do.
+                let lost = || kv.head_page(newest[0], group as usize);
+                sequence.held(of, *page).map_or_else(lost, |data| HeadPage::alone(data, &self.layout))
             });
             let pages: Vec<HeadPage<'a>> =
                 pages.chain(newest.iter().map(|block| kv.head_page(*block, group as usize))).collect();

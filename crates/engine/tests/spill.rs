@@ -32,14 +32,17 @@ fn a_working_set_beyond_l1_gives_the_same_tokens() {
         let dir = model_dir(case);
         let requests = requests();
         let expected = alone(&config(dir.path()), &requests);
-        for link in [None, Some(LinkSpeed::NIAGARA), Some(LinkSpeed { bytes_per_s: 1e7, ..LinkSpeed::NIAGARA })] {
+        let slow = LinkSpeed { bytes_per_s: 1e7, ..LinkSpeed::NIAGARA };
+        for link in [None, Some(LinkSpeed::NIAGARA), Some(slow)] {
             let (_, pool) = pool(8 << 20);
             let config = EngineConfig { link, ..small(dir.path(), 64) };
             let engine = start_with(&config, open(dir.path(), &pool));
             let (tokens, stats) = crowd(&engine, &requests);
             assert!(tokens == expected, "{case} {link:?}");
             assert_eq!((stats["preemptions_total"], stats["spill_lost_blocks_total"]), (0.0, 0.0), "{stats:?}");
-            assert!(stats["staged_pages_total"] > 1000.0 && stats["spill_promoted_blocks_total"] > 0.0, "{stats:?}");
+            assert!(stats["staged_pages_total"] > 1000.0, "{stats:?}");
+            // Over the slow link steps wait, so fewer requests run at once, and none returns to L1.
+            assert!(link == Some(slow) || stats["spill_promoted_blocks_total"] > 0.0, "{stats:?}");
             // A second time the prompts are in the region, and longer than L1.
             let (tokens, again) = crowd(&engine, &requests);
             assert!(tokens == expected, "{case} {link:?}: from the region");
