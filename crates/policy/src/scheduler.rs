@@ -224,7 +224,7 @@ impl Scheduler {
             spill: KvBlocks::new(config.spill_blocks),
             freed_spill: Vec::new(),
             is_spill_full: false,
-            spill_bound: SpillBound::new(config.spill_blocks),
+            spill_bound: SpillBound::new(config.spill_blocks, config.num_blocks),
             swap: KvBlocks::new(config.swap.num_blocks),
             config,
             requests: Requests::default(),
@@ -562,6 +562,9 @@ impl Scheduler {
         // A request that runs alone may use all of the spill space.
         let spill_free = if self.running.is_empty() { self.spill.free() } else { self.admissible_spill() };
         let enough = self.blocks.free() + spill_free >= wanted.saturating_add(reserve) && spilled <= spill_free;
+        if !enough && self.num_free_blocks() >= wanted.saturating_add(reserve) {
+            self.spill_bound.keeps_out();
+        }
         let lacking = (wanted - spilled.min(wanted)).saturating_sub(self.blocks.free());
         if !enough || lacking > 0 && !self.spill(lacking, output) {
             return false;

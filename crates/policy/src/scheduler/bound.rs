@@ -7,7 +7,8 @@
 //! which falls with `n`. So admission stops where steps begin to wait. Requests that run may still
 //! grow beyond that: making room costs more than waiting.
 //!
-//! Where that is depends on the model, the link and the batch, so it is learned from steps.
+//! Where that is depends on the model, the link and the batch, so it is learned from steps. The bound
+//! begins low and doubles until a step waits, because a burst of requests that was admitted stays.
 
 /// What a step with its spilled blocks took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,16 +24,20 @@ pub struct StreamedStep {
 /// Steps between two decisions. When the batch changes, the next step waits for its first layers,
 /// which says nothing about the steps after it.
 const WINDOW: u32 = 8;
-/// A waited share of the time above 1/8 lowers the bound. One below 1/32 raises it by an eighth, if
-/// steps were near it.
+/// A waited share of the time above 1/8 lowers the bound. One below 1/32 raises it, if it kept a request
+/// out: it doubles, or after it was lowered it grows by an eighth.
 const MUCH: u64 = 8;
 const LITTLE: u64 = 32;
+/// Part of L1 that the first bound is.
+const FIRST: u32 = 8;
 
 /// The learned bound, in blocks.
 #[derive(Clone, Debug)]
 pub(super) struct SpillBound {
     most: u32,
     blocks: u32,
+    was_lowered: bool,
+    kept_out: bool,
     steps: u32,
     sum: Sum,
 }
@@ -45,13 +50,19 @@ struct Sum {
 }
 
 impl SpillBound {
-    /// At first all of the spill space, `most` blocks.
-    pub fn new(most: u32) -> Self {
-        Self { most, blocks: most, steps: 0, sum: Sum::default() }
+    /// For a spill space of `most` blocks beside `num_blocks` of L1.
+    pub fn new(most: u32, num_blocks: u32) -> Self {
+        let blocks = most.min(num_blocks / FIRST + 1);
+        Self { most, blocks, was_lowered: false, kept_out: false, steps: 0, sum: Sum::default() }
     }
 
     pub const fn blocks(&self) -> u32 {
         self.blocks
+    }
+
+    /// A request was not admitted that the spill space has room for.
+    pub const fn keeps_out(&mut self) {
+        self.kept_out = true;
     }
 
     pub fn observe(&mut self, step: StreamedStep) {
@@ -62,12 +73,15 @@ impl SpillBound {
         if self.steps == WINDOW {
             let Sum { ns, waited_ns, blocks } = std::mem::take(&mut self.sum);
             let read = blocks / u64::from(std::mem::take(&mut self.steps));
+            let kept_out = std::mem::take(&mut self.kept_out);
             if waited_ns > ns / MUCH {
                 // As many as would have arrived without waiting.
                 let hidden = u128::from(read) * u128::from(ns - waited_ns) / u128::from(ns.max(1));
                 self.blocks = self.blocks.min(u32::try_from(hidden).unwrap_or(u32::MAX));
-            } else if waited_ns < ns / LITTLE && read + read / 4 >= u64::from(self.blocks) {
-                self.blocks = self.blocks.saturating_add(self.blocks / 8 + 1).min(self.most);
+                self.was_lowered = true;
+            } else if kept_out && waited_ns < ns / LITTLE {
+                let more = if self.was_lowered { self.blocks / 8 } else { self.blocks };
+                self.blocks = self.blocks.saturating_add(more + 1).min(self.most);
             }
         }
     }
@@ -83,8 +97,16 @@ mod tests {
         for _ in 0..steps {
             let blocks = blocks(bound);
             let ns = compute.max(u64::from(blocks) * block);
+            bound.keeps_out();
             bound.observe(StreamedStep { ns, waited_ns: ns - compute, blocks });
         }
+    }
+
+    #[test]
+    fn it_grows_only_if_it_keeps_a_request_out() {
+        let mut bound = SpillBound::new(1_000, 64);
+        (0..100).for_each(|_| bound.observe(StreamedStep { ns: 1_000, waited_ns: 0, blocks: 9 }));
+        assert_eq!(bound.blocks(), 9);
     }
 
     proptest! {
@@ -94,7 +116,7 @@ mod tests {
             compute in 1_000_000..100_000_000_u64,
             block in 1_000..100_000_u64,
         ) {
-            let mut bound = SpillBound::new(most);
+            let mut bound = SpillBound::new(most, 64);
             // Admission fills it.
             run(&mut bound, 2_000, compute, block, SpillBound::blocks);
             let hidden = (compute / block).min(u64::from(most)) as f64;
@@ -109,7 +131,7 @@ mod tests {
 
     #[test]
     fn it_recovers_from_nothing() {
-        let mut bound = SpillBound::new(1_000);
+        let mut bound = SpillBound::new(1_000, 64);
         run(&mut bound, WINDOW, 1, 1_000_000, |_| 1_000);
         assert_eq!(bound.blocks(), 0);
         run(&mut bound, 1_000, 1_000_000, 1, SpillBound::blocks);
@@ -117,8 +139,15 @@ mod tests {
     }
 
     #[test]
+    fn it_doubles_until_steps_wait() {
+        let mut bound = SpillBound::new(100_000, 800);
+        run(&mut bound, 5 * WINDOW, 1_000_000, 1, SpillBound::blocks);
+        assert!(bound.blocks() > 16 * 100, "{}", bound.blocks());
+    }
+
+    #[test]
     fn one_step_that_waits_changes_nothing() {
-        let mut bound = SpillBound::new(1_000);
+        let mut bound = SpillBound::new(1_000, 16_000);
         for round in 0..100 {
             let waited_ns = if round % WINDOW == 3 { 500 } else { 0 };
             bound.observe(StreamedStep { ns: 1_000, waited_ns, blocks: 900 });
