@@ -24,8 +24,9 @@ pub struct StreamedStep {
 /// Steps between two decisions. When the batch changes, the next step waits for its first layers,
 /// which says nothing about the steps after it.
 const WINDOW: u32 = 8;
-/// A waited share of the time above 1/8 lowers the bound. One below 1/32 raises it, if it kept a request
-/// out: it doubles, or after it was lowered it grows by an eighth.
+/// A waited share of the time above 1/8 lowers the bound. One below 1/32 raises it: it doubles if it kept
+/// a request out. After it was lowered once, it grows by an eighth if steps read nearly as much: one more
+/// request for which they did wait would stay for its whole life.
 const MUCH: u64 = 8;
 const LITTLE: u64 = 32;
 /// Part of L1 that the first bound is.
@@ -74,12 +75,14 @@ impl SpillBound {
             let Sum { ns, waited_ns, blocks } = std::mem::take(&mut self.sum);
             let read = blocks / u64::from(std::mem::take(&mut self.steps));
             let kept_out = std::mem::take(&mut self.kept_out);
+            let is_near = read + read / 4 >= u64::from(self.blocks);
+            let pays = if self.was_lowered { is_near } else { kept_out };
             if waited_ns > ns / MUCH {
                 // As many as would have arrived without waiting.
                 let hidden = u128::from(read) * u128::from(ns - waited_ns) / u128::from(ns.max(1));
                 self.blocks = self.blocks.min(u32::try_from(hidden).unwrap_or(u32::MAX));
                 self.was_lowered = true;
-            } else if kept_out && waited_ns < ns / LITTLE {
+            } else if pays && waited_ns < ns / LITTLE {
                 let more = if self.was_lowered { self.blocks / 8 } else { self.blocks };
                 self.blocks = self.blocks.saturating_add(more + 1).min(self.most);
             }
