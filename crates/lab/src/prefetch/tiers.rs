@@ -1,5 +1,6 @@
 //! A public trace on pools with and without a cold tier, and the messages of two coherence protocols.
 
+use cenote_policy::watermark::SHIPPED;
 use cenote_policy::{Eviction, Watermark};
 use cenote_serving_sim::model::{CXL, CostModel, Device, ModelShape, NVME_L4, NVME_L4_WRITE};
 use cenote_serving_sim::serving::{Compression, Pool, Prefetch};
@@ -47,7 +48,8 @@ fn engines(pool: Pool) -> Setup {
         l1_block_tokens: 16,
         max_num_seqs: 256,
         max_num_batched_tokens: 8_192,
-        watermark: Watermark::DEFAULT,
+        // With a fixed share some loads preempt so much that small delays decide the result.
+        watermark: Watermark::Learned(SHIPPED),
         swap_blocks: 0,
         swap_link: device.host,
         always_swap: false,

@@ -167,8 +167,10 @@ impl ColdTier {
         self.ladder.worth_promoting(&block, listed as u64, waiting, DEADLINE_NS) as usize
     }
 
+    /// A whole block, or as many smaller ones as take its bytes: prices are per byte.
     fn block_of(&self, units: u8, is_in_l4: bool) -> ColdBlock {
-        ColdBlock { bytes: self.bytes(units), tokens: self.block_tokens, is_in_l4 }
+        let tokens = self.block_tokens * u64::from(WHOLE) / u64::from(units);
+        ColdBlock { bytes: self.block_bytes, tokens, is_in_l4 }
     }
 
     pub(super) const fn ahead(&mut self) -> &mut Ahead {
@@ -193,6 +195,7 @@ impl ColdTier {
     pub(super) fn make_room(&mut self, victim: Victim) -> MakeRoom {
         let Victim { block, units, may_compress } = victim;
         let is_in_l4 = self.contains(block);
+        // The pool may compress another cold block instead, if the victim is compressed.
         let codec = self.setup.compression.filter(|_| may_compress);
         // No step waits for an encoding. It costs what it delays: nothing while the encoder is idle, and
         // all of its time if its queue is full.
