@@ -5,11 +5,22 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
+/// Cargo's switch for what a second build of a changed tree needs. This one builds once: it takes less
+/// time and some gigabytes less without.
+const INCREMENTAL: &str = "CARGO_INCREMENTAL";
+
 /// Runs every check and stops at the first that fails.
 ///
 /// # Errors
 /// Names the step that failed; its own output is above.
 pub fn run(root: &Path) -> Result<(), String> {
+    if std::env::var_os(INCREMENTAL).is_none() {
+        // For all builds alike, also those that maturin starts: a build of another kind begins anew.
+        let program = std::env::current_exe().map_err(|error| format!("this program has no path: {error}"))?;
+        let again = Command::new(program).arg("ci").env(INCREMENTAL, "0").current_dir(root).status();
+        let status = again.map_err(|error| format!("the checks cannot be run: {error}"))?;
+        return if status.success() { Ok(()) } else { Err(format!("a check failed ({status})")) };
+    }
     let mut steps = Steps { done: 0, start: Instant::now() };
     steps.run("format", || cargo(root, &["fmt", "--all", "--check"], &[]))?;
     steps.run("tidy", || tidy::run(root))?;

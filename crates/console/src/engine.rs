@@ -198,6 +198,7 @@ fn config(args: &EngineArgs, region: Option<&RegionArgs>) -> Result<EngineConfig
         watermark: args.watermark.clone(),
         swap_bytes: args.swap.0,
         spill_bytes: if region.is_some() { args.spill.0 } else { 0 },
+        spill_freely: false,
         mover_threads: args.mover_threads,
         sparse: args.sparse_pages.map(|pages| SparseConfig {
             hot_pages: args.sparse_hot_pages.unwrap_or(2 * pages),

@@ -52,6 +52,8 @@ pub struct EngineConfig {
     /// Bytes of the region for blocks of running requests that L1 has no room for. Each step streams
     /// them through a staging area. 0: none. Without a store there is no such space.
     pub spill_bytes: u64,
+    /// Admit requests although their steps would wait for spilled blocks. For measurements.
+    pub spill_freely: bool,
     /// Threads that copy spilled blocks beside the computation. 0: each page is copied when its layer
     /// is next, on a compute thread.
     pub mover_threads: usize,
@@ -88,6 +90,7 @@ impl EngineConfig {
             swap_bytes: 0,
             always_swap: false,
             spill_bytes: 0,
+            spill_freely: false,
             mover_threads: 1,
             link: None,
             sparse: None,

@@ -65,6 +65,8 @@ pub struct SchedulerConfig {
     pub num_blocks: u32,
     /// Blocks of running requests that may lie outside L1; 0: none. Their ids follow those of L1.
     pub spill_blocks: u32,
+    /// Whether admission may use all of them, and not only as many as steps hide.
+    pub spill_freely: bool,
     /// Blocks that admission leaves free, so that running requests can grow before one must make
     /// room.
     pub watermark: Watermark,

@@ -91,6 +91,7 @@ impl Core {
         let sparse = start_sparse(&model);
         let scheduler = Scheduler::new(SchedulerConfig {
             spill_blocks: small(spills.capacity()),
+            spill_freely: config.spill_freely,
             max_num_seqs: config.max_num_seqs,
             max_num_batched_tokens: small(config.max_num_batched_tokens),
             long_prefill_token_threshold: 0,

@@ -58,6 +58,9 @@ impl Scheduler {
 
     /// Free blocks of the spill space that admission may use.
     pub(super) fn admissible_spill(&self) -> u32 {
+        if self.config.spill_freely {
+            return self.spill.free();
+        }
         let used = self.spill.total() - self.spill.free();
         self.spill.free().min(self.spill_bound.blocks().saturating_sub(used))
     }

@@ -183,6 +183,7 @@ impl Setup {
         };
         SchedulerConfig {
             spill_blocks: self.spill.map_or(0, |spill| spill.blocks),
+            spill_freely: false,
             max_num_seqs: self.max_num_seqs,
             max_num_batched_tokens: self.max_num_batched_tokens,
             long_prefill_token_threshold: 0,

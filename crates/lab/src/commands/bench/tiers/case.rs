@@ -111,6 +111,8 @@ impl Case {
             kv_blocks: Some(kv_blocks),
             max_num_seqs: self.requests(),
             max_num_batched_tokens: STEP_TOKENS,
+            // All requests at once, also where steps wait.
+            spill_freely: true,
             spill_bytes: if l1 < 1.0 { all as u64 * self.block_bytes } else { 0 },
             ..EngineConfig::new(&self.dir)
         }
