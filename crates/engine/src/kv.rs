@@ -84,8 +84,11 @@ pub struct Staged<'a> {
     pub first: usize,
     /// For each spilled block from `first` on, its place in `pages`.
     pub places: &'a [StagedPlace],
-    /// K then V page of a few blocks each. `None`: free.
+    /// K then V page of a few blocks each, of KV heads from `heads.0` until before `heads.1`. `None`:
+    /// free.
     pub pages: &'a [Option<AlignedBuffer>],
+    /// The staged KV heads.
+    pub heads: (usize, usize),
 }
 
 /// Place of a staged block.
@@ -218,7 +221,7 @@ impl KvLayer {
     /// This layer without staged pages.
     #[must_use]
     pub const fn view(&self) -> LayerView<'_> {
-        self.view_with(Staged { first: usize::MAX, places: &[], pages: &[] })
+        self.view_with(Staged { first: usize::MAX, places: &[], pages: &[], heads: (0, 0) })
     }
 
     /// This layer and staged pages.
@@ -252,24 +255,22 @@ impl<'a> LayerView<'a> {
         (block as usize) < self.layer.num_blocks()
     }
 
-    /// One head's part of a block's pages.
+    /// One head's part of a block's pages. The head of a spilled block is staged.
     pub(crate) fn head_page(&self, block: BlockId, kv_head: usize) -> HeadPage<'a> {
         let layout = &self.layer.layout;
-        let (data, page) = self.page(block);
-        let k = page + kv_head * layout.head_dim * layout.block_tokens;
-        let v = page + layout.page_elements() + kv_head * layout.padded_head_dim() * layout.block_tokens;
-        HeadPage { data, k, v }
-    }
-
-    /// The memory of the block's pages, and the index of the first element of its K page.
-    fn page(&self, block: BlockId) -> (&'a AlignedBuffer, usize) {
-        let Some(spilled) = (block as usize).checked_sub(self.staged.first) else {
-            return (&self.layer.data, self.layer.page(block));
+        let of_head = layout.padded_head_dim() * layout.block_tokens;
+        let (data, page, head, heads) = match (block as usize).checked_sub(self.staged.first) {
+            None => (&self.layer.data, self.layer.page(block), kv_head, layout.num_kv_heads),
+            Some(spilled) => {
+                let StagedPlace { memory, index } = self.staged.places[spilled];
+                let (first, end) = self.staged.heads;
+                let pages = self.staged.pages[memory as usize].as_ref();
+                let page = index as usize * 2 * (end - first) * of_head;
+                (pages.expect("a layer is computed when its pages are staged"), page, kv_head - first, end - first)
+            }
         };
-        let StagedPlace { memory, index } = self.staged.places[spilled];
-        let pages = self.staged.pages[memory as usize].as_ref();
-        let first = index as usize * 2 * self.layer.layout.page_elements();
-        (pages.expect("a layer is computed when its pages are staged"), first)
+        let k = page + head * layout.head_dim * layout.block_tokens;
+        HeadPage { data, k, v: page + (heads + head) * of_head }
     }
 }
 

@@ -313,7 +313,7 @@ impl Llama {
         let layers = kv.layers_mut();
         let reads_all = |at: &usize| choosing.iter().all(|(choosing, _)| choosing != at);
         let read = |(at, chunk): (usize, &SeqChunk<'a>)| if reads_all(&at) { chunk.block_table } else { &[] };
-        let tiles = streamer.begin(batch.iter().enumerate().map(read));
+        let tiles = streamer.begin(batch.iter().enumerate().map(read), config.num_kv_heads);
         sparse.begin(choosing.iter().map(|(_, request)| *request));
         rayon::in_place_scope(|scope| {
             decode_layer(scope, lazy, 0, &mut layers[0]);
@@ -350,11 +350,11 @@ impl Llama {
                 for ((at, _), (read, pages)) in choosing.iter().zip(&chosen) {
                     (reading[*at].start_position, reading[*at].pages) = (*read, ChunkPages::Chosen(pages));
                 }
-                for (tile, sequences) in tiles.iter().enumerate() {
-                    streamer.arrive(index, tile);
-                    let reading: Vec<QueryChunk<'_>> = sequences.iter().map(|at| reading[*at]).collect();
-                    let view = kv.view_with(streamer.staged());
-                    attend(view, &qkv, qkv_size, config.num_heads, &reading, &mut attended);
+                for (at, tile) in tiles.iter().enumerate() {
+                    streamer.arrive(index, at);
+                    let reading: Vec<QueryChunk<'_>> = tile.sequences.iter().map(|at| reading[*at]).collect();
+                    let (view, of) = (kv.view_with(streamer.staged()), tile.heads.clone());
+                    attend(view, &qkv, qkv_size, config.num_heads, of, &reading, &mut attended);
                 }
                 sparse.computed(index, &queries, streamer);
                 layer.attention_output.forward(&attended, rows, &mut projected);

@@ -16,6 +16,9 @@ use cenote_store::NamespaceSpec;
 use cenote_store::mover::LinkSpeed;
 use std::path::PathBuf;
 
+/// Least bytes of a page's part: enough that reading it costs little more than its bytes.
+const PART_BYTES: usize = 8 << 10;
+
 /// Settings of an engine. [`EngineConfig::new`] fills in defaults for all but the directory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineConfig {
@@ -253,10 +256,19 @@ impl LoadedModel {
         self.spill_blocks
     }
 
-    /// Parts of a page that are read by themselves: the groups of heads that choose pages.
+    /// Parts of a page that are read by themselves: the groups of heads that choose pages, or as many
+    /// as have a few kilobytes. `is_exact`: the store has pages as the engine does. A page that must be
+    /// decoded is one part.
     #[must_use]
-    pub const fn page_parts(&self) -> usize {
-        if self.config.sparse.is_some() { self.layout.num_kv_heads } else { 1 }
+    pub fn page_parts(&self, is_exact: bool) -> usize {
+        let (heads, page_bytes) = (self.layout.num_kv_heads, self.layout.page_bytes());
+        if self.config.sparse.is_some() {
+            return heads;
+        }
+        // A part begins with a head, if no head of a V page is padded.
+        let is_whole = is_exact && self.layout.padded_head_dim() == self.layout.head_dim;
+        let fits = |parts: &usize| heads.is_multiple_of(*parts) && page_bytes / parts >= PART_BYTES;
+        if is_whole { (1..=heads).rev().find(fits).unwrap_or(1) } else { 1 }
     }
 
     /// Most tokens of prompt and output together.

@@ -1,7 +1,8 @@
 //! Spilled blocks, streamed through a staging area (L2) beside L1, tile by tile (CXL-SpecKV §3.3.1,
 //! eq. 2).
 //!
-//! A tile is what attention reads at once: one layer's pages of a few sequences. While a tile computes,
+//! A tile is what attention reads at once: one layer's pages of a few sequences, or of some KV heads of a
+//! long one. While a tile computes,
 //! a mover fetches the next two into two of three buffers; `policy::staging` gives the order. The paper
 //! fetches whole layers. Tiles of [`TILE_BYTES`] stay in the processor's caches until they are read, so
 //! that a streamed byte crosses the memory bus once, and not three times (read, written, read again).
@@ -22,7 +23,9 @@ use cenote_policy::transfer::{Class, Ticket, TransferConfig, TransferCounts};
 use cenote_store::FarBlock;
 use cenote_store::mover::{Job, LinkSpeed, Moved, Mover, ThreadMover};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
+use tiles::Tile;
 
 /// Buffers of the staging area: one that computes, and those of the next two tiles.
 const BUFFERS: u32 = 3;
@@ -40,11 +43,12 @@ const PATIENCE_NS: u64 = 1_000_000_000;
 /// have the same id in turn.
 type Run = Arc<[(BlockId, u64)]>;
 
-/// One layer's pages of a run.
+/// One layer's pages of a run, or some of their parts.
 #[derive(Clone)]
 struct RunPages {
     blocks: Run,
     layer: u32,
+    parts: Range<usize>,
 }
 
 impl Fetched for RunPages {
@@ -53,8 +57,16 @@ impl Fetched for RunPages {
     }
 }
 
-/// The runs of each tile of a layer.
-type Tiles = Vec<Vec<Run>>;
+/// The parts and the runs of each tile of a layer.
+type Tiles = Vec<(Range<usize>, Vec<Run>)>;
+
+/// What attention computes at once.
+pub(crate) struct TileWork {
+    /// The sequences, ascending, as indexes into the batch.
+    pub sequences: Vec<usize>,
+    /// The KV heads.
+    pub heads: Range<usize>,
+}
 
 /// A spilled block, and the number that tells it apart from others with the same id.
 #[derive(Clone)]
@@ -67,10 +79,9 @@ pub(crate) struct Far {
 struct RunJob {
     /// `None`: the block is unknown.
     from: Vec<(BlockId, Option<Arc<dyn FarBlock>>)>,
-    layer: usize,
-    /// Parts of a page.
-    parts: usize,
-    /// K then V page of each block.
+    /// The parts of the K pages, and of the V pages.
+    parts: [Range<usize>; 2],
+    /// Those of each block.
     pages: AlignedBuffer,
     part_bytes: usize,
     /// Whether to copy around the caches.
@@ -81,19 +92,19 @@ struct RunJob {
 
 impl Job for RunJob {
     fn bytes(&self) -> u64 {
-        let parts = 2 * self.layer * self.parts..2 * (self.layer + 1) * self.parts;
         let known = self.from.iter().filter_map(|(_, far)| far.as_ref());
         let of = |far: &Arc<dyn FarBlock>| -> usize {
-            parts.clone().map(|part| far.moved_bytes(part, self.part_bytes)).sum()
+            self.parts.iter().cloned().flatten().map(|part| far.moved_bytes(part, self.part_bytes)).sum()
         };
         known.map(of).sum::<usize>() as u64
     }
 
     fn run(&mut self) {
-        let (first, around) = (2 * self.layer * self.parts, self.around);
-        let pages = self.pages.as_bytes_mut().chunks_exact_mut(2 * self.parts * self.part_bytes);
+        let around = self.around;
+        let pages = self.pages.as_bytes_mut().chunks_exact_mut(2 * self.parts[0].len() * self.part_bytes);
         for ((block, far), pages) in self.from.iter().zip(pages) {
-            let mut parts = (first..).zip(pages.chunks_exact_mut(self.part_bytes));
+            let parts = self.parts.iter().cloned().flatten();
+            let mut parts = parts.zip(pages.chunks_exact_mut(self.part_bytes));
             let is_whole = far.as_ref().is_some_and(|far| parts.all(|(part, bytes)| far.read(part, bytes, around)));
             self.failed.extend((!is_whole).then_some(*block));
         }
@@ -150,6 +161,8 @@ struct Inner {
     /// The tile that computes: its buffer, and the place of each spilled block.
     buffer: usize,
     places: Vec<StagedPlace>,
+    /// Its KV heads.
+    heads: (usize, usize),
     /// Blocks of this step with a page that was damaged or gone.
     failed: BTreeSet<BlockId>,
 }
@@ -162,7 +175,8 @@ impl Streamer {
     }
 
     /// A streamer for `spill_blocks` blocks with ids from `first` on, whose pages have `parts` parts. Its mover has `threads` threads
-    /// over a link of this speed; `None`: of memory's own.
+    /// over a link of this speed; `None`: of memory's own. It fetches for `ahead` steps: 2, if the next one
+    /// probably reads the same.
     ///
     /// # Errors
     /// The operating system cannot create a thread.
@@ -173,6 +187,7 @@ impl Streamer {
         spill_blocks: usize,
         threads: usize,
         link: Option<LinkSpeed>,
+        ahead: usize,
     ) -> std::io::Result<Self> {
         if spill_blocks == 0 {
             return Ok(Self::off());
@@ -181,8 +196,7 @@ impl Streamer {
         Ok(Self(Some(Box::new(Inner {
             layout,
             parts,
-            // Parts are for sparse decode, and then only prompts are streamed.
-            ahead: if parts == 1 { 2 } else { 1 },
+            ahead,
             first,
             mover: Box::new(ThreadMover::start(threads, TransferConfig::default(), link)?),
             staging: Staging::new(StagingConfig { buffers: BUFFERS, buffer_pages, tiles: false }),
@@ -200,6 +214,7 @@ impl Streamer {
             taken: 0,
             buffer: 0,
             places: vec![StagedPlace::default(); spill_blocks],
+            heads: (0, layout.num_kv_heads),
             failed: BTreeSet::new(),
         }))))
     }
@@ -268,15 +283,20 @@ impl Streamer {
     /// computation: the least time of a step that reads them.
     pub fn pass(&mut self, sequences: &[Vec<BlockId>]) {
         let Some(layers) = self.0.as_ref().map(|inner| inner.layout.num_layers) else { return };
-        let tiles = self.begin(sequences.iter().map(Vec::as_slice)).len();
+        let heads = self.0.as_ref().map_or(1, |inner| inner.layout.num_kv_heads);
+        let tiles = self.begin(sequences.iter().map(Vec::as_slice), heads).len();
         (0..layers).for_each(|layer| (0..tiles).for_each(|tile| self.arrive(layer, tile)));
     }
 
-    /// Begins a step in which each of `sequences` reads its blocks, of L1 and spilled. Returns the
-    /// sequences of each tile, by their index: every layer computes these tiles in this order.
-    pub(crate) fn begin<'a>(&mut self, sequences: impl ExactSizeIterator<Item = &'a [BlockId]>) -> Vec<Vec<usize>> {
+    /// Begins a step in which each of `sequences` reads its blocks, of L1 and spilled, with `heads` KV
+    /// heads. Returns the tiles: every layer computes them in this order.
+    pub(crate) fn begin<'a>(
+        &mut self,
+        sequences: impl ExactSizeIterator<Item = &'a [BlockId]>,
+        heads: usize,
+    ) -> Vec<TileWork> {
         match &mut self.0 {
-            None => vec![(0..sequences.len()).collect()],
+            None => vec![TileWork { sequences: (0..sequences.len()).collect(), heads: 0..heads }],
             Some(inner) => inner.begin(sequences),
         }
     }
@@ -292,31 +312,37 @@ impl Streamer {
     pub(crate) fn staged(&self) -> Staged<'_> {
         match &self.0 {
             None => Staged { first: usize::MAX, ..Staged::default() },
-            Some(inner) => Staged { first: inner.first, places: &inner.places, pages: &inner.buffers[inner.buffer] },
+            Some(inner) => Staged {
+                first: inner.first,
+                places: &inner.places,
+                pages: &inner.buffers[inner.buffer],
+                heads: inner.heads,
+            },
         }
     }
 }
 
 impl Inner {
-    fn begin<'a>(&mut self, sequences: impl Iterator<Item = &'a [BlockId]>) -> Vec<Vec<usize>> {
+    fn begin<'a>(&mut self, sequences: impl Iterator<Item = &'a [BlockId]>) -> Vec<TileWork> {
         // The last tile of the step before.
         self.staging.handle(self.mover.now_ns(), StagingEvent::Computed);
         self.failed.clear();
         let first = self.first;
         let spilled = |blocks: &[BlockId]| blocks.iter().copied().filter(|block| *block as usize >= first).collect();
         let spilled: Vec<BTreeSet<BlockId>> = sequences.map(spilled).collect();
-        let page_bytes = 2 * self.layout.page_bytes();
-        let groups = tiles::divide(&spilled, TILE_BYTES.div_ceil(page_bytes));
+        let pair_bytes = 2 * self.layout.page_bytes();
+        let divided = tiles::divide(&spilled, TILE_BYTES.div_ceil(pair_bytes), self.parts);
         let serial = |block: &BlockId| self.blocks.get(block).map_or(u64::MAX, |(serial, _)| *serial);
-        let together = (RUN_BYTES / page_bytes).max(1);
-        let runs = |blocks: &BTreeSet<BlockId>| {
-            let blocks: Vec<(BlockId, u64)> = blocks.iter().map(|block| (*block, serial(block))).collect();
-            blocks.chunks(together).map(Run::from).collect()
+        let block_bytes = |tile: &Tile| pair_bytes / self.parts * tile.parts.len();
+        let runs = |tile: &Tile| {
+            let blocks: Vec<(BlockId, u64)> = tile.blocks.iter().map(|block| (*block, serial(block))).collect();
+            let together = (RUN_BYTES / block_bytes(tile)).max(1);
+            (tile.parts.clone(), blocks.chunks(together).map(Run::from).collect())
         };
-        let tiles: Tiles = groups.iter().map(|(_, blocks)| runs(blocks)).collect();
-        let largest = groups.iter().map(|(_, blocks)| blocks.len()).max().unwrap_or(0);
-        self.around = largest * page_bytes * BUFFERS as usize > CACHED_BYTES;
-        (self.tiles, self.read) = (tiles.len(), groups.iter().map(|(_, blocks)| blocks.len()).sum());
+        let tiles: Tiles = divided.iter().map(runs).collect();
+        let largest = divided.iter().map(|tile| tile.blocks.len() * block_bytes(tile)).max().unwrap_or(0);
+        self.around = largest * BUFFERS as usize > CACHED_BYTES;
+        (self.tiles, self.read) = (tiles.len(), spilled.iter().flatten().collect::<BTreeSet<_>>().len());
         if self.steps.front().is_some_and(|(_, expected)| *expected != tiles) {
             self.staging.abandon_from(self.steps[0].0);
             self.steps.clear();
@@ -327,8 +353,10 @@ impl Inner {
             self.buffers.iter_mut().for_each(Vec::clear);
         }
         while self.steps.len() < self.ahead {
-            let pages =
-                |layer: u32, tile: &[Run]| tile.iter().map(|run| RunPages { blocks: Arc::clone(run), layer }).collect();
+            let pages = |layer: u32, (parts, runs): &(Range<usize>, Vec<Run>)| {
+                let of_run = |run| RunPages { blocks: Arc::clone(run), layer, parts: parts.clone() };
+                runs.iter().map(of_run).collect()
+            };
             let layers = 0..self.layout.num_layers as u32;
             let all = layers.flat_map(|layer| tiles.iter().map(move |tile| pages(layer, tile))).collect();
             let step = self.staging.push_step(all).expect("a buffer has room for all spilled blocks");
@@ -336,7 +364,10 @@ impl Inner {
         }
         self.collect();
         self.act();
-        groups.into_iter().map(|(sequences, _)| sequences).collect()
+        let of_part = self.layout.num_kv_heads / self.parts;
+        let work =
+            |Tile { sequences, parts, .. }| TileWork { sequences, heads: parts.start * of_part..parts.end * of_part };
+        divided.into_iter().map(work).collect()
     }
 
     fn arrive(&mut self, layer: usize, tile: usize) {
@@ -386,6 +417,10 @@ impl Inner {
                 StagingAction::Recompute(place, _) => self.staging.handle(now, StagingEvent::Arrived(place)),
                 StagingAction::Compute { layer, buffer, pages, .. } => {
                     self.buffer = buffer as usize;
+                    if let Some(RunPages { parts, .. }) = pages.first() {
+                        let of_part = self.layout.num_kv_heads / self.parts;
+                        self.heads = (parts.start * of_part, parts.end * of_part);
+                    }
                     for (memory, run) in (0..).zip(&pages) {
                         for (index, (block, _)) in (0..).zip(run.blocks.iter()) {
                             self.places[*block as usize - self.first] = StagedPlace { memory, index };
@@ -405,7 +440,8 @@ impl Inner {
         if buffer.len() <= place.slot as usize {
             buffer.resize_with(place.slot as usize + 1, || None);
         }
-        let block_bytes = 2 * self.layout.page_bytes();
+        let part_bytes = self.layout.page_bytes() / self.parts;
+        let block_bytes = 2 * run.parts.len() * part_bytes;
         let bytes = run.blocks.len() * block_bytes;
         let fits = |pages: &AlignedBuffer| pages.as_bytes().len() >= bytes;
         let pages = buffer[place.slot as usize].take().or_else(|| self.spare.pop()).filter(fits);
@@ -416,12 +452,15 @@ impl Inner {
             let known = self.blocks.get(block).filter(|(own, _)| own == serial);
             (*block, known.map(|(_, far)| Arc::clone(far)))
         };
+        let of_side = |side: usize| {
+            let first = (2 * run.layer as usize + side) * self.parts;
+            first + run.parts.start..first + run.parts.end
+        };
         RunJob {
             from: run.blocks.iter().map(far).collect(),
-            layer: run.layer as usize,
-            parts: self.parts,
+            parts: [of_side(0), of_side(1)],
             pages,
-            part_bytes: self.layout.page_bytes() / self.parts,
+            part_bytes,
             around: self.around,
             failed: Vec::new(),
         }

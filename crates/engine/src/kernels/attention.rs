@@ -48,14 +48,23 @@ pub enum ChunkPages<'a> {
 
 /// Computes attention for chunks of a ragged batch, in the order of their rows. `q` has `q_stride`
 /// values per row; the first `heads · head_dim` are the rotated queries. `out` is
-/// `[row][heads · head_dim]`; rows of other chunks stay as they are.
-pub fn attend(kv: LayerView<'_>, q: &[f32], q_stride: usize, heads: usize, chunks: &[QueryChunk<'_>], out: &mut [f32]) {
+/// `[row][heads · head_dim]`; rows of other chunks and values of other KV heads than `of` stay as they
+/// are.
+pub fn attend(
+    kv: LayerView<'_>,
+    q: &[f32],
+    q_stride: usize,
+    heads: usize,
+    of: Range<usize>,
+    chunks: &[QueryChunk<'_>],
+    out: &mut [f32],
+) {
     let layout = kv.layout();
     let (kv_heads, head_dim) = (layout.num_kv_heads, layout.head_dim);
     let group = heads / kv_heads;
     let tokens_per_task = (ROWS_PER_TASK / group).max(1);
     // Per chunk and KV head.
-    let pages: Vec<Cow<'_, [Vec<HeadPage<'_>>]>> = chunks.iter().map(|chunk| head_pages(kv, chunk)).collect();
+    let pages: Vec<Cow<'_, [Vec<HeadPage<'_>>]>> = chunks.iter().map(|chunk| head_pages(kv, &of, chunk)).collect();
     let mut rows = out.chunks_exact_mut(heads * head_dim);
     let mut next_row = 0;
     let mut tasks = Vec::new();
@@ -63,11 +72,11 @@ pub fn attend(kv: LayerView<'_>, q: &[f32], q_stride: usize, heads: usize, chunk
     for (chunk, pages) in chunks.iter().zip(&pages) {
         rows.by_ref().take(chunk.first_row - next_row).for_each(drop);
         next_row = chunk.first_row + chunk.rows;
-        work += chunk.rows * (chunk.start_position + chunk.rows) * heads * head_dim;
+        work += chunk.rows * (chunk.start_position + chunk.rows) * of.len() * group * head_dim;
         for first in (0..chunk.rows).step_by(tokens_per_task) {
             let tokens = tokens_per_task.min(chunk.rows - first);
             let begin = tasks.len();
-            tasks.extend((0..kv_heads).map(|kv_head| HeadTask {
+            tasks.extend(of.clone().zip(pages.iter()).map(|(kv_head, pages)| HeadTask {
                 layout,
                 kv_head,
                 group,
@@ -75,11 +84,12 @@ pub fn attend(kv: LayerView<'_>, q: &[f32], q_stride: usize, heads: usize, chunk
                 q_stride,
                 first_row: chunk.first_row + first,
                 start_position: chunk.start_position + first,
-                pages: &pages[kv_head],
+                pages,
                 out: Vec::with_capacity(tokens),
             }));
             for row in rows.by_ref().take(tokens) {
-                for (task, part) in tasks[begin..].iter_mut().zip(row.chunks_exact_mut(group * head_dim)) {
+                let own = row.chunks_exact_mut(group * head_dim).skip(of.start);
+                for (task, part) in tasks[begin..].iter_mut().zip(own) {
                     task.out.push(part);
                 }
             }
@@ -95,16 +105,16 @@ pub fn attend(kv: LayerView<'_>, q: &[f32], q_stride: usize, heads: usize, chunk
     }
 }
 
-/// The pages of each KV head that a chunk reads.
-fn head_pages<'a>(kv: LayerView<'a>, chunk: &QueryChunk<'a>) -> Cow<'a, [Vec<HeadPage<'a>>]> {
+/// The pages of each of these KV heads that a chunk reads.
+fn head_pages<'a>(kv: LayerView<'a>, of: &Range<usize>, chunk: &QueryChunk<'a>) -> Cow<'a, [Vec<HeadPage<'a>>]> {
     let layout = kv.layout();
     let table = match chunk.pages {
-        ChunkPages::Chosen(pages) => return Cow::Borrowed(pages),
+        ChunkPages::Chosen(pages) => return Cow::Borrowed(&pages[of.clone()]),
         ChunkPages::All(table) => table,
     };
     let table = &table[..(chunk.start_position + chunk.rows).div_ceil(layout.block_tokens)];
     let of_head = |kv_head: usize| table.iter().map(|block| kv.head_page(*block, kv_head)).collect();
-    Cow::Owned((0..layout.num_kv_heads).map(of_head).collect())
+    Cow::Owned(of.clone().map(of_head).collect())
 }
 
 struct HeadTask<'a> {

@@ -87,7 +87,7 @@ impl Core {
         let mut kv = KvArena::new(*model.layout(), blocks);
         let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
         let spill_blocks = if store.is_some() { model.spill_blocks() } else { 0 };
-        let spills = Spills::start(&model, spill_blocks);
+        let spills = Spills::start(&model, spill_blocks, store.as_ref().is_some_and(|store| store.is_exact()));
         let sparse = start_sparse(&model);
         let scheduler = Scheduler::new(SchedulerConfig {
             spill_blocks: small(spills.capacity()),

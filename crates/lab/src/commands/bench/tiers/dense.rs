@@ -112,10 +112,12 @@ fn copies(case: &Case, way: &Way<'_>) -> Result<Times, Failure> {
     let hashes = case.prompts.iter().flat_map(|prompt| store.match_prefix(None, prompt).hashes).collect::<Vec<_>>();
     let (all, first) = (case.working_set(), model.kv_blocks());
     let spilled = all.saturating_sub(first).min(hashes.len());
-    let mut streamer = Streamer::start(*model.layout(), 1, first, model.spill_blocks(), 1, way.link)?;
+    let parts = model.page_parts(store.is_exact());
+    let mut streamer = Streamer::start(*model.layout(), parts, first, model.spill_blocks(), 1, way.link, 2)?;
     let blocks: Vec<u32> = (first as u32..).take(spilled).collect();
     for (block, hash) in blocks.iter().zip(&hashes) {
-        let far = store.open(*hash, 1).ok_or_else(|| Failure::new("a block of the first run is not in the region"))?;
+        let far =
+            store.open(*hash, parts).ok_or_else(|| Failure::new("a block of the first run is not in the region"))?;
         streamer.insert(*block, far);
     }
     // Each request has as many of them.
