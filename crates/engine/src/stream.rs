@@ -53,7 +53,7 @@ struct RunPages {
 
 impl Fetched for RunPages {
     fn num_pages(&self) -> u64 {
-        self.blocks.len() as u64
+        (self.blocks.len() * self.parts.len()) as u64
     }
 }
 
@@ -111,7 +111,7 @@ impl Job for RunJob {
     }
 }
 
-/// Counters of a [`Streamer`]. Pages are pairs of K and V.
+/// Counters of a [`Streamer`]. Pages are pairs of K and V, or of their parts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StreamCounts {
     /// Of the staging area.
@@ -120,7 +120,7 @@ pub struct StreamCounts {
     pub mover: TransferCounts,
     /// Pages that the compute thread copied itself, because the mover had not begun with them.
     pub taken: u64,
-    /// Bytes of a pair of pages.
+    /// Bytes of such a pair.
     pub page_bytes: u64,
 }
 
@@ -274,7 +274,7 @@ impl Streamer {
             staging: *inner.staging.counts(),
             mover: inner.mover.counts(),
             taken: inner.taken,
-            page_bytes: 2 * inner.layout.page_bytes() as u64,
+            page_bytes: (2 * inner.layout.page_bytes() / inner.parts) as u64,
         };
         self.0.as_deref().map(counts).unwrap_or_default()
     }
@@ -515,7 +515,7 @@ impl Inner {
         let Some((&place, &ticket)) = self.tickets.range(..behind).next_back() else { return false };
         let Some(job) = self.mover.take(ticket) else { return false };
         self.under_way.remove(&ticket);
-        self.taken += job.from.len() as u64;
+        self.taken += (job.from.len() * job.parts[0].len()) as u64;
         self.run_now(place, job);
         true
     }
