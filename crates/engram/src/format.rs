@@ -101,8 +101,8 @@ impl FromStr for Stored {
 #[derive(Clone, Debug)]
 pub struct RowFormat {
     stored: Stored,
-    /// The bf16 of each byte, for one scale per table.
-    table: Option<Box<[u16; 256]>>,
+    /// The table's scale, rounded to bf16.
+    scale: f32,
     arch: Arch,
 }
 
@@ -112,13 +112,13 @@ impl RowFormat {
     /// # Errors
     /// The scale is missing or has no meaning.
     pub fn new(stored: Stored, scale: Option<f32>) -> Result<Self, FormatError> {
-        let table = match (stored, scale) {
-            (Stored::E4m3, Some(scale)) => Some(Box::new(scaled(scale))),
+        let scale = match (stored, scale) {
+            (Stored::E4m3, Some(scale)) => f32::from_bits(u32::from(bf16_bits(scale)) << 16),
             (Stored::E4m3, None) => return Err(FormatError::ScaleMissing),
             (other, Some(_)) => return Err(FormatError::ScaleUnused(other.name())),
-            (_, None) => None,
+            (_, None) => 1.0,
         };
-        Ok(Self { stored, table, arch: Arch::new() })
+        Ok(Self { stored, scale, arch: Arch::new() })
     }
 
     /// The format's name and sizes.
@@ -143,27 +143,19 @@ impl RowFormat {
 
     #[inline(always)]
     fn write(&self, row: &[u8], out: &mut [u16]) {
-        match (self.stored, &self.table) {
-            (Stored::E4m3Ue8m0, _) => {
+        let words = row.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
+        match self.stored {
+            Stored::E4m3Ue8m0 => {
                 let (codes, scales) = row.split_at(out.len());
                 for ((out, codes), scale) in out.chunks_exact_mut(BLOCK).zip(codes.chunks_exact(BLOCK)).zip(scales) {
                     let scale = f32::from_bits(u32::from(*scale) << 23);
                     out.iter_mut().zip(codes).for_each(|(out, code)| *out = bf16_bits(e4m3(*code) * scale));
                 }
             }
-            (Stored::E4m3, Some(table)) => {
-                out.iter_mut().zip(row).for_each(|(out, code)| *out = table[usize::from(*code)]);
-            }
-            (Stored::F16, _) => {
-                for (out, pair) in out.iter_mut().zip(row.chunks_exact(2)) {
-                    *out = bf16_bits(half::f16::from_le_bytes([pair[0], pair[1]]).to_f32());
-                }
-            }
-            (Stored::Bf16 | Stored::E4m3, _) => {
-                for (out, pair) in out.iter_mut().zip(row.chunks_exact(2)) {
-                    *out = u16::from_le_bytes([pair[0], pair[1]]);
-                }
-            }
+            // A code has four significant bits, so bf16 holds its value.
+            Stored::E4m3 => out.iter_mut().zip(row).for_each(|(out, code)| *out = bf16_bits(e4m3(*code) * self.scale)),
+            Stored::F16 => out.iter_mut().zip(words).for_each(|(out, word)| *out = bf16_bits(f16(word))),
+            Stored::Bf16 => out.iter_mut().zip(words).for_each(|(out, word)| *out = word),
         }
     }
 }
@@ -194,19 +186,22 @@ fn e4m3(code: u8) -> f32 {
     f32::from_bits(sign | if magnitude == 0x7F { f32::NAN.to_bits() } else { bits })
 }
 
+/// The value of a half-precision float, without a call per value, so that it is computed in lanes.
+#[inline(always)]
+fn f16(word: u16) -> f32 {
+    let (sign, magnitude) = (u32::from(word & 0x8000) << 16, u32::from(word & 0x7FFF));
+    // Exponents move from bias 15 to 127, and the highest stays the highest.
+    let exponents = if magnitude < 0x7C00 { 112 << 23 } else { 224 << 23 };
+    let subnormal = (magnitude as f32 * (1.0 / 16_777_216.0)).to_bits();
+    f32::from_bits(sign | if magnitude < 0x400 { subnormal } else { (magnitude << 13) + exponents })
+}
+
 /// The upper half of an f32, rounded to the nearest, ties to even.
 #[inline(always)]
 fn bf16_bits(value: f32) -> u16 {
     let bits = value.to_bits();
     let rounded = (bits.wrapping_add(0x7FFF + (bits >> 16 & 1)) >> 16) as u16;
     if value.is_nan() { NAN } else { rounded }
-}
-
-/// The bf16 of each e4m3 code times a scale, both rounded to bf16 before the product.
-fn scaled(scale: f32) -> [u16; 256] {
-    let widened = |bits: u16| f32::from_bits(u32::from(bits) << 16);
-    let scale = widened(bf16_bits(scale));
-    std::array::from_fn(|code| bf16_bits(widened(bf16_bits(e4m3(code as u8))) * scale))
 }
 
 #[cfg(test)]

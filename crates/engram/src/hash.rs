@@ -21,7 +21,7 @@ pub struct LayerHash {
     pub offsets: Vec<Vec<u64>>,
     /// Rows of all heads.
     pub rows: u64,
-    /// Rows of the table: `rows` rounded up to the family's multiple.
+    /// Rows of the table: those that DeepSeek declares, or `rows` rounded up to Qwen's multiple.
     pub padded_rows: u64,
 }
 
@@ -35,13 +35,15 @@ pub fn layers_of(config: &NgramConfig) -> Result<Vec<LayerHash>, ConfigError> {
     let mut layers = Vec::with_capacity(config.layer_ids.len());
     for (at, layer) in config.layer_ids.iter().enumerate() {
         let heads = (0..config.orders()).map(|_| primes.by_ref().take(config.heads).collect()).collect();
-        let layer = with_offsets(*layer, multipliers(config, at as u64), heads, config);
+        let mut layer = with_offsets(*layer, multipliers(config, at as u64), heads, config);
         if let Scheme::DeepSeek { declared_rows } = &config.scheme
-            && let Some(declared) = declared_rows.get(at)
-            && *declared < layer.rows
+            && let Some(declared) = declared_rows.get(at).copied()
         {
-            let (needed, declared, layer) = (layer.rows, *declared, layer.layer);
-            return Err(ConfigError::TooFewRows { layer, needed, declared });
+            if declared < layer.rows {
+                let (needed, layer) = (layer.rows, layer.layer);
+                return Err(ConfigError::TooFewRows { layer, needed, declared });
+            }
+            layer.padded_rows = declared;
         }
         layers.push(layer);
     }
