@@ -1,8 +1,12 @@
 //! The flags of `cenote`, with the variables that set them. The doc comments are the text of
 //! `--help`.
 
+mod engram;
+mod plan;
 mod pool;
 
+pub use engram::{EngramCommands, EngramDequantArgs, EngramRowsArgs, TablesArgs};
+pub use plan::{PlanCommands, PlanEngramArgs, PlanKvArgs, SettingArgs};
 pub use pool::{
     MemoryOf, PoolArgs, PoolCheckArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolDiffArgs, PoolEventsArgs,
     PoolFenceArgs, PoolGcArgs, PoolHistoryArgs, PoolListArgs, PoolManageArgs, PoolQuotaArgs, PoolRestoreArgs,
@@ -38,6 +42,12 @@ pub enum Commands {
     /// Create, inspect and destroy regions
     #[command(subcommand)]
     Pool(PoolCommands),
+    /// Compute addresses and values of n-gram embedding tables (Engram)
+    #[command(subcommand)]
+    Engram(EngramCommands),
+    /// Plan memory, bandwidth and costs of a model's n-gram tables or KV
+    #[command(subcommand)]
+    Plan(PlanCommands),
     /// Show memory, devices and instructions of this machine, and recommend a region
     Doctor(DoctorArgs),
     /// Profile a model's KV on a text, for codecs that need a profile

@@ -3,9 +3,11 @@
 mod demo;
 mod diff;
 mod doctor;
+mod engram;
 mod events;
 mod generate;
 mod list;
+mod plan;
 mod pool;
 mod profile;
 mod serve;
@@ -39,6 +41,8 @@ impl Program for Cli {
             Commands::Serve(args) => serve::run(&args).map(done),
             Commands::Generate(args) => generate::run(&args).map(done),
             Commands::Pool(command) => pool::run(command),
+            Commands::Engram(command) => engram::run(&command).map(done),
+            Commands::Plan(command) => plan::run(&command).map(done),
             Commands::Doctor(args) => doctor::run(&args).map(done),
             Commands::Profile(args) => profile::run(&args).map(done),
             Commands::Completions(args) => {

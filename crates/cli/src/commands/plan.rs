@@ -1,0 +1,42 @@
+//! `cenote plan`: what a model needs, before a machine is bought.
+
+mod engram;
+mod kv;
+mod show;
+
+use crate::args::{PlanCommands, SettingArgs};
+use cenote_console::failure::Failure;
+use cenote_plan::cost::Prices;
+use cenote_plan::engram::Setting;
+use cenote_plan::parallel::Parallel;
+use cenote_plan::traffic::{Capacity, Link, Workload};
+
+pub fn run(command: &PlanCommands) -> Result<(), Failure> {
+    match command {
+        PlanCommands::Engram(args) => engram::run(args),
+        PlanCommands::Kv(args) => kv::run(args),
+    }
+}
+
+fn setting(args: &SettingArgs, layers: u64) -> Setting {
+    let links = if args.link.is_empty() { Link::of_paper() } else { args.link.clone() };
+    Setting {
+        workload: Workload {
+            tokens_per_second: args.tokens_per_second,
+            step_seconds: args.step_ms / 1e3,
+            batch: args.batch,
+            layers,
+        },
+        parallel: Parallel { dp: args.dp, tp: args.tp, pp: args.pp, nodes: args.nodes },
+        links,
+        prices: Prices {
+            dram_gb: args.dram_price,
+            switch: args.switch_price,
+            adapter: args.adapter_price,
+            controller: args.controller_price,
+            switch_ports: args.switch_ports,
+        },
+        capacity: Capacity { host_bytes: args.host_memory.0 as f64, pool_bytes: args.pool_memory.0 as f64 },
+        priced_nodes: args.priced_nodes.clone(),
+    }
+}
