@@ -19,7 +19,7 @@ mod operations;
 mod report;
 
 pub use child::run as run_child;
-pub use cold::run_child as run_cold_child;
+pub use cold::{run_child as run_cold_child, torment as torment_cold};
 
 use crate::args::TortureArgs;
 use cenote_base::prng::Prng;

@@ -9,6 +9,7 @@ use super::regions::Regions;
 use super::rows::{Row, Times, median};
 use super::{Setting, cold};
 use crate::args::{BenchTiersArgs, TiersPart};
+use crate::commands::torture::torment_cold;
 use case::{Case, Ran};
 use cenote_console::engine;
 use cenote_console::failure::Failure;
@@ -46,6 +47,10 @@ struct TierRow {
     hot_share: f64,
     prefetched_share: f64,
     wasted_share: f64,
+    /// Milliseconds per step in which layers waited for pages, and in which pages were copied while layers
+    /// did not wait.
+    waited_ms: f64,
+    hidden_ms: f64,
 }
 
 impl TierRow {
@@ -80,6 +85,8 @@ impl TierRow {
             hot_share: share(stat("sparse_hot_pages_total"), chosen),
             prefetched_share: share(prefetched, chosen),
             wasted_share: share(stat("sparse_wasted_pages_total"), fetched),
+            waited_ms: (stat("staging_stall_ns_total") + stat("sparse_stall_ns_total")) / steps / 1e6,
+            hidden_ms: (stat("staging_hidden_ns_total") + stat("sparse_hidden_ns_total")) / steps / 1e6,
         }
     }
 }
@@ -119,9 +126,21 @@ pub fn run(args: &BenchTiersArgs) -> Result<(), Failure> {
             let of = |row| TierRow { row: Row { bench: "tiers", design: "cenote", ..row }, ..TierRow::default() };
             rows.extend((part.measure)(&setting)?.into_iter().map(of));
         }
+        rows.push(kills(args.quick)?);
     }
     let report = Report { quick: args.quick, threads, rows };
     args.output.show(&report, || tiers_table(&report.rows))
+}
+
+/// Killed writers of the cold tier, and the share of the blocks they listed that are read whole, with the
+/// right bytes. The time is of a kill.
+fn kills(quick: bool) -> Result<TierRow, Failure> {
+    let found = torment_cold(SEED, if quick { 25 } else { 1_000 })?;
+    let name = format!("kills of a writer to L4: {}, wrong bytes: {}", found.kills, found.wrong_bytes);
+    let times = vec![found.seconds * 1e9 / found.kills as f64];
+    let row = Row::milliseconds(name, &times).ratio_at_least(found.read as f64 / found.listed as f64, 1.0);
+    let row = Row { bench: "tiers", design: "cenote", met: Some(found.pass), ..row };
+    Ok(TierRow { row, ..TierRow::default() })
 }
 
 fn tiers_table(rows: &[TierRow]) -> String {
@@ -132,7 +151,8 @@ fn tiers_table(rows: &[TierRow]) -> String {
         "tokens/s",
         "copied",
         "late",
-        "by compute",
+        "waited",
+        "hidden",
         "hot",
         "prefetched",
         "wasted",
@@ -142,6 +162,7 @@ fn tiers_table(rows: &[TierRow]) -> String {
     ];
     let mut out = table(&head).keys(1);
     let percent = |share: f64| if share > 0.0 { format!("{:.1} %", 100.0 * share) } else { String::new() };
+    let milliseconds = |time: f64| if time > 0.0 { format!("{time:.2} ms") } else { String::new() };
     for row @ TierRow { row: figures, .. } in rows {
         out.add_row([
             figures.name.clone(),
@@ -150,7 +171,8 @@ fn tiers_table(rows: &[TierRow]) -> String {
             if row.tokens_per_s > 0.0 { format!("{:.1}", row.tokens_per_s) } else { String::new() },
             if row.kv_bytes > 0 { format!("{:.1} MB", row.streamed_bytes as f64 / 1e6) } else { String::new() },
             percent(row.late_share),
-            percent(row.by_compute_share),
+            milliseconds(row.waited_ms),
+            milliseconds(row.hidden_ms),
             percent(row.hot_share),
             percent(row.prefetched_share),
             percent(row.wasted_share),

@@ -38,24 +38,24 @@ const WRONG: u8 = 3;
 
 /// What a run found.
 #[derive(Debug, Default, Serialize)]
-struct Report {
+pub struct Report {
     directory: String,
     seed: u64,
-    kills: u64,
+    pub kills: u64,
     /// Blocks that the directory lists at the end.
-    listed: u64,
+    pub listed: u64,
     /// Those of them that were read whole, all with the right bytes.
-    read: u64,
+    pub read: u64,
     /// Listed blocks that could not be read: damaged, or gone.
     missed: u64,
-    wrong_bytes: u64,
+    pub wrong_bytes: u64,
     failed_children: u64,
-    seconds: f64,
-    pass: bool,
+    pub seconds: f64,
+    pub pass: bool,
 }
 
-pub fn run(args: &TortureArgs, kills: u64) -> Result<ExitCode, Failure> {
-    let seed = args.seed.unwrap_or_else(|| std::process::id().into());
+/// Kills so many writers of a new directory, and reads what they left.
+pub fn torment(seed: u64, kills: u64) -> Result<Report, Failure> {
     let directory = tempfile::Builder::new().prefix("cenote-torture-cold-").tempdir()?;
     let (mut prng, begin) = (Prng::at(seed, 1), Instant::now());
     let mut report = Report { directory: directory.path().display().to_string(), seed, ..Report::default() };
@@ -87,6 +87,12 @@ pub fn run(args: &TortureArgs, kills: u64) -> Result<ExitCode, Failure> {
     // A process that is killed, unlike a machine that loses power, leaves only lines of whole records.
     let all_read = report.listed > 0 && report.read == report.listed && report.missed == 0;
     report.pass = report.wrong_bytes == 0 && report.failed_children == 0 && all_read;
+    Ok(report)
+}
+
+pub fn run(args: &TortureArgs, kills: u64) -> Result<ExitCode, Failure> {
+    let seed = args.seed.unwrap_or_else(|| std::process::id().into());
+    let report = torment(seed, kills)?;
     args.output.show(&report, || {
         output::facts(&[
             ("kills", report.kills.to_string()),
