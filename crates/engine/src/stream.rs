@@ -4,7 +4,7 @@
 //! A tile is what attention reads at once: one layer's pages of a few sequences, or of some KV heads of a
 //! long one. While a tile computes,
 //! a mover fetches the next two into two of three buffers; `policy::staging` gives the order. The paper
-//! fetches whole layers. Tiles of [`TILE_BYTES`] stay in the processor's caches until they are read, so
+//! fetches whole layers. Tiles of 2 MiB stay in the processor's caches until they are read, so
 //! that a streamed byte crosses the memory bus once, and not three times (read, written, read again).
 //! The next step's first tiles arrive while this one ends, because a running request reads the same
 //! blocks again. A page that has not arrived in time
