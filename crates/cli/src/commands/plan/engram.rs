@@ -121,9 +121,9 @@ fn table_3(plan: &EngramPlan) -> String {
             format!("{:.3} %", 100.0 * row.link_share),
         ]);
     }
-    let why = "Ours is the ratio if the pool costs nothing: replicas scale, and a second node does not slow the \
-               first. The pool's reads are a small share of one link, so bandwidth does not explain the paper's \
-               loss. With DP = 2, both replicas share a host's processors and both GPUs share its memory.";
+    let why = "The paper's throughputs are taken as those of one node. Ours is the ratio if the pool costs nothing: \
+               replicas scale, and a second node does not slow the first. The pool's reads are a small share of \
+               one link, so bandwidth does not explain the paper's loss; the paper names no cause.";
     format!("{table}\n{}", output::wrapped(why, ""))
 }
 
