@@ -1,0 +1,163 @@
+// SpecKV's engine (SpecKV §3.5.1): compression and decompression on 512-bit AXI-Stream, with
+// registers on AXI4-Lite (axi_lite_regs.sv).
+//
+// Interface: `c_` halves in and `z_` payload out for compression; `x_` payload in and `y_` halves
+// out for decompression. A page ends with tlast; tkeep has its ones in the lowest bytes. tuser in
+// the last beat: compression declined the page, or decompression refused the payload.
+// Latency and initiation interval: those of speckv_encode.sv and speckv_decode.sv, and 1 cycle for
+// each register slice at the inputs.
+module speckv_engine #(
+    parameter int DEPTH = 1024
+) (
+    input  logic         clk,
+    input  logic         rst,
+    input  logic         aw_valid,
+    output logic         aw_ready,
+    input  logic [7:0]   aw_address,
+    input  logic         w_valid,
+    output logic         w_ready,
+    input  logic [31:0]  w_data,
+    output logic         b_valid,
+    input  logic         b_ready,
+    input  logic         ar_valid,
+    output logic         ar_ready,
+    input  logic [7:0]   ar_address,
+    output logic         r_valid,
+    input  logic         r_ready,
+    output logic [31:0]  r_data,
+    input  logic         c_valid,
+    output logic         c_ready,
+    input  logic [511:0] c_tdata,
+    input  logic [63:0]  c_tkeep,
+    input  logic         c_tlast,
+    output logic         z_valid,
+    input  logic         z_ready,
+    output logic [511:0] z_tdata,
+    output logic [63:0]  z_tkeep,
+    output logic         z_tlast,
+    output logic         z_tuser,
+    input  logic         x_valid,
+    output logic         x_ready,
+    input  logic [511:0] x_tdata,
+    input  logic [63:0]  x_tkeep,
+    input  logic         x_tlast,
+    output logic         y_valid,
+    input  logic         y_ready,
+    output logic [511:0] y_tdata,
+    output logic [63:0]  y_tkeep,
+    output logic         y_tlast,
+    output logic         y_tuser
+);
+  logic [15:0] dim;
+  logic [31:0] values;
+  logic z_ends, y_ends;
+
+  assign z_ends = z_valid && z_ready && z_tlast;
+  assign y_ends = y_valid && y_ready && y_tlast;
+
+  axi_lite_regs registers (
+      .clk,
+      .rst,
+      .aw_valid,
+      .aw_ready,
+      .aw_address,
+      .w_valid,
+      .w_ready,
+      .w_data,
+      .b_valid,
+      .b_ready,
+      .ar_valid,
+      .ar_ready,
+      .ar_address,
+      .r_valid,
+      .r_ready,
+      .r_data,
+      .dim,
+      .values,
+      .page_encoded(z_ends),
+      .page_declined(z_ends && z_tuser),
+      .page_decoded(y_ends),
+      .page_refused(y_ends && y_tuser)
+  );
+
+  // Slices cut the paths of ready; counts are taken before them.
+  logic [6:0] c_bytes, x_bytes, e_bytes, d_bytes, z_bytes;
+  logic [5:0] y_halves;
+  logic e_valid, e_ready, e_last, d_valid, d_ready, d_last;
+  logic [511:0] e_data, d_data;
+
+  keep_count c_keep (
+      .keep (c_tkeep),
+      .count(c_bytes)
+  );
+  keep_count x_keep (
+      .keep (x_tkeep),
+      .count(x_bytes)
+  );
+  slice #(
+      .W(520)
+  ) c_slice (
+      .clk,
+      .rst,
+      .s_valid(c_valid),
+      .s_ready(c_ready),
+      .s_data ({c_tlast, c_bytes, c_tdata}),
+      .m_valid(e_valid),
+      .m_ready(e_ready),
+      .m_data ({e_last, e_bytes, e_data})
+  );
+  slice #(
+      .W(520)
+  ) x_slice (
+      .clk,
+      .rst,
+      .s_valid(x_valid),
+      .s_ready(x_ready),
+      .s_data ({x_tlast, x_bytes, x_tdata}),
+      .m_valid(d_valid),
+      .m_ready(d_ready),
+      .m_data ({d_last, d_bytes, d_data})
+  );
+
+  speckv_encode #(
+      .DEPTH(DEPTH)
+  ) encode (
+      .clk,
+      .rst,
+      .dim,
+      .s_valid(e_valid),
+      .s_ready(e_ready),
+      .s_data (e_data),
+      .s_count(e_bytes[6:1]),
+      .s_last (e_last),
+      .m_valid(z_valid),
+      .m_ready(z_ready),
+      .m_data (z_tdata),
+      .m_count(z_bytes),
+      .m_last (z_tlast),
+      .m_bad  (z_tuser)
+  );
+  speckv_decode decode (
+      .clk,
+      .rst,
+      .dim,
+      .values,
+      .s_valid(d_valid),
+      .s_ready(d_ready),
+      .s_data (d_data),
+      .s_count(d_bytes),
+      .s_last (d_last),
+      .m_valid(y_valid),
+      .m_ready(y_ready),
+      .m_data (y_tdata),
+      .m_count(y_halves),
+      .m_last (y_tlast),
+      .m_error(y_tuser)
+  );
+  for (genvar i = 0; i < 64; i++) begin : g_keep
+    assign z_tkeep[i] = 7'(i) < z_bytes;
+    assign y_tkeep[i] = 6'(i / 2) < y_halves;
+  end
+  logic unused;
+  assign unused = e_bytes[0];
+endmodule
