@@ -4,7 +4,8 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, fs};
+use std::sync::Mutex;
+use std::{env, fs, thread};
 
 include!("src/faults.rs");
 include!("src/tops.rs");
@@ -33,7 +34,7 @@ fn main() {
     for name in ["verilated", "verilated_threads"] {
         objects.push(build.compile(&build.include.join(format!("{name}.cpp")), name, &[]));
     }
-    objects.extend(TOPS.iter().map(|top| build.model(top)));
+    objects.extend(build.models());
     objects.push(build.registry());
     let archive = build.out.join("libcenote_rtl_models.a");
     let _ = fs::remove_file(&archive);
@@ -105,6 +106,19 @@ impl Build {
         });
         run(&mut command);
         object
+    }
+
+    /// All models, a thread for each processor: most of the build's time is the C++ compiler's.
+    fn models(&self) -> Vec<PathBuf> {
+        let (queue, processors) = (Mutex::new(TOPS.iter()), thread::available_parallelism().map_or(1, usize::from));
+        let work = || {
+            let next = || queue.lock().expect("no model failed").next();
+            std::iter::from_fn(next).map(|top| self.model(top)).collect::<Vec<PathBuf>>()
+        };
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..processors).map(|_| scope.spawn(work)).collect();
+            threads.into_iter().flat_map(|thread| thread.join().expect("a model cannot be built")).collect()
+        })
     }
 
     /// Translates and compiles one top module.

@@ -6,7 +6,8 @@
 //
 // Interface: requests with a tag in, answers in the same order out, with `m_fault` if an entry was
 // not valid. Reads of table entries leave by `w_`; each is answered by `r_` before the next.
-// `flush` forgets all translations. ENTRIES translations are kept, the oldest is replaced.
+// `flush` forgets all translations, also the one of a walk that is under way: requests taken from
+// then on see the new table. ENTRIES translations are kept, the oldest is replaced.
 // Latency of a hit 3 cycles, initiation interval 1. A miss stops the requests behind it until its
 // walk has ended: three reads, so 3 · (2 + memory latency) cycles and 3 more.
 module atu #(
@@ -37,7 +38,7 @@ module atu #(
   localparam int A = $clog2(ENTRIES);
 
   // Stage a compares, stage b selects, stage m answers.
-  logic en, a_valid, b_valid, b_hit, walking, asking, answer, walk_done, walk_fault;
+  logic en, a_valid, b_valid, b_hit, walking, asking, answer, walk_done, walk_fault, stale, keeps;
   logic [38:0] a_address, b_address;
   logic [T-1:0] a_tag, b_tag;
   logic [ENTRIES-1:0] match, b_match, valid;
@@ -54,7 +55,7 @@ module atu #(
     assign match[i] = valid[i] && page == a_address[38:12];
     assign frames[i*52+:52] = target;
     always_ff @(posedge clk) begin
-      if (walk_done && !walk_fault && oldest == A'(i)) begin
+      if (keeps && oldest == A'(i)) begin
         page <= b_address[38:12];
         target <= walked;
         valid[i] <= 1'b1;
@@ -71,6 +72,8 @@ module atu #(
   // A miss holds stage b. When its walk has ended, it is answered from the walk, and the request
   // behind it, which was compared before the walk, is compared again.
   assign b_hit = |b_match;
+  // A walk that began before a flush may have read old entries. It is answered, and not kept.
+  assign keeps = walk_done && !walk_fault && !stale;
   assign answer = b_valid && (b_hit || walk_done) && (!m_valid || m_ready);
   assign en = !b_valid || answer;
   assign s_ready = en && !walk_done;
@@ -111,6 +114,7 @@ module atu #(
       asking <= 1'b1;
       level <= 2'd0;
       table_frame <= root;
+      stale <= 1'b0;
       misses <= misses + 32'd1;
     end
     if (asking && w_ready) asking <= 1'b0;
@@ -124,7 +128,8 @@ module atu #(
         walk_done <= 1'b1;
       end else asking <= 1'b1;
     end
-    if (walk_done && answer && !walk_fault) oldest <= oldest + 1'b1;
+    if (flush && (walking || walk_done)) stale <= 1'b1;
+    if (keeps && answer) oldest <= oldest + 1'b1;
     if (rst) begin
       a_valid <= 1'b0;
       b_valid <= 1'b0;
@@ -132,6 +137,7 @@ module atu #(
       walking <= 1'b0;
       asking <= 1'b0;
       walk_done <= 1'b0;
+      stale <= 1'b0;
       oldest <= '0;
       misses <= '0;
     end

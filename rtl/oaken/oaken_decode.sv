@@ -5,7 +5,8 @@
 // for each head, token and block of 64 channels: the number of outliers and 32 bytes of dense codes
 // in one stream of blocks, and the entries in a stream of beats of 64 bytes with a count, the
 // page's last marked. Beats of 32 halves out, two for a block. `m_error` in the last beat: the
-// entries are more or fewer than the numbers. `row_blocks`, the blocks of a token of a head, and
+// entries are more or fewer than the numbers, or bounds are not finite or in reverse order.
+// `row_blocks`, the blocks of a token of a head, and
 // `heads` stay while pages are inside; a page has at most TOKENS tokens.
 // Latency 12 cycles from a block to its first beat. Initiation interval 1 for a beat; a page takes
 // 36 cycles for the bounds of each token.
@@ -67,6 +68,20 @@ module oaken_decode #(
     );
   end
 
+  // Bounds of each group: finite, and the least is not above the greatest. Zeros of both signs are
+  // equal.
+  logic [2:0] sound;
+  logic unsound;
+  for (genvar g = 0; g < 3; g++) begin : g_sound
+    logic [15:0] low, high;
+    logic signed [15:0] low_order, high_order;
+    assign low = t_bounds[g*32+:16];
+    assign high = t_bounds[g*32+16+:16];
+    assign low_order = low[15] ? -{1'b0, low[14:0]} : {1'b0, low[14:0]};
+    assign high_order = high[15] ? -{1'b0, high[14:0]} : {1'b0, high[14:0]};
+    assign sound[g] = low[14:10] != 5'd31 && high[14:10] != 5'd31 && low_order <= high_order;
+  end
+
   // Blocks. A block's entries are in the window as soon as all of them arrived.
   logic en, go, half, ends, more, drop, page_ends, row_ends, too_few, too_many, fails, enough, known;
   logic [511:0] window;
@@ -95,8 +110,8 @@ module oaken_decode #(
   assign known = !page_ends || ends || more || avail > count;
   assign too_few = (ends && avail < count) || d_outliers[7] || count > 7'd64;
   assign too_many = page_ends && (!ends || avail > count);
-  assign go = loaded && d_valid && (too_few || (enough && known));
-  assign fails = too_few || too_many;
+  assign go = loaded && d_valid && (too_few || unsound || (enough && known));
+  assign fails = too_few || too_many || unsound;
   // Blocks of a page that failed are skipped, without output.
   logic failed;
   assign d_ready = failed ? loaded : en && go && half;
@@ -126,6 +141,7 @@ module oaken_decode #(
     if (start) begin
       busy <= 1'b1;
       last_token <= t_last;
+      unsound <= unsound || sound != 3'b111;
     end
     if (done[0]) begin
       busy <= 1'b0;
@@ -160,6 +176,7 @@ module oaken_decode #(
               head   <= '0;
               loaded <= 1'b0;
               failed <= 1'b0;
+              unsound <= 1'b0;
             end
           end
         end
@@ -171,6 +188,7 @@ module oaken_decode #(
       busy <= 1'b0;
       loaded <= 1'b0;
       failed <= 1'b0;
+      unsound <= 1'b0;
       fill <= '0;
       token <= '0;
       block <= '0;

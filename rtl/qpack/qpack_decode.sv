@@ -5,7 +5,8 @@
 // beat's two channels as singles in a second stream, in the order of the output; beats of 32
 // halves out, in the order of key panels. `m_error` in the last beat: the payload has not the
 // length that its widths demand, and the page is undefined; then the second stream may have words
-// of the page left. `dim`, even and at most 128, and `groups`, the heads times sixteens of tokens,
+// of the page left. `page_ends` is a pulse when the page's last word was taken, or should be dropped.
+// `dim`, even and at most 128, and `groups`, the heads times sixteens of tokens,
 // stay while pages are inside.
 // Latency 14 cycles from the beat with a group's indices. Initiation interval 1; a group takes its
 // beats and one cycle.
@@ -23,6 +24,7 @@ module qpack_decode (
     output logic         p_ready,
     input  logic [63:0]  p_means,
     input  logic [63:0]  p_steps,
+    output logic         page_ends,
     output logic         m_valid,
     input  logic         m_ready,
     output logic [511:0] m_data,
@@ -82,7 +84,8 @@ module qpack_decode (
 
   // Too few bytes, or bytes behind the last code. The page's end must be known with its last pair.
   logic enough, known, too_few, too_many;
-  assign enough = avail >= need;
+  // Without a page, nothing is enough, also where a width or `dim` needs no bytes.
+  assign enough = avail >= need && (avail != 7'd0 || ends);
   assign known = !(is_last_pair && is_last_group) || ends || more || avail > need;
   assign too_few = ends && !enough;
   assign too_many = is_last_pair && is_last_group && (!ends || avail > need);
@@ -94,6 +97,8 @@ module qpack_decode (
     take = (go && en && !fails) ? need : '0;
     drop = go && en && (fails || (is_last_pair && is_last_group));
   end
+
+  assign page_ends = drop;
 
   logic a_valid, a_last, a_error;
   logic [255:0] a_low, a_high;

@@ -36,8 +36,8 @@ const USAGE: &str = "usage: cargo xtask <task>
   install-c   libcenote for C programs, with a file for pkg-config: --prefix FOLDER (docs/guides/c.md)
   simulate    the pool on a model of hosts with private caches; --help tells its flags
   two-host    two emulated hosts that share one CXL memory device; names of scenarios may follow
-  rtl         the cache engine in SystemVerilog: lint, compare, mutate, synthesize; names of steps may follow
-              (rtl/README.md)
+  rtl         the cache engine in SystemVerilog: lint, compare, mutate, synthesize, route; names of
+              steps may follow (rtl/README.md)
   fuzz        hostile regions under cargo-fuzz; --seconds N and names of targets may follow";
 
 fn main() -> ExitCode {

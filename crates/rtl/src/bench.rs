@@ -132,8 +132,9 @@ impl Bench {
         &self.sinks[output].got
     }
 
-    /// Removes the beats of an output.
+    /// Removes the beats of an output, and forgets when inputs were taken.
     pub fn take(&mut self, output: usize) -> Vec<Beat> {
+        self.sources.iter_mut().for_each(|source| source.times.clear());
         self.sinks[output].times.clear();
         std::mem::take(&mut self.sinks[output].got)
     }
@@ -156,6 +157,14 @@ impl Bench {
         self.sources[input].queue.is_empty()
     }
 
+    /// Whether a page is inside: not all of it was taken, or its last beat did not leave. `mark` is
+    /// the word of an output's beat with the mark of the last.
+    #[must_use]
+    pub fn is_inside(&self, input: usize, output: usize, mark: usize) -> bool {
+        let begun = !self.sent_at(input).is_empty();
+        begun && (!self.is_sent(input) || self.got(output).last().is_none_or(|beat| beat[mark] == 0))
+    }
+
     fn edge(&mut self) {
         self.model.set(self.clk, 0);
         self.model.eval();
@@ -174,6 +183,14 @@ impl Bench {
     /// # Errors
     /// An output changed or withdrew a beat before it was taken.
     pub fn step(&mut self) -> Result<(), Failure> {
+        self.step_with(|_| {})
+    }
+
+    /// One clock cycle. `sample` reads pins before the clock's edge, when all inputs are set.
+    ///
+    /// # Errors
+    /// As for [`Self::step`].
+    pub fn step_with(&mut self, sample: impl FnOnce(&Model)) -> Result<(), Failure> {
         let Self { model, sources, sinks, prng, pace, .. } = self;
         for source in sources.iter_mut() {
             // An offered beat stays until it is taken.
@@ -197,6 +214,7 @@ impl Bench {
         }
         model.set(self.clk, 0);
         model.eval();
+        sample(model);
         for source in sources.iter_mut() {
             if source.offering && model.get(source.ready) == 1 {
                 source.queue.pop_front();

@@ -2,11 +2,15 @@
 
 pub mod engine;
 pub mod float;
+pub mod frames;
 pub mod memory;
 pub mod oaken;
+pub mod path;
 pub mod qpack;
 pub mod speckv;
+pub mod store;
 pub mod streams;
+pub mod translation;
 
 use crate::bench::Failure;
 
@@ -28,12 +32,17 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("oaken_encode", oaken::encode),
     ("oaken_decode", oaken::decode),
     ("oaken_reset", oaken::reset),
-    ("atu", memory::atu),
+    ("oaken_store", store::oaken_store),
+    ("atu", translation::atu),
+    ("atu_flush", translation::atu_flush),
     ("dma_read", memory::dma_read),
     ("dma_write", memory::dma_write),
     ("wrr_weights", memory::wrr_weights),
     ("channel_front", memory::channel_front),
-    ("speckv_engine", engine::speckv),
+    ("frame_write", frames::frame_write),
+    ("frame_read", frames::frame_read),
+    ("cache_engine", engine::cache_engine),
+    ("memory_path", path::memory_path),
 ];
 
 /// The check of a name.

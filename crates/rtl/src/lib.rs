@@ -9,6 +9,7 @@ pub mod checks;
 pub mod cycles;
 pub mod kv;
 pub mod model;
+pub mod waveform;
 
 #[allow(missing_docs, reason = "build.rs includes the same file")]
 pub mod tops {

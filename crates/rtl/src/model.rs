@@ -116,12 +116,11 @@ impl Model {
     /// The number of words differs.
     pub fn set_words(&mut self, pin: Pin, words: &[u32]) {
         assert_eq!(words.len(), pin.words(), "words of a pin of {}", self.name);
-        let mut copy = [0_u32; 64];
-        copy[..words.len()].copy_from_slice(words);
-        if !pin.bits.is_multiple_of(32) {
-            copy[words.len() - 1] &= (1 << (pin.bits % 32)) - 1;
+        let mut copy = words.to_vec();
+        if let (false, Some(last)) = (pin.bits.is_multiple_of(32), copy.last_mut()) {
+            *last &= (1 << (pin.bits % 32)) - 1;
         }
-        // SAFETY: `pin` is a pin of a model of this name; `copy` has at least as many words as it.
+        // SAFETY: `pin` is a pin of a model of this name; `copy` has as many words as it.
         unsafe { raw::cenote_rtl_set(self.handle, pin.number, copy.as_ptr()) }
     }
 

@@ -17,7 +17,7 @@ const fn top(module: &'static str) -> Top {
 /// All models.
 pub const TOPS: &[Top] = &[
     top("float_bench"),
-    Top { name: "byte_pack", module: "byte_pack", parameters: &[] },
+    top("byte_pack"),
     Top { name: "compact", module: "compact", parameters: &["N=64", "W=8", "U=7"] },
     Top { name: "speckv_encode", module: "speckv_encode", parameters: &["DEPTH=256"] },
     top("speckv_decode"),
@@ -25,10 +25,14 @@ pub const TOPS: &[Top] = &[
     top("qpack_decode"),
     top("oaken_encode"),
     top("oaken_decode"),
+    top("oaken_store"),
     top("atu"),
     top("dma_read"),
     top("dma_write"),
     top("wrr_weights"),
     top("channel_front"),
-    Top { name: "speckv_engine", module: "speckv_engine", parameters: &["DEPTH=256"] },
+    Top { name: "frame_write", module: "frame_write", parameters: &["DEPTH=256"] },
+    top("frame_read"),
+    Top { name: "cache_engine", module: "cache_engine", parameters: &["DEPTH=256"] },
+    top("memory_path"),
 ];

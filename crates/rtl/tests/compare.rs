@@ -47,12 +47,17 @@ checks! {
     oaken_encode
     oaken_decode
     oaken_reset
+    oaken_store
     atu
+    atu_flush
     dma_read
     dma_write
     wrr_weights
     channel_front
-    speckv_engine
+    frame_write
+    frame_read
+    cache_engine
+    memory_path
 }
 
 /// A change of a latency must change the file that models of the hardware read.
@@ -65,4 +70,16 @@ fn measured_cycles_are_those_of_the_file() {
     let measured = cenote_rtl::cycles::measure().unwrap_or_else(|failure| panic!("{failure}"));
     let advice = "`cargo run -p cenote-rtl -- cycles > rtl/cycles.json` writes the file again";
     assert_eq!(cenote_rtl::cycles::json(&measured), include_str!("../../../rtl/cycles.json"), "{advice}");
+}
+
+/// The picture in the documentation shows the module as it is.
+#[test]
+fn the_waveform_is_the_one_of_the_file() {
+    if !is_available() {
+        cenote_base::testing::skip("Verilator is not installed, so no waveform is drawn");
+        return;
+    }
+    let drawn = cenote_rtl::waveform::svg().unwrap_or_else(|failure| panic!("{failure}"));
+    let advice = "`cargo run -p cenote-rtl -- waveform > rtl/waveform.svg` draws it again";
+    assert!(drawn == include_str!("../../../rtl/waveform.svg"), "{advice}");
 }

@@ -7,12 +7,17 @@ use std::fs;
 use std::path::Path;
 
 const DOCUMENT: &str = "rtl/README.md";
-const TOPS: [(&str, &str); 6] = [
+const TOPS: [(&str, &str); 11] = [
+    ("top", "cache_engine"),
+    ("top", "page_encoder"),
+    ("top", "page_decoder"),
+    ("memory", "memory_path"),
     ("speckv", "speckv_encode"),
     ("speckv", "speckv_decode"),
     ("qpack", "qpack_encode"),
     ("qpack", "qpack_decode"),
     ("oaken", "oaken_encode"),
+    ("oaken", "oaken_store"),
     ("oaken", "oaken_decode"),
 ];
 

@@ -1,211 +1,12 @@
-//! Translation, DMA, and the memory front end against models in Rust.
+//! DMA and the memory front end against models in Rust.
 
 use super::same;
+use super::translation::Translator;
 use crate::bench::{Bench, Failure, Pace};
 use cenote_base::prng::Prng;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 const LIMIT: u64 = 100_000;
-
-/// A page table in memory: entries by address.
-struct Table {
-    entries: BTreeMap<u64, u64>,
-    frames: u64,
-}
-
-impl Table {
-    const ROOT: u64 = 0x1000;
-
-    const fn new() -> Self {
-        Self { entries: BTreeMap::new(), frames: 0x1001 }
-    }
-
-    const fn index(address: u64, level: u32) -> u64 {
-        address >> (30 - 9 * level) & 511
-    }
-
-    /// Maps the page of an address to a frame.
-    fn map(&mut self, address: u64, frame: u64) {
-        let mut table = Self::ROOT;
-        for level in 0..2 {
-            let at = table << 12 | Self::index(address, level) << 3;
-            let fresh = self.frames;
-            // The bits between the valid bit and the frame must not matter.
-            let entry = *self.entries.entry(at).or_insert(fresh << 12 | 0xabe | 1);
-            self.frames += 1;
-            table = entry >> 12;
-        }
-        self.entries.insert(table << 12 | Self::index(address, 2) << 3, frame << 12 | 1);
-    }
-
-    /// The translation; `None`: an entry is not valid.
-    fn translate(&self, address: u64) -> Option<u64> {
-        let mut table = Self::ROOT;
-        for level in 0..3 {
-            let entry = self.entries.get(&(table << 12 | Self::index(address, level) << 3)).copied().unwrap_or(0);
-            if entry & 1 == 0 {
-                return None;
-            }
-            table = entry >> 12;
-        }
-        Some(table << 12 | address & 0xfff)
-    }
-}
-
-/// A translation unit with a memory that answers a read after some cycles.
-pub struct Translator {
-    /// The module.
-    pub bench: Bench,
-    table: Table,
-    requests: usize,
-    answers: usize,
-    reads: usize,
-    entries: usize,
-    seen: usize,
-    /// Reads that are not due yet.
-    due: VecDeque<(u64, u64)>,
-    /// Cycles from a read to its answer.
-    pub latency: u64,
-}
-
-impl Translator {
-    /// A reset unit over a table of `pages` pages, with every second page mapped.
-    #[must_use]
-    pub fn new(seed: u64) -> Self {
-        let mut bench = Bench::new("atu", seed);
-        let requests = bench.input("s", &["address", "tag"]);
-        let answers = bench.output("m", &["address", "tag", "fault"]);
-        let reads = bench.output("w", &["address"]);
-        let entries = bench.input("r", &["entry"]);
-        bench.set("flush", 0);
-        let root = bench.model.pin("root");
-        bench.model.set_words(root, &[Table::ROOT as u32, 0]);
-        bench.reset();
-        Self {
-            bench,
-            table: Table::new(),
-            requests,
-            answers,
-            reads,
-            entries,
-            seen: 0,
-            due: VecDeque::new(),
-            latency: 3,
-        }
-    }
-
-    /// Asks for a translation, without waiting.
-    pub fn ask(&mut self, address: u64, tag: u32) {
-        self.bench.send(self.requests, vec![address as u32, (address >> 32) as u32, tag]);
-    }
-
-    /// One cycle of the unit and of the memory.
-    ///
-    /// # Errors
-    /// The module breaks a rule of streams.
-    pub fn step(&mut self) -> Result<(), Failure> {
-        self.bench.step()?;
-        while self.seen < self.bench.got(self.reads).len() {
-            let beat = &self.bench.got(self.reads)[self.seen];
-            let address = u64::from(beat[0]) | u64::from(beat[1]) << 32;
-            self.due.push_back((self.bench.cycle + self.latency.saturating_sub(1), address));
-            self.seen += 1;
-        }
-        while self.due.front().is_some_and(|(when, _)| *when <= self.bench.cycle) {
-            let (_, address) = self.due.pop_front().expect("not empty");
-            let entry = self.table.entries.get(&address).copied().unwrap_or(0);
-            self.bench.send(self.entries, vec![entry as u32, (entry >> 32) as u32]);
-        }
-        Ok(())
-    }
-
-    /// Steps until `count` answers came; takes them with the cycles of their requests and answers.
-    ///
-    /// # Errors
-    /// The module breaks a rule of streams, or does not answer.
-    pub fn answers(&mut self, count: usize) -> Result<Vec<Vec<u32>>, Failure> {
-        let start = self.bench.cycle;
-        while self.bench.got(self.answers).len() < count {
-            if self.bench.cycle - start > LIMIT {
-                return Err("a translation is missing".to_owned());
-            }
-            self.step()?;
-        }
-        Ok(self.bench.got(self.answers).to_vec())
-    }
-
-    /// The cycles in which requests were taken and answers left.
-    #[must_use]
-    pub fn times(&self) -> (&[u64], &[u64]) {
-        (self.bench.sent_at(self.requests), self.bench.got_at(self.answers))
-    }
-}
-
-/// Translations of random addresses, mapped or not, in order; misses as a model of the TLB counts
-/// them; after a flush, all entries are read again.
-///
-/// # Errors
-/// A translation or the number of misses differs.
-pub fn atu(seed: u64, rounds: u64) -> Result<(), Failure> {
-    const ENTRIES: usize = 16;
-    let mut prng = Prng::new(seed);
-    for round in 0..rounds {
-        let mut unit = Translator::new(seed + round);
-        unit.bench.pace = Pace::any(&mut prng);
-        unit.latency = 1 + prng.below(6);
-        // Half of the pages lie side by side.
-        let mut pages: Vec<u64> = (0..20).map(|_| prng.below(1 << 27) << 12).collect();
-        pages.extend(pages.clone().iter().map(|page| page ^ 0x1000));
-        for page in pages.iter().step_by(2) {
-            let frame = prng.below(1 << 52);
-            unit.table.map(*page, frame);
-        }
-        // A table that is not valid still has entries behind it.
-        let hidden = Table::ROOT << 12 | Table::index(pages[0], 0) << 3;
-        unit.table.entries.entry(hidden).and_modify(|entry| *entry &= !1);
-        let mut known: VecDeque<u64> = VecDeque::new();
-        let (mut asked, mut misses) = (Vec::new(), 0);
-        for flush in 0..2 {
-            // A few pages are frequent, so that hits and misses mix.
-            let few = 1 + prng.below(39);
-            for tag in 0..120 {
-                let among = if prng.below(4) == 0 { 40 } else { few };
-                let page = pages[prng.below(among) as usize];
-                let address = page | prng.below(4096);
-                unit.ask(address, tag);
-                asked.push((address, tag));
-                if !known.contains(&page) {
-                    misses += 1;
-                    if unit.table.translate(page).is_some() {
-                        known.push_back(page);
-                        if known.len() > ENTRIES {
-                            known.pop_front();
-                        }
-                    }
-                }
-            }
-            unit.answers(120 * (flush + 1))?;
-            unit.bench.set("flush", 1);
-            unit.step()?;
-            unit.bench.set("flush", 0);
-            known.clear();
-        }
-        for ((address, tag), answer) in asked.iter().zip(unit.answers(240)?) {
-            same("tag", &answer[2], tag)?;
-            match unit.table.translate(*address) {
-                None => same(&format!("fault of {address:x}"), &answer[3], &1)?,
-                Some(physical) => {
-                    let got = u64::from(answer[0]) | u64::from(answer[1]) << 32;
-                    same(&format!("translation of {address:x}"), &got, &physical)?;
-                    same(&format!("fault of {address:x}"), &answer[3], &0)?;
-                }
-            }
-        }
-        let pin = unit.bench.model.pin("misses");
-        same("misses", &unit.bench.model.get(pin), &misses)?;
-    }
-    Ok(())
-}
 
 /// The content of a line of memory: its address, repeated.
 fn line(address: u64) -> Vec<u32> {
@@ -231,26 +32,28 @@ impl Reader {
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut bench = Bench::new("dma_read", seed);
-        let pieces = bench.input("s", &["address", "beats", "last"]);
+        let pieces = bench.input("s", &["address", "beats", "last", "fault"]);
         let answers = bench.input("r", &["tag", "data"]);
         let asks = bench.output("a", &["address", "tag"]);
-        let output = bench.output("m", &["data", "last"]);
+        let output = bench.output("m", &["data", "last", "fault"]);
         bench.reset();
         Self { bench, pieces, asks, answers, output, seen: 0, due: Vec::new(), most_open: 0 }
     }
 
-    /// Reads pieces; `latency` gives the cycles of each answer.
+    /// Reads pieces of an address, a number of beats, and whether they have no translation; `latency`
+    /// gives the cycles of each answer.
     ///
     /// # Errors
     /// A beat differs, or the module breaks a rule.
-    pub fn read(&mut self, pieces: &[(u64, u32)], mut latency: impl FnMut() -> u64) -> Result<u64, Failure> {
+    pub fn read(&mut self, pieces: &[(u64, u32, bool)], mut latency: impl FnMut() -> u64) -> Result<u64, Failure> {
         let mut expected = Vec::new();
-        for (at, (address, beats)) in pieces.iter().enumerate() {
-            let last = at == pieces.len() - 1;
-            self.bench.send(self.pieces, vec![*address as u32, (*address >> 32) as u32, *beats, u32::from(last)]);
-            for beat in 0..*beats {
-                let mut words = line(address + 64 * u64::from(beat));
-                words.push(u32::from(last && beat == beats - 1));
+        for (at, &(address, beats, fault)) in pieces.iter().enumerate() {
+            let (last, fault) = (at == pieces.len() - 1, u32::from(fault));
+            let piece = vec![address as u32, (address >> 32) as u32, beats, u32::from(last), fault];
+            self.bench.send(self.pieces, piece);
+            for beat in 0..beats {
+                let mut words = if fault == 1 { vec![0; 16] } else { line(address + 64 * u64::from(beat)) };
+                words.extend([u32::from(last && beat == beats - 1), fault]);
                 expected.push(words);
             }
         }
@@ -289,7 +92,10 @@ pub fn dma_read(seed: u64, rounds: u64) -> Result<(), Failure> {
     let mut unit = Reader::new(seed);
     for _ in 0..6 * rounds {
         unit.bench.pace = Pace::any(&mut prng);
-        let piece = |prng: &mut Prng| (prng.next_u64() & !63 & ((1 << 48) - 1), 1 + prng.below(12) as u32);
+        let piece = |prng: &mut Prng| {
+            let (address, beats) = (prng.next_u64() & !63 & ((1 << 48) - 1), 1 + prng.below(12) as u32);
+            (address, beats, prng.below(6) == 0)
+        };
         let pieces: Vec<_> = (0..1 + prng.below(6)).map(|_| piece(&mut prng)).collect();
         let most = 1 + prng.below(60);
         let mut latencies = Prng::new(prng.next_u64());
@@ -298,38 +104,67 @@ pub fn dma_read(seed: u64, rounds: u64) -> Result<(), Failure> {
     same("the most open reads", &(unit.most_open <= 16), &true)
 }
 
-/// Streams become pieces; at most sixteen writes are open.
+/// What a page and its list become: writes, bytes, and whether the page is not whole in memory.
+fn written(pieces: &[(u64, u64, bool)], beats: &[Vec<u32>]) -> (Vec<Vec<u32>>, u32, bool) {
+    let places = pieces.iter().flat_map(|&(address, count, fault)| {
+        (0..count).map(move |beat| (!fault).then_some(address.wrapping_add(64 * beat)))
+    });
+    let places: Vec<Option<u64>> = places.collect();
+    let pairs = places.iter().zip(beats);
+    let bad = places.len() < beats.len() || pairs.clone().any(|(place, _)| place.is_none());
+    let write = |(place, beat): (&Option<u64>, &Vec<u32>)| {
+        place.map(|place| [&[place as u32, (place >> 32) as u32], &beat[..16]].concat())
+    };
+    (pairs.filter_map(write).collect(), beats.iter().map(|beat| beat[16]).sum(), bad)
+}
+
+/// Pages become writes of their lists, which are too long, too short or have faults; at most sixteen
+/// writes are open, and none when a page's record leaves. After a reset in the middle, nothing is
+/// left.
 ///
 /// # Errors
-/// A write differs.
+/// A write or a record differs.
 pub fn dma_write(seed: u64, rounds: u64) -> Result<(), Failure> {
     let mut prng = Prng::new(seed);
     let mut bench = Bench::new("dma_write", seed);
-    let pieces = bench.input("p", &["address", "beats"]);
-    let input = bench.input("s", &["data"]);
+    let pieces = bench.input("p", &["address", "beats", "last", "fault"]);
+    let input = bench.input("s", &["data", "count", "last"]);
     let done = bench.input("b", &[]);
     let writes = bench.output("a", &["address", "data"]);
+    let records = bench.output("d", &["bytes", "bad"]);
     bench.reset();
-    let mut total = 0;
-    for _ in 0..6 * rounds {
+    for round in 0..12 * rounds {
         bench.pace = Pace::any(&mut prng);
         let most = 1 + prng.below(60);
-        let mut expected = Vec::new();
-        for _ in 0..1 + prng.below(5) {
-            let (address, beats) = (prng.next_u64() & !63, 1 + prng.below(12));
-            bench.send(pieces, vec![address as u32, (address >> 32) as u32, beats as u32]);
-            for beat in 0..beats {
-                let (at, data) = (address.wrapping_add(64 * beat), line(prng.next_u64()));
-                bench.send(input, data.clone());
-                expected.push([vec![at as u32, (at >> 32) as u32], data].concat());
+        let (mut expected, mut expected_records) = (Vec::new(), Vec::new());
+        for _ in 0..1 + prng.below(3) {
+            let piece = |prng: &mut Prng| (prng.next_u64() & !63, 1 + prng.below(12), prng.below(12) == 0);
+            let list: Vec<_> = (0..1 + prng.below(5)).map(|_| piece(&mut prng)).collect();
+            for (at, &(address, beats, fault)) in list.iter().enumerate() {
+                let last = u32::from(at == list.len() - 1);
+                let words = vec![address as u32, (address >> 32) as u32, beats as u32, last, u32::from(fault)];
+                bench.send(pieces, words);
             }
+            let room: u64 = list.iter().map(|(_, beats, _)| beats).sum();
+            let count = if prng.below(3) == 0 { room } else { 1 + prng.below(room + 3) };
+            let beat = |at: u64| {
+                let bytes = if at == count - 1 { 1 + prng.below(64) as u32 } else { 64 };
+                [line(prng.next_u64()), vec![bytes, u32::from(at == count - 1)]].concat()
+            };
+            let beats: Vec<Vec<u32>> = (0..count).map(beat).collect();
+            beats.iter().for_each(|beat| bench.send(input, beat.clone()));
+            let (page, bytes, bad) = written(&list, &beats);
+            expected.extend(page);
+            expected_records.push(vec![bytes, u32::from(bad)]);
         }
-        let (mut due, mut seen, mut answered) = (Vec::new(), 0, 0);
-        let start = bench.cycle;
-        while answered < expected.len() || !bench.is_sent(done) {
-            if bench.cycle - start > LIMIT {
-                return Err("writes are missing".to_owned());
+        // Some rounds end with a reset in the middle.
+        let reset = (round % 4 == 3).then(|| prng.below(100));
+        let (mut due, mut seen, mut steps) = (Vec::new(), 0, 0);
+        while bench.got(records).len() < expected_records.len() && reset.is_none_or(|after| steps < after) {
+            if steps > LIMIT {
+                return Err("a record is missing".to_owned());
             }
+            steps += 1;
             bench.step()?;
             for _ in seen..bench.got(writes).len() {
                 due.push(bench.cycle + prng.below(most));
@@ -342,14 +177,15 @@ pub fn dma_write(seed: u64, rounds: u64) -> Result<(), Failure> {
             due.retain(|when| *when > bench.cycle);
             for _ in due.len()..before {
                 bench.send(done, Vec::new());
-                answered += 1;
             }
         }
+        if reset.is_some() {
+            bench.reset();
+            continue;
+        }
+        same("answers before the last record", &(due.len(), bench.is_sent(done)), &(0, true))?;
         same("writes", &bench.take(writes), &expected)?;
-        total += expected.len() as u32;
-        bench.step()?;
-        let written = bench.model.pin("written");
-        same("number of writes", &bench.model.get(written), &total)?;
+        same("records", &bench.take(records), &expected_records)?;
     }
     Ok(())
 }
@@ -408,6 +244,11 @@ pub fn wrr_weights(seed: u64, rounds: u64) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The channel of an address.
+const fn lane(address: u64) -> usize {
+    ((address >> 6 ^ address >> 10 ^ address >> 14) & 15) as usize
+}
+
 /// Every request of four engines reaches its channel once, in the order of its engine, and busy
 /// engines share a channel by their weights.
 ///
@@ -430,6 +271,7 @@ pub fn channel_front(seed: u64, rounds: u64) -> Result<(), Failure> {
         let mut queued: Vec<Option<(u64, u32)>> = vec![None; 4];
         let mut open: Vec<VecDeque<(u64, u32)>> = vec![VecDeque::new(); 4];
         let (mut served, mut number) = ([0_u32; 4], 0);
+        let mut waiting: [Option<(u64, u32)>; 16] = [None; 16];
         for _ in 0..600 {
             for queue in &mut queued {
                 if queue.is_none() && (fixed || prng.below(3) > 0) {
@@ -458,17 +300,27 @@ pub fn channel_front(seed: u64, rounds: u64) -> Result<(), Failure> {
             bench.model.get_words(m_tag, &mut out_tags);
             let out_tags = out_tags.iter().rev().fold(0_u128, |all, word| all << 32 | u128::from(*word));
             for channel in 0..16 {
-                if (offered & ready) >> channel & 1 == 0 {
+                if offered >> channel & 1 == 0 {
+                    same("a waiting request", &None, &waiting[channel])?;
                     continue;
                 }
                 let address = u64::from(words[2 * channel]) | u64::from(words[2 * channel + 1]) << 32;
                 let tag = (out_tags >> (6 * channel)) as u32 & 63;
+                // An offered request stays until it is taken.
+                if let Some(before) = waiting[channel] {
+                    same("a waiting request", &(address, tag), &before)?;
+                }
+                waiting[channel] = Some((address, tag));
+                if ready >> channel & 1 == 0 {
+                    continue;
+                }
+                waiting[channel] = None;
                 let engine = (tag >> 4) as usize;
-                let lane = (address >> 6 ^ address >> 10 ^ address >> 14) & 15;
-                same("channel of a request", &(channel as u64), &lane)?;
-                let at = open[engine].iter().position(|request| *request == (address, tag & 15));
+                same("channel of a request", &channel, &lane(address))?;
+                // Requests of an engine to a channel keep their order.
+                let at = open[engine].iter().position(|(address, _)| lane(*address) == channel);
                 let at = at.ok_or_else(|| format!("channel {channel} has a request that no engine sent"))?;
-                open[engine].remove(at);
+                same("request", &open[engine].remove(at), &Some((address, tag & 15)))?;
                 served[engine] += 1;
             }
             let taken = bench.model.get(s_ready) & valid;
@@ -503,7 +355,7 @@ pub fn times() -> Result<Vec<(String, u64)>, Failure> {
     // Three reads of this latency are the walk of 15 cycles in SpecKV §3.5.1.
     unit.latency = 3;
     let page = 0x1234_5000;
-    unit.table.map(page, 0x77);
+    unit.map(page, 0x77);
     unit.ask(page, 0);
     unit.answers(1)?;
     unit.ask(page, 1);
@@ -518,7 +370,7 @@ pub fn times() -> Result<Vec<(String, u64)>, Failure> {
     ];
     for latency in [8, 12, 64] {
         let mut unit = Reader::new(1);
-        let cycles = unit.read(&[(0, 1024)], || latency)?;
+        let cycles = unit.read(&[(0, 1024, false)], || latency)?;
         all.push((format!("dma_read.kilobeat_at_latency_{latency}"), cycles));
     }
     Ok(all)

@@ -127,6 +127,24 @@ impl Case {
     }
 }
 
+/// A small page, its codec, and for each pair of channels the means, inverse steps and steps, for the
+/// engine's table.
+pub fn small_task(prng: &mut Prng) -> (TestPage, QPack, Vec<Vec<u32>>) {
+    let case = loop {
+        let case = Case::any(prng);
+        if case.page.kind.shape.dim <= 40 {
+            break case;
+        }
+    };
+    let Channels { means, steps } = &case.channels;
+    let pairs = means.chunks(2).zip(steps.chunks(2));
+    let words = |(means, steps): (&[f32], &[f32])| {
+        let inverses = steps.iter().map(|step| 1.0 / step);
+        means.iter().copied().chain(inverses).chain(steps.iter().copied()).map(f32::to_bits).collect()
+    };
+    (case.page.clone(), case.codec.clone(), pairs.map(words).collect())
+}
+
 /// An encoder with its streams.
 pub struct Encoder {
     /// The module.
@@ -316,6 +334,7 @@ pub fn pages(seed: u64, pages: &[TestPage]) -> Result<(), Failure> {
 pub fn reset(seed: u64, rounds: u64) -> Result<(), Failure> {
     let mut prng = Prng::new(seed);
     let (mut encoder, mut decoder) = (Encoder::new(seed), Decoder::new(seed));
+    let mut inside = [0; 2];
     for _ in 0..4 * rounds {
         let (lost, case) = (Case::any(&mut prng), Case::any(&mut prng));
         (encoder.bench.pace, decoder.bench.pace) = (Pace::any(&mut prng), Pace::any(&mut prng));
@@ -323,6 +342,7 @@ pub fn reset(seed: u64, rounds: u64) -> Result<(), Failure> {
         for _ in 0..prng.below(150) {
             encoder.bench.step()?;
         }
+        inside[0] += u32::from(encoder.bench.is_inside(encoder.input, encoder.output, 17));
         encoder.bench.reset();
         encoder.send(&case);
         let payload = encoder.receive()?;
@@ -332,12 +352,14 @@ pub fn reset(seed: u64, rounds: u64) -> Result<(), Failure> {
         for _ in 0..prng.below(60) {
             decoder.bench.step()?;
         }
+        inside[1] += u32::from(decoder.bench.is_inside(decoder.input, decoder.output, 16));
         decoder.bench.reset();
         decoder.send(&case, &payload);
         let got = decoder.receive()?;
         compare_page(&case, &payload, got.as_deref())?;
     }
-    Ok(())
+    // Otherwise nothing was tested.
+    same("resets with a page inside", &inside.map(|count| count > 0), &[true; 2])
 }
 
 /// Cycles of the encoder for pages in a row.

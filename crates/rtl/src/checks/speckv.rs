@@ -14,7 +14,7 @@ const LIMIT: u64 = 100_000;
 
 /// Beats of halves or bytes: data, count, last. Bytes behind the end are not zero, and must not
 /// matter.
-fn beats_of(bytes: &[u8], unit: usize) -> Vec<Vec<u32>> {
+pub(crate) fn beats_of(bytes: &[u8], unit: usize) -> Vec<Vec<u32>> {
     let count = bytes.len().div_ceil(64).max(1);
     let beat = |at: usize| {
         let chunk = &bytes[64 * at..bytes.len().min(64 * at + 64)];
@@ -276,6 +276,7 @@ pub fn pages(seed: u64, pages: &[TestPage]) -> Result<(), Failure> {
 pub fn reset(seed: u64, rounds: u64) -> Result<(), Failure> {
     let mut prng = Prng::new(seed);
     let (mut encoder, mut decoder) = (Encoder::new(seed), Decoder::new(seed));
+    let mut inside = [0; 2];
     for _ in 0..8 * rounds {
         let shape = any_shape(&mut prng);
         let (lost, page) = (any_page(&mut prng, shape), any_page(&mut prng, shape));
@@ -284,6 +285,7 @@ pub fn reset(seed: u64, rounds: u64) -> Result<(), Failure> {
         for _ in 0..prng.below(200) {
             encoder.bench.step()?;
         }
+        inside[0] += u32::from(encoder.bench.is_inside(encoder.input, encoder.output, 17));
         encoder.bench.reset();
         encoder.send(&page);
         let payload = encoder.receive(1)?.remove(0);
@@ -297,12 +299,14 @@ pub fn reset(seed: u64, rounds: u64) -> Result<(), Failure> {
         for _ in 0..prng.below(60) {
             decoder.bench.step()?;
         }
+        inside[1] += u32::from(decoder.bench.is_inside(decoder.input, decoder.output, 17));
         decoder.bench.reset();
         decoder.send(&page, &payload);
         let got = decoder.receive()?;
         compare_page(&page, &payload, got)?;
     }
-    Ok(())
+    // Otherwise nothing was tested.
+    same("resets with a page inside", &inside.map(|count| count > 0), &[true; 2])
 }
 
 /// Cycles of the encoder for pages in a row.

@@ -1,12 +1,12 @@
-// SpecKV's engine (SpecKV §3.5.1): compression and decompression on 512-bit AXI-Stream, with
-// registers on AXI4-Lite (axi_lite_regs.sv).
+// The cache engine (SpecKV §3.5.1): pages to frames and back on 512-bit AXI-Stream, by SpecKV or by
+// QPack, with registers on AXI4-Lite (axi_lite_regs.sv).
 //
-// Interface: `c_` halves in and `z_` payload out for compression; `x_` payload in and `y_` halves
-// out for decompression. A page ends with tlast; tkeep has its ones in the lowest bytes. tuser in
-// the last beat: compression declined the page, or decompression refused the payload.
-// Latency and initiation interval: those of speckv_encode.sv and speckv_decode.sv, and 1 cycle for
+// Interface: `c_` a page in and `z_` its frame out; `x_` a frame in and `y_` its page out. Each ends
+// with tlast; tkeep has its ones in the lowest bytes. tuser in the last beat: the page has no frame,
+// or the frame is invalid.
+// Latency and initiation interval: those of page_encoder.sv and page_decoder.sv, and 1 cycle for
 // each register slice at the inputs.
-module speckv_engine #(
+module cache_engine #(
     parameter int DEPTH = 1024
 ) (
     input  logic         clk,
@@ -48,9 +48,10 @@ module speckv_engine #(
     output logic         y_tlast,
     output logic         y_tuser
 );
-  logic [15:0] dim;
-  logic [31:0] values;
-  logic z_ends, y_ends;
+  logic z_ends, y_ends, table_write;
+  logic [127:0] header;
+  logic [15:0] table_at, e_at, d_at;
+  logic [191:0] table_word, e_word, d_word;
 
   assign z_ends = z_valid && z_ready && z_tlast;
   assign y_ends = y_valid && y_ready && y_tlast;
@@ -72,12 +73,24 @@ module speckv_engine #(
       .r_valid,
       .r_ready,
       .r_data,
-      .dim,
-      .values,
+      .header,
+      .table_write,
+      .table_at,
+      .table_word,
       .page_encoded(z_ends),
       .page_declined(z_ends && z_tuser),
       .page_decoded(y_ends),
       .page_refused(y_ends && y_tuser)
+  );
+  qpack_table statistics (
+      .clk,
+      .write(table_write),
+      .at(table_at),
+      .word(table_word),
+      .a_at(e_at),
+      .a_word(e_word),
+      .b_at(d_at),
+      .b_word(d_word)
   );
 
   // Slices cut the paths of ready; counts are taken before them.
@@ -119,45 +132,46 @@ module speckv_engine #(
       .m_data ({d_last, d_bytes, d_data})
   );
 
-  speckv_encode #(
+  page_encoder #(
       .DEPTH(DEPTH)
-  ) encode (
+  ) encoder (
       .clk,
       .rst,
-      .dim,
+      .header,
+      .t_at(e_at),
+      .t_word(e_word),
       .s_valid(e_valid),
       .s_ready(e_ready),
-      .s_data (e_data),
-      .s_count(e_bytes[6:1]),
-      .s_last (e_last),
+      .s_data(e_data),
+      .s_bytes(e_bytes),
+      .s_last(e_last),
       .m_valid(z_valid),
       .m_ready(z_ready),
-      .m_data (z_tdata),
+      .m_data(z_tdata),
       .m_count(z_bytes),
-      .m_last (z_tlast),
-      .m_bad  (z_tuser)
+      .m_last(z_tlast),
+      .m_bad(z_tuser)
   );
-  speckv_decode decode (
+  page_decoder decoder (
       .clk,
       .rst,
-      .dim,
-      .values,
+      .header,
+      .t_at(d_at),
+      .t_word(d_word),
       .s_valid(d_valid),
       .s_ready(d_ready),
-      .s_data (d_data),
+      .s_data(d_data),
       .s_count(d_bytes),
-      .s_last (d_last),
+      .s_last(d_last),
       .m_valid(y_valid),
       .m_ready(y_ready),
-      .m_data (y_tdata),
+      .m_data(y_tdata),
       .m_count(y_halves),
-      .m_last (y_tlast),
-      .m_error(y_tuser)
+      .m_last(y_tlast),
+      .m_bad(y_tuser)
   );
   for (genvar i = 0; i < 64; i++) begin : g_keep
     assign z_tkeep[i] = 7'(i) < z_bytes;
     assign y_tkeep[i] = 6'(i / 2) < y_halves;
   end
-  logic unused;
-  assign unused = e_bytes[0];
 endmodule
