@@ -38,13 +38,14 @@ module dma_read (
   logic [4:0] head, tail, used;
   logic [511:0] answers[0:15];
   logic [15:0] arrived, is_last, is_fault;
-  logic asks, gives;
+  logic asks, gives, has_tag;
 
   assign used = head - tail;
-  assign a_valid = busy && !fault && used != 5'd16;
+  assign has_tag = used != 5'd16;
+  assign a_valid = busy && !fault && has_tag;
   assign a_address = address;
   assign a_tag = head[3:0];
-  assign asks = busy && used != 5'd16 && (fault || a_ready);
+  assign asks = busy && has_tag && (fault || a_ready);
   assign s_ready = !busy || (asks && left == 16'd1);
   assign r_ready = 1'b1;
   assign gives = arrived[tail[3:0]] && (!m_valid || m_ready);
