@@ -170,7 +170,7 @@ fn damage(prng: &mut Prng, frame: &mut Vec<u8>) {
         0 => frame[at] ^= 1 << prng.below(8),
         1 => frame.truncate(at),
         2 => frame.push(0),
-        3 => frame[prng.below(HEADER_BYTES as u64) as usize] ^= 1 << prng.below(8),
+        3 => frame[at % HEADER_BYTES] ^= 1 << prng.below(8),
         _ => {}
     }
 }

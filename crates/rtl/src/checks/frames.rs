@@ -40,20 +40,25 @@ impl PageCodec for Fixed {
     }
 }
 
-/// A frame of the Rust code with a random kind and payload, of up to some thousand bytes.
+/// A frame of the Rust code with a random payload of up to some thousand bytes.
 fn any_frame(prng: &mut Prng) -> Vec<u8> {
+    let count = match prng.below(4) {
+        0 => prng.below(6),
+        // A last beat shorter than a checksum, or full.
+        1 => 64 * (1 + prng.below(3)) + prng.below(4),
+        _ => prng.below(3000),
+    };
+    frame_of(prng, count)
+}
+
+/// A frame with a payload of `count` bytes, or as many as are smaller than its page.
+fn frame_of(prng: &mut Prng, count: u64) -> Vec<u8> {
     let shape = Shape { heads: 1 + prng.below(4) as u16, tokens: 1 + prng.below(40) as u16, dim: 64 };
     let element = [Element::F16, Element::Bf16, Element::F32][prng.below(3) as usize];
     let side = [Side::K, Side::V][prng.below(2) as usize];
     let layout = Layout { order: Order::TokenMajor, capacity: shape.tokens };
     let kind = PageKind { shape, element, layout, side, layer: prng.next_u64() as u16 };
-    let most = kind.bytes() as u64 - 1;
-    let count = match prng.below(4) {
-        0 => prng.below(6),
-        1 => 64 * (1 + prng.below(3)).min(most / 64),
-        _ => prng.below(most.min(3000)),
-    };
-    let payload = (0..count).map(|_| prng.next_u64() as u8).collect();
+    let payload = (0..count.min(kind.bytes() as u64 - 1)).map(|_| prng.next_u64() as u8).collect();
     let id = [CodecId::SpecKv, CodecId::Oaken, CodecId::QPack][prng.below(3) as usize];
     let (codec, page) = (Fixed { id, profile: prng.next_u64() as u32, payload }, vec![0; kind.bytes()]);
     let mut frame = Vec::new();
@@ -115,6 +120,31 @@ pub fn frame_write(seed: u64, rounds: u64) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Bytes that lead a CRC-32 from a state to the same state.
+fn loop_of(state: u32) -> [u8; 4] {
+    let back = |state: u32, _| if state >> 31 == 1 { (state ^ 0xedb8_8320) << 1 | 1 } else { state << 1 };
+    (state ^ (0..32).fold(state, back)).to_le_bytes()
+}
+
+/// Frames that only one of a reader's checks refuses: bytes behind the payload that keep its checksum,
+/// and a header that is cut before a zero.
+fn forged(prng: &mut Prng) -> Vec<u8> {
+    let checksum = |frame: &[u8]| u32::from_le_bytes([frame[20], frame[21], frame[22], frame[23]]);
+    if prng.below(2) == 0 {
+        let mut frame = any_frame(prng);
+        let state = !checksum(&frame);
+        frame.extend(loop_of(state));
+        return frame;
+    }
+    loop {
+        let mut frame = frame_of(prng, 0);
+        if checksum(&frame) >> 24 == 0 {
+            frame.pop();
+            return frame;
+        }
+    }
+}
+
 /// Changes a frame as a damaged memory or a forger would.
 fn damage(prng: &mut Prng, frame: &mut Vec<u8>) {
     let at = prng.below(frame.len() as u64) as usize;
@@ -123,7 +153,7 @@ fn damage(prng: &mut Prng, frame: &mut Vec<u8>) {
         1 => frame.truncate(at),
         2 => frame.extend((0..1 + prng.below(130)).map(|_| prng.next_u64() as u8)),
         // The header alone: kind, length, checksum.
-        3 => frame[prng.below(HEADER_BYTES as u64) as usize] ^= 1 << prng.below(8),
+        3 => frame[at % HEADER_BYTES] ^= 1 << prng.below(8),
         _ => {}
     }
 }
@@ -142,7 +172,7 @@ pub fn frame_read(seed: u64, rounds: u64) -> Result<(), Failure> {
     bench.reset();
     for _ in 0..24 * rounds {
         bench.pace = Pace::any(&mut prng);
-        let mut frame = any_frame(&mut prng);
+        let mut frame = if prng.below(8) == 0 { forged(&mut prng) } else { any_frame(&mut prng) };
         let mut title = frame[..TITLE_BYTES].to_vec();
         if prng.below(8) == 0 {
             title[prng.below(TITLE_BYTES as u64) as usize] ^= 1 << prng.below(8);

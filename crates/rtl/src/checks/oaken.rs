@@ -7,7 +7,7 @@ use crate::bench::{Beat, Bench, Failure, Pace};
 use crate::cycles::Times;
 use crate::kv::{TestPage, any_page};
 use cenote_base::prng::Prng;
-use cenote_codec::{CodecId, Frame, Groups, Oaken, Order, PageCodec, Shape, Thresholds};
+use cenote_codec::{CodecId, Frame, Groups, Oaken, Order, PageCodec, Shape, Side, Thresholds};
 use half::f16;
 
 const LIMIT: u64 = 200_000;
@@ -55,6 +55,13 @@ impl Case {
     pub fn of_shape(prng: &mut Prng, shape: Shape) -> Self {
         let page = any_page(prng, shape);
         Self::of_page(&page, prng)
+    }
+
+    /// A page in which every value is an outlier.
+    pub fn of_outliers(prng: &mut Prng, shape: Shape) -> Self {
+        let values: Vec<f16> = (0..shape.values()).map(|_| f16::from_f32(1.0 + prng.next_f64() as f32)).collect();
+        let page = TestPage::new("a page of outliers", Side::K, 0, shape, Order::TokenMajor, &values);
+        Self::new(&page, Thresholds::new(vec![(0.0, 0.0), (0.0, 0.0)]).expect("nested"))
     }
 
     /// The codec with the thresholds.

@@ -97,7 +97,8 @@ struct Job {
 impl Job {
     /// A random frame, whose list has room for it or more.
     fn any(prng: &mut Prng, free: &mut u64) -> Self {
-        let count = 1 + prng.below(150);
+        // A long frame has more parts than the translation's queues hold.
+        let count = if prng.below(3) == 0 { 600 + prng.below(300) } else { 1 + prng.below(150) };
         let (mut list, mut room) = (Vec::new(), 0);
         while room < count || prng.below(4) == 0 {
             // Pieces do not overlap, and begin anywhere in a page.

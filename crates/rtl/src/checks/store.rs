@@ -39,9 +39,10 @@ impl Store {
         Self { bench, input, free, writes, asks, bursts, lines: BTreeMap::new(), pages_given: BTreeSet::new() }
     }
 
-    /// Adds free pages that no head has.
+    /// Adds free pages that no head had before.
     fn give_pages(&mut self, prng: &mut Prng, count: usize) {
-        while self.pages_given.len() < count {
+        let enough = self.pages_given.len() + count;
+        while self.pages_given.len() < enough {
             let page = prng.below(1 << 40);
             if self.pages_given.insert(page) {
                 self.bench.send(self.free, vec![page as u32, (page >> 32) as u32]);
@@ -78,6 +79,8 @@ impl Store {
             let lines = burst[2] as usize;
             if at < got.len() - 1 {
                 same("lines of a burst", &lines, &PAGE_LINES)?;
+            } else if at > 0 {
+                same("lines of the last burst", &(1..=PAGE_LINES).contains(&lines), &true)?;
             }
             let start = u64::from(burst[0]) | u64::from(burst[1]) << 32;
             for line in 0..lines as u64 {
@@ -106,8 +109,11 @@ pub fn oaken_store(seed: u64, rounds: u64) -> Result<(), Failure> {
     for round in 0..rounds {
         unit.bench.pace = Pace::any(&mut prng);
         let dim = [64, 128, 256][prng.below(3) as usize];
-        let shape = Shape { heads: 1 + prng.below(4) as u16, tokens: 4 + prng.below(28) as u16, dim };
-        let case = Case::of_shape(&mut prng, shape);
+        let shape = Shape { heads: 1 + prng.below(4) as u16, tokens: 1 + prng.below(64) as u16, dim };
+        // With outliers alone, both tables need a page for the same beat.
+        let crowded = Shape { heads: 1 + prng.below(2) as u16, tokens: 33 + prng.below(31) as u16, dim: 256 };
+        let case =
+            if round % 4 == 2 { Case::of_outliers(&mut prng, crowded) } else { Case::of_shape(&mut prng, shape) };
         let (heads, tokens, dim) = case.shape();
         case.set_thresholds(&mut unit.bench);
         unit.bench.set("row_beats", (dim / 32) as u32);
@@ -122,12 +128,22 @@ pub fn oaken_store(seed: u64, rounds: u64) -> Result<(), Failure> {
             unit.pages_given.clear();
             unit.lines.clear();
         }
-        unit.give_pages(&mut prng, 40);
+        // Without free pages, both tables soon wait for one.
+        let waits = prng.below(4000);
         let mut writer = OakenWriter::new(case.codec(), 0, Side::K, heads as u16, dim as u16);
         let mut declined = unit.get("declined")[0];
         for (token, beats) in case.token_beats().into_iter().enumerate() {
             declined += u32::from(writer.push(&case.token_values(token)).is_err());
             beats.into_iter().for_each(|beat| unit.bench.send(unit.input, beat));
+            if token == tokens / 2 {
+                for _ in 0..waits {
+                    unit.bench.step()?;
+                }
+                unit.give_pages(&mut prng, 40);
+            }
+            if token < tokens / 2 {
+                continue;
+            }
             if prng.below(3) > 0 && token < tokens - 1 {
                 continue;
             }
