@@ -57,11 +57,18 @@ impl Case {
         Self::of_page(&page, prng)
     }
 
-    /// A page in which every value is an outlier.
-    pub fn of_outliers(prng: &mut Prng, shape: Shape) -> Self {
-        let values: Vec<f16> = (0..shape.values()).map(|_| f16::from_f32(1.0 + prng.next_f64() as f32)).collect();
+    /// A page in which the first `outliers` of each 32 channels are outliers. One value of a token in
+    /// the middle is not finite.
+    pub fn of_outliers(prng: &mut Prng, shape: Shape, outliers: usize) -> Self {
+        let bad = shape.head_values() / 2;
+        let value = |at: usize| match at {
+            _ if at == bad => f16::INFINITY,
+            _ if at % 32 < outliers => f16::from_f32(1.0 + prng.next_f64() as f32),
+            _ => f16::from_f32(0.5),
+        };
+        let values: Vec<f16> = (0..shape.values()).map(value).collect();
         let page = TestPage::new("a page of outliers", Side::K, 0, shape, Order::TokenMajor, &values);
-        Self::new(&page, Thresholds::new(vec![(0.0, 0.0), (0.0, 0.0)]).expect("nested"))
+        Self::new(&page, Thresholds::new(vec![(-0.9, 0.9), (-0.1, 0.1)]).expect("nested"))
     }
 
     /// The codec with the thresholds.

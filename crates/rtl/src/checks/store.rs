@@ -109,11 +109,16 @@ pub fn oaken_store(seed: u64, rounds: u64) -> Result<(), Failure> {
     for round in 0..rounds {
         unit.bench.pace = Pace::any(&mut prng);
         let dim = [64, 128, 256][prng.below(3) as usize];
-        let shape = Shape { heads: 1 + prng.below(4) as u16, tokens: 1 + prng.below(64) as u16, dim };
-        // With outliers alone, both tables need a page for the same beat.
-        let crowded = Shape { heads: 1 + prng.below(2) as u16, tokens: 33 + prng.below(31) as u16, dim: 256 };
-        let case =
-            if round % 4 == 2 { Case::of_outliers(&mut prng, crowded) } else { Case::of_shape(&mut prng, shape) };
+        let shape = Shape { heads: 1 + prng.below(4) as u16, tokens: 1 + prng.below(63) as u16, dim };
+        // With 16 to 21 outliers in a beat, both tables need their first page for the same beat. 32
+        // tokens, without the bad one, fill a page of dense codes.
+        let outliers = 16 + prng.below(6) as usize;
+        let crowded = Shape { heads: 1 + prng.below(2) as u16, tokens: 33, dim: 256 };
+        let case = if round % 4 == 2 {
+            Case::of_outliers(&mut prng, crowded, outliers)
+        } else {
+            Case::of_shape(&mut prng, shape)
+        };
         let (heads, tokens, dim) = case.shape();
         case.set_thresholds(&mut unit.bench);
         unit.bench.set("row_beats", (dim / 32) as u32);
