@@ -151,7 +151,7 @@ pub fn memory_path(seed: u64, rounds: u64) -> Result<(), Failure> {
         let mut free = prng.below(1 << 26) << 12;
         let first_page = free / PAGE_BYTES;
         let jobs: Vec<Job> = (0..3).map(|_| Job::any(&mut prng, &mut free)).collect();
-        let mut table = Table::new();
+        let mut table = Table::default();
         for page in first_page..=free / PAGE_BYTES {
             if prng.below(16) > 0 {
                 // Frames of different pages differ.

@@ -15,15 +15,16 @@ pub struct Table {
     frames: u64,
 }
 
+impl Default for Table {
+    /// An empty table.
+    fn default() -> Self {
+        Self { entries: BTreeMap::new(), frames: 0x1001 }
+    }
+}
+
 impl Table {
     /// The frame of the first level.
     pub const ROOT: u64 = 0x1000;
-
-    /// An empty table.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self { entries: BTreeMap::new(), frames: 0x1001 }
-    }
 
     const fn index(address: u64, level: u32) -> u64 {
         address >> (30 - 9 * level) & 511
@@ -104,7 +105,7 @@ impl Translator {
         bench.reset();
         Self {
             bench,
-            table: Table::new(),
+            table: Table::default(),
             requests,
             answers,
             reads,
