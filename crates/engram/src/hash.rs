@@ -202,7 +202,7 @@ mod tests {
         let mut behind = offsets.clone();
         behind[15] = layer.padded_rows;
         refuse(&layer.multipliers, &primes, &behind, "outside");
-        let mut empty = primes.clone();
+        let mut empty = primes;
         empty[3] = 0;
         refuse(&layer.multipliers, &empty, &offsets, "head of 0 rows");
     }

@@ -207,7 +207,7 @@ mod tests {
                 let hash = (0..order).fold(0, |hash, shift| {
                     let id = run.ids[position + order_max - 1 - shift];
                     let id = if shift < usize::from(*reach) { id } else { run.pad };
-                    hash ^ u64::from(id) * layer.multipliers[shift]
+                    hash ^ (u64::from(id) * layer.multipliers[shift])
                 });
                 let heads = layer.primes[order - 2].iter().zip(&layer.offsets[order - 2]);
                 rows.extend(heads.map(|(prime, offset)| hash % prime + offset));
