@@ -163,13 +163,15 @@ mod tests {
         };
         let named = "fn f() { Watermark::share(1); SwapConfig { x } } impl PrefixSource for M {}";
         let engine = &format!("{named} {}", below("crates/engine/src/"));
-        let [pool, store, lab] = &["crates/pool/src/", "crates/store/src/", "crates/lab/src/"].map(below);
-        let sim = format!("{engine} {pool} {store} {lab}");
+        let [pool, store, cold, lab] =
+            &["crates/pool/src/", "crates/store/src/", "crates/cold/src/", "crates/lab/src/"].map(below);
+        let sim = format!("{engine} {pool} {store} {cold} {lab}");
         let tree = |sim: &str| {
             findings(&[
                 ("crates/engine/src/x.rs", engine),
                 ("crates/pool/src/x.rs", pool),
                 ("crates/store/src/x.rs", store),
+                ("crates/cold/src/x.rs", cold),
                 ("crates/lab/src/x.rs", lab),
                 ("crates/serving-sim/src/lib.rs", sim),
             ])
