@@ -125,7 +125,8 @@ fn damaged_pages_are_recomputed() {
     assert!(tokens == expected);
 }
 
-/// Every 37th block that leaves L1 does not come back, and few pages are chosen.
+/// Every 37th block that leaves L1 does not come back. Few pages are chosen, and what leaves depends on
+/// time, so a round may need none of the lost blocks.
 #[test]
 fn lost_blocks_are_recomputed() {
     let dir = model_dir(CASE);
@@ -134,9 +135,12 @@ fn lost_blocks_are_recomputed() {
     store.shared.lock().unwrap().swap_room = usize::MAX;
     store.shared.lock().unwrap().swap_damage = Some(37);
     let engine = start_with(&small(dir.path(), SparseConfig::with_pages(3)), Box::new(store));
-    let (tokens, stats) = crowd(&engine, &requests);
-    assert!(tokens.iter().all(|tokens| tokens.len() == 40), "every request ends");
-    assert!(stats["spill_lost_blocks_total"] > 0.0, "{stats:?}");
+    let lost = (0..50).any(|_| {
+        let (tokens, stats) = crowd(&engine, &requests);
+        assert!(tokens.iter().all(|tokens| tokens.len() == 40), "every request ends");
+        stats["spill_lost_blocks_total"] > 0.0
+    });
+    assert!(lost, "no round needed a lost block");
 }
 
 #[test]
