@@ -251,7 +251,7 @@ impl Actor {
             }
         }
         // Workers of the run have all ended: what is left is what they died with.
-        let freed = pool.free_memory_of(None).unwrap_or_default();
+        let freed = pool.free_memory_of(None, |_| false).unwrap_or_default();
         if freed.pieces > unsure {
             let fact = format!("{} pieces of dead workers were left, and at most {unsure} could be", freed.pieces);
             self.oracle.report_unless_lossy(Checker::Allocator, fact);

@@ -7,6 +7,7 @@ pub mod memory;
 pub mod parts;
 pub mod publish;
 pub mod read;
+pub mod roots;
 pub mod rows;
 pub mod swap;
 mod tables;

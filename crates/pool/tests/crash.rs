@@ -218,7 +218,7 @@ fn a_death_at_any_point_leaves_nothing_that_survivors_cannot_use() {
 fn expect_own_memory_freed(pool: &TestPool, point: Point) {
     let left = pool.info().memory;
     assert!(left.pieces <= 1 && left.makers.iter().all(|of| of.alive == Some(false)), "{point}: {left:?}");
-    assert_eq!(pool.free_memory_of(None).expect("the table is free").pieces, left.pieces, "{point}");
+    assert_eq!(pool.free_memory_of(None, |_| false).expect("the table is free").pieces, left.pieces, "{point}");
     let _ = pool.destroy_object("memory").expect("a key");
     assert_eq!(pool.info().memory, MemoryInfo::default(), "{point}");
     // An arena may wait for the next collection.

@@ -137,8 +137,8 @@ fn a_list_outlives_the_process_that_built_it() {
         let own = reader.allocate(64).expect("there is room");
         assert!(reader.destroy_object("list").expect("a key"));
         let me = reader.info().memory.makers.iter().find(|of| of.alive == Some(true)).expect("this one").maker;
-        assert!(matches!(reader.free_memory_of(Some(me)), Err(PoolError::Config(_))), "it lives");
-        let freed = reader.free_memory_of(None).expect("the table is free");
+        assert!(matches!(reader.free_memory_of(Some(me), |_| false), Err(PoolError::Config(_))), "it lives");
+        let freed = reader.free_memory_of(None, |_| false).expect("the table is free");
         assert_eq!(freed.pieces, 2, "what nothing leads to");
         assert!(freed.bytes >= 51_000);
         let memory = reader.info().memory;

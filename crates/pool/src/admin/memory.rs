@@ -69,7 +69,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         info
     }
 
-    fn maker_alive(&self, maker: Maker, alive: &impl Fn(u64, u32) -> Option<bool>) -> Option<bool> {
+    pub(crate) fn maker_alive(&self, maker: Maker, alive: &impl Fn(u64, u32) -> Option<bool>) -> Option<bool> {
         let region = &self.region;
         let (host, slot) = (u64::from(maker.host), u64::from(maker.slot));
         if host >= region.layout.max_hosts || slot >= region.layout.workers_per_host {
@@ -88,6 +88,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
     pub(crate) fn free_memory_of(
         &self,
         maker: Option<Maker>,
+        keep: impl Fn(u64) -> bool,
         alive: impl Fn(u64, u32) -> Option<bool>,
     ) -> Result<Freed, PoolError> {
         let makers: Vec<Maker> = match maker {
@@ -105,7 +106,9 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         let mut freed = Freed::default();
         let mut unused = Vec::new();
         for chunk in 0..self.region.layout.num_chunks {
-            let is_theirs = |memory: &Memory| !memory.piece.named && makers.contains(&memory.piece.maker);
+            let is_theirs = |memory: &Memory| {
+                !memory.piece.named && makers.contains(&memory.piece.maker) && !keep(memory.offset)
+            };
             if !self.tables.memory_in(chunk).iter().any(is_theirs) {
                 continue;
             }

@@ -1,15 +1,11 @@
 //! Namespaces, their quotas, and objects.
 
 use super::Pool;
-use crate::blocks::Label;
+use super::roots::Over;
 use crate::error::PoolError;
-use crate::log::events::Names;
-use crate::region::lines::{BlockState, NameLine, QuotaLine};
-use crate::space::Fill;
+use crate::region::lines::{NameLine, QuotaLine};
 use crate::tables::namespaces::{Namespace, NamespaceRecord};
-use crate::tables::objects::READ_ATTEMPTS;
 use cenote_base::NamespaceId;
-use cenote_base::fault::{self, Point};
 use cenote_mem::{Fabric, HostLocal, LINE};
 use std::collections::BTreeSet;
 
@@ -77,22 +73,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// # Errors
     /// The key is empty or too long, the object is longer than a chunk, or there is no room.
     pub fn put_object(&self, key: &str, bytes: &[u8]) -> Result<(), PoolError> {
-        let member = &*self.0;
-        let hash = member.tables.object_hash(key)?;
-        let length = bytes.len() as u64;
-        let slot_bytes = member.tables.slot_of_object(length)?;
-        // Reserving may evict and takes the heap lock, so it comes before the table lock.
-        let slot = member.evictor.reserve(slot_bytes, Fill::Copied).map_err(|_| PoolError::NoRoom(length))?;
-        let label = Label { hash, state: BlockState::Object, kind: 0, names: Names::default() };
-        let generation = member.blocks.write(slot, &label, &[bytes]);
-        fault::point(Point::ObjectWritten);
-        let tables = member.tables.lock(member.locks.patient()).map_err(|_| PoolError::Lock { lock: "table" });
-        let entered =
-            tables.and_then(|tables| member.tables.enter_object(&tables, key, hash, slot.block, length, generation));
-        let replaced = entered.inspect_err(|_| member.blocks.unreserve(slot.block))?;
-        fault::point(Point::ObjectEntered);
-        member.tables.free_objects(&replaced);
-        Ok(())
+        self.put_object_over(key, bytes, Over::Any).map(|_| ())
     }
 
     /// The bytes published under `key`, or `None`.
@@ -100,11 +81,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// # Errors
     /// The key is empty or too long.
     pub fn get_object(&self, key: &str) -> Result<Option<Vec<u8>>, PoolError> {
-        let member = &*self.0;
-        let hash = member.tables.object_hash(key)?;
-        // During a replacement neither row may be visible, and caches may hold an older descriptor
-        // and an older payload.
-        Ok((0..READ_ATTEMPTS).find_map(|_| member.tables.read_object(hash)))
+        Ok(self.get_root(key)?.map(|(_, bytes)| bytes))
     }
 
     /// The keys of all objects.

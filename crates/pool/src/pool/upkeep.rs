@@ -99,12 +99,13 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
 
     /// Frees memory without a name that a dead worker has allocated; without `maker`, that of all
     /// workers known to be dead. Memory outlives its maker on purpose, and other processes may use
-    /// it: this is for leaks. [`PoolInfo::memory`] lists them.
+    /// it: this is for leaks. [`PoolInfo::memory`] lists them. Memory at an offset that `keep`
+    /// accepts stays.
     ///
     /// # Errors
     /// The worker is not known to be dead, or the table was busy for too long.
-    pub fn free_memory_of(&self, maker: Option<Maker>) -> Result<Freed, PoolError> {
-        self.0.free_memory_of(maker, |host, slot| self.0.slot_alive(host, slot))
+    pub fn free_memory_of(&self, maker: Option<Maker>, keep: impl Fn(u64) -> bool) -> Result<Freed, PoolError> {
+        self.0.free_memory_of(maker, keep, |host, slot| self.0.slot_alive(host, slot))
     }
 
     /// Blocks that were stored and removed in the whole region since this follower last looked.

@@ -80,7 +80,7 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
     }
 
     /// This worker.
-    fn maker(&self) -> Maker {
+    pub fn maker(&self) -> Maker {
         let region = &self.region;
         let line = region.layout.worker(region.host, region.slot());
         Maker::of(region.host, region.slot(), region.fabric.load(Offset::new(line)))

@@ -23,6 +23,9 @@ const PROBES_MAX: usize = 16;
 /// Longest key in bytes.
 const KEY_BYTES_MAX: usize = 56;
 
+/// A new row, its line, and the slots that the key's last value leaves without use.
+pub(crate) type Entered = (u64, ObjectLine, Vec<(BlockIndex, Generation)>);
+
 impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
     /// Slot size of an object. Chunk sizes are powers of two, so rounding up never exceeds a chunk.
     pub fn slot_of_object(&self, length: u64) -> Result<u64, PoolError> {
@@ -46,8 +49,9 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
         Ok(cenote_base::ChainHasher::new(&self.region.superblock.config.seed, &[0xff; 32]).block(None, &tokens))
     }
 
-    /// Names a block by `key`. Returns the slots that the key's last value leaves without use. The
-    /// new row is complete before the old one is cleared, so a death in between loses neither.
+    /// Names a block by `key`, whose rows are `old`. Returns the new row, and the slots that the
+    /// key's last value leaves without use. The new row is complete before the old one is cleared,
+    /// so a death in between loses neither.
     pub fn enter_object(
         &self,
         tables: &Holds<Lock>,
@@ -56,14 +60,14 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
         block: BlockIndex,
         length: u64,
         generation: Generation,
-    ) -> Result<Vec<(BlockIndex, Generation)>, PoolError> {
-        let old = self.rows_of(hash);
+        old: Vec<(u64, ObjectLine)>,
+    ) -> Result<Entered, PoolError> {
         let (key_hash, generation) = (hash.words(), generation.0);
         let line = ObjectLine { key_hash, block: block.0 + 1, length, generation, ..ObjectLine::default() };
-        self.write_row(tables, key, line, &old)?;
+        let row = self.write_row(tables, key, line, &old)?;
         self.region.slot_owner(block).store(OBJECT, Release);
         fault::point(Point::ObjectNamed);
-        Ok(self.forget_rows(tables, old))
+        Ok((row, line, self.forget_rows(tables, old)))
     }
 
     /// Clears rows, and frees the memory that they name. Returns the slots that are without use
@@ -89,9 +93,9 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
     }
 
     /// The row and the descriptor of a key, as the device has them.
-    fn find_object(&self, hash: BlockHash) -> Option<(ObjectLine, Descriptor)> {
+    fn find_object(&self, hash: BlockHash) -> Option<(u64, ObjectLine, Descriptor)> {
         let mut rows = self.rows_of(hash).into_iter().filter(|(_, line)| line.memory == 0);
-        rows.find_map(|(_, line)| Some((line, self.descriptor_of(&line)?)))
+        rows.find_map(|(row, line)| Some((row, line, self.descriptor_of(&line)?)))
     }
 
     /// The descriptor that an object's row names.
@@ -109,9 +113,9 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
         (whole && lies_within && line.length <= length).then_some(descriptor)
     }
 
-    /// Reads an object once; `None` also if a copy was stale.
-    pub fn read_object(&self, hash: BlockHash) -> Option<Vec<u8>> {
-        let (line, descriptor) = self.find_object(hash)?;
+    /// Reads an object and its row once; `None` also if a copy was stale.
+    pub fn read_object(&self, hash: BlockHash) -> Option<(u64, ObjectLine, Vec<u8>)> {
+        let (row, line, descriptor) = self.find_object(hash)?;
         let (padded, offset) = descriptor.extent();
         let mut bytes = vec![0; usize::try_from(line.length).ok()?];
         for at in (offset..offset + padded).step_by(LINE as usize) {
@@ -119,7 +123,7 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
         }
         let key = checksum_key(hash, descriptor.generation());
         let checksum = self.region.fabric.read_payload(offset, &mut [&mut bytes], key);
-        (checksum == descriptor.checksum).then_some(bytes)
+        (checksum == descriptor.checksum).then_some((row, line, bytes))
     }
 
     /// Whether a row names the object in a slot, or a word says that the slot holds memory. The

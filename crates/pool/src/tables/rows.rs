@@ -82,14 +82,14 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
         Ok(first)
     }
 
-    /// Writes a row for a key that has the rows `old`.
+    /// Writes a row for a key that has the rows `old`. Returns its number.
     pub(super) fn write_row(
         &self,
         _: &Holds<Lock>,
         key: &str,
         line: ObjectLine,
         old: &[(u64, ObjectLine)],
-    ) -> Result<(), PoolError> {
+    ) -> Result<u64, PoolError> {
         let row = self.free_row(BlockHash::from_words(line.key_hash), old.is_empty())?;
         let at = self.region.layout.object(row);
         self.region.write(at + LINE, NameLine::new(key));
@@ -99,7 +99,7 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
         // Before the old row is cleared, and before an owner word or a piece sends others to look
         // for the row.
         self.region.fabric.fence();
-        Ok(())
+        Ok(row)
     }
 
     /// Clears a row that a probe has just found, or with fresh rows. Rows behind which no probe

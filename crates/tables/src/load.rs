@@ -1,0 +1,304 @@
+//! From files into the region (Engram pooling §4.3: one rank of the rack loads, the others wait).
+//!
+//! A journal names the owner of a load and the extents that are complete. The owner writes extents,
+//! adds them to the journal, and seals the table with one more object. If the owner dies, the next
+//! caller takes the journal over, frees what the journal does not name, and goes on.
+
+use crate::error::TableError;
+use crate::extents::{self, EXTENT_BYTES_MAX, digests_of, table_hasher};
+use crate::record::{Extent, Record, State};
+use crate::registry::{Work, finish_drop, free_own, free_unrecorded, journal_key, now, sealed, table_key, work};
+use crate::source::RowSource;
+use cenote_mem::{Fabric, HostLocal};
+use cenote_pool::{Over, Pool, PoolError, Root};
+use rayon::prelude::*;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Shortest and longest pause of a caller that waits for another worker's load.
+const PAUSE: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
+
+/// How a table is loaded.
+pub struct LoadOptions<'a> {
+    /// When to give up waiting for another worker that loads the table.
+    pub deadline: Instant,
+    /// Called as the load goes on.
+    pub progress: &'a (dyn Fn(Progress) + Sync),
+    /// Bytes of extents between two entries into the journal.
+    pub journal_bytes: u64,
+    /// Most bytes of an extent; at most a chunk.
+    pub extent_bytes: u64,
+}
+
+impl LoadOptions<'_> {
+    /// Waits so long for other workers, and shows nothing.
+    #[must_use]
+    pub fn waiting(wait: Duration) -> Self {
+        Self {
+            deadline: Instant::now() + wait,
+            progress: &|_| {},
+            journal_bytes: 256 << 20,
+            extent_bytes: EXTENT_BYTES_MAX,
+        }
+    }
+}
+
+/// How far a load is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of rows that are in the region.
+    pub bytes: u64,
+    /// Bytes of all rows.
+    pub total_bytes: u64,
+    /// Whether another worker loads the table.
+    pub waiting: bool,
+}
+
+/// How a table came into the region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// This call loaded it.
+    Loaded {
+        /// Bytes that an earlier load had written.
+        resumed_bytes: u64,
+        /// Digest of the rows.
+        digest: String,
+    },
+    /// It was there, or another worker loaded it meanwhile.
+    Found {
+        /// Digest of the rows.
+        digest: String,
+    },
+}
+
+/// Loads a table and seals it, unless the region has it. A caller that finds another worker's load
+/// waits for it, and takes it over if that worker dies.
+///
+/// `pool` must be a worker that allocates no other memory without a name: what a dead loader leaves
+/// unrecorded is freed.
+///
+/// # Errors
+/// The files cannot be read, the table does not fit, there is another table of this name, or the
+/// deadline passed. After an error the region has nothing of this load.
+pub fn load<F: Fabric, H: HostLocal>(
+    pool: &Pool<F, H>,
+    name: &str,
+    source: &dyn RowSource,
+    options: &LoadOptions<'_>,
+) -> Result<Outcome, TableError> {
+    crate::facts::verify_name(name)?;
+    source.facts().verify()?;
+    let mut pause = PAUSE[0];
+    loop {
+        let work = work(pool, name)?;
+        if let Some((_, record)) = sealed(pool, name)? {
+            let is_dropped = work.as_ref().is_some_and(|work| work.record.header.state == State::Dropping);
+            if !is_dropped {
+                if let Some(difference) = record.difference(source.facts()) {
+                    return Err(TableError::Different { name: name.to_owned(), difference });
+                }
+                if let Some(left) = work.filter(|work| is_dead(pool, work)) {
+                    // Its owner died after it had sealed the table.
+                    pool.destroy_root(&journal_key(name), &left.root)?;
+                }
+                return Ok(Outcome::Found { digest: record.header.digest });
+            }
+        }
+        let Some(work) = work else {
+            match begin(pool, name, source, options)? {
+                Some(work) => return Load { pool, name, source, options }.run(work),
+                None => continue,
+            }
+        };
+        if is_dead(pool, &work) {
+            if let Some(work) = work.take_over(pool, name)? {
+                if work.record.header.state == State::Dropping {
+                    finish_drop(pool, name, &work)?;
+                    continue;
+                }
+                return Load { pool, name, source, options }.run(work);
+            }
+            continue;
+        }
+        if Instant::now() >= options.deadline {
+            return Err(work.record.busy(name));
+        }
+        let written: u64 = (0..work.record.extents.len() as u64).map(|at| work.record.padded_bytes(at)).sum();
+        let total_bytes = work.record.header.facts.bytes();
+        (options.progress)(Progress { bytes: written.min(total_bytes), total_bytes, waiting: true });
+        // The other worker's progress is seen in memory only, so there is nothing to wait on.
+        thread::sleep(pause.min(options.deadline.saturating_duration_since(Instant::now())));
+        pause = (pause * 2).min(PAUSE[1]);
+        pool.tick();
+    }
+}
+
+/// Whether the owner of a journal is known to be dead.
+fn is_dead<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, work: &Work) -> bool {
+    work.record.owner().map_or(Some(false), |owner| pool.is_alive(owner)) == Some(false)
+}
+
+/// Begins a load; `None` if another worker was faster.
+fn begin<F: Fabric, H: HostLocal>(
+    pool: &Pool<F, H>,
+    name: &str,
+    source: &dyn RowSource,
+    options: &LoadOptions<'_>,
+) -> Result<Option<Work>, TableError> {
+    let extent_rows = extents::plan(pool, source.facts(), options.extent_bytes)?;
+    let region = crate::registry::region_name(pool);
+    let record = Record::begin(region, source.facts().clone(), extent_rows, pool.maker(), now());
+    let Some(root) = pool.put_object_over(&journal_key(name), &record.encode(), Over::Nothing)? else {
+        return Ok(None);
+    };
+    // Another worker may have sealed the table since this one looked.
+    if sealed(pool, name)?.is_some() {
+        pool.destroy_root(&journal_key(name), &root)?;
+        return Ok(None);
+    }
+    Ok(Some(Work { root, record }))
+}
+
+struct Load<'a, F: Fabric, H: HostLocal> {
+    pool: &'a Pool<F, H>,
+    name: &'a str,
+    source: &'a dyn RowSource,
+    options: &'a LoadOptions<'a>,
+}
+
+impl<F: Fabric, H: HostLocal> Load<'_, F, H> {
+    /// Loads what the record lacks. An error takes everything back, unless another worker has taken
+    /// the load over.
+    fn run(&self, mut work: Work) -> Result<Outcome, TableError> {
+        let loaded = self.fill(&mut work);
+        match &loaded {
+            Err(TableError::Lost(_)) | Ok(_) => {}
+            Err(_) => {
+                work.record.header.state = State::Dropping;
+                if self.enter(&mut work).is_ok() {
+                    finish_drop(self.pool, self.name, &work)?;
+                    free_own(self.pool)?;
+                }
+            }
+        }
+        loaded
+    }
+
+    fn fill(&self, work: &mut Work) -> Result<Outcome, TableError> {
+        let facts = self.source.facts();
+        if work.record.difference(facts).is_some() || work.record.header.extent_rows == 0 {
+            // The files have changed since the load began.
+            work.record.extents.clear();
+            work.record.header.facts = facts.clone();
+            work.record.header.extent_rows = extents::plan(self.pool, facts, self.options.extent_bytes)?;
+        }
+        let mut hasher = table_hasher(facts);
+        let kept = self.keep_whole(&mut work.record, &mut hasher);
+        self.enter(work)?;
+        free_unrecorded(self.pool, &work.record.makers())?;
+        self.show(&work.record);
+        let resumed_bytes = self.written(&work.record);
+        tracing::debug!(name = self.name, kept, "loads a table");
+        let total = work.record.total();
+        let (mut unrecorded, mut ticked) = (0, Instant::now());
+        while (work.record.extents.len() as u64) < total {
+            let first = work.record.extents.len() as u64;
+            let numbers: Vec<u64> = (first..total.min(first + rayon::current_num_threads() as u64)).collect();
+            let offsets = numbers.iter().map(|&at| self.allocate(&work.record, at)).collect::<Result<Vec<_>, _>>()?;
+            let record = &work.record;
+            let written: Vec<(Extent, Vec<u8>)> = numbers
+                .par_iter()
+                .zip(offsets)
+                .map(|(&number, offset)| self.copy(record, number, offset))
+                .collect::<Result<_, TableError>>()?;
+            for (extent, digests) in written {
+                hasher.update(&digests);
+                work.record.extents.push(extent);
+            }
+            unrecorded += numbers.iter().map(|&at| work.record.padded_bytes(at)).sum::<u64>();
+            if unrecorded >= self.options.journal_bytes {
+                self.enter(work)?;
+                unrecorded = 0;
+            }
+            if ticked.elapsed() >= PAUSE[1] {
+                self.pool.tick();
+                ticked = Instant::now();
+            }
+            self.show(&work.record);
+        }
+        let digest = hasher.finalize().to_hex().to_string();
+        // The journal first: if this worker dies before the table is sealed, the next one seals it.
+        self.enter(work)?;
+        self.seal(work, &digest)?;
+        Ok(Outcome::Loaded { resumed_bytes, digest })
+    }
+
+    /// Keeps the extents up to the first damaged one.
+    fn keep_whole(&self, record: &mut Record, hasher: &mut blake3::Hasher) -> usize {
+        let step = rayon::current_num_threads();
+        let mut whole = 0;
+        while whole < record.extents.len() {
+            let numbers: Vec<u64> = (whole..record.extents.len().min(whole + step)).map(|at| at as u64).collect();
+            let read: Vec<Option<Vec<u8>>> = numbers
+                .par_iter()
+                .map(|&at| Some(digests_of(&record.header.facts, &extents::read(self.pool, record, at)?)))
+                .collect();
+            let count = read.len();
+            let digests: Vec<Vec<u8>> = read.into_iter().map_while(|digests| digests).collect();
+            digests.iter().for_each(|digests| _ = hasher.update(digests));
+            whole += digests.len();
+            if digests.len() < count {
+                break;
+            }
+        }
+        record.extents.truncate(whole);
+        whole
+    }
+
+    fn allocate(&self, record: &Record, number: u64) -> Result<u64, TableError> {
+        self.pool.allocate(record.padded_bytes(number)).map_err(|error| match error {
+            PoolError::NoRoom(_) => {
+                let wanted = record.header.facts.bytes();
+                TableError::NoRoom { wanted, room: (0..number).map(|at| record.padded_bytes(at)).sum() }
+            }
+            error => error.into(),
+        })
+    }
+
+    fn copy(&self, record: &Record, number: u64, offset: u64) -> Result<(Extent, Vec<u8>), TableError> {
+        let rows = record.rows_of(number);
+        let mut bytes = vec![0; record.padded_bytes(number) as usize];
+        let length = ((rows.end - rows.start) * record.header.facts.row_bytes) as usize;
+        self.source.read(rows, &mut bytes[..length])?;
+        let digests = digests_of(&record.header.facts, &bytes[..length]);
+        Ok((extents::write(self.pool, record, number, offset, &bytes), digests))
+    }
+
+    /// Writes the journal, unless another worker has taken it over.
+    fn enter(&self, work: &mut Work) -> Result<(), TableError> {
+        work.record.header.changed = now();
+        let key = journal_key(self.name);
+        let root = self.pool.put_object_over(&key, &work.record.encode(), Over::This(&work.root))?;
+        work.root = root.ok_or_else(|| TableError::Lost(self.name.to_owned()))?;
+        Ok(())
+    }
+
+    fn seal(&self, work: &Work, digest: &str) -> Result<Root, TableError> {
+        let mut record = work.record.clone();
+        record.header.state = State::Sealed;
+        record.header.digest = digest.to_owned();
+        let root = self.pool.put_object_over(&table_key(self.name), &record.encode(), Over::Nothing)?;
+        let root = root.ok_or_else(|| TableError::Lost(self.name.to_owned()))?;
+        self.pool.destroy_root(&journal_key(self.name), &work.root)?;
+        Ok(root)
+    }
+
+    fn written(&self, record: &Record) -> u64 {
+        (0..record.extents.len() as u64).map(|at| record.padded_bytes(at)).sum::<u64>().min(record.header.facts.bytes())
+    }
+
+    fn show(&self, record: &Record) {
+        let total_bytes = record.header.facts.bytes();
+        (self.options.progress)(Progress { bytes: self.written(record), total_bytes, waiting: false });
+    }
+}

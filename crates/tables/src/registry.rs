@@ -1,0 +1,313 @@
+//! The tables of a region: listing, checking, dropping.
+
+use crate::KEY_PREFIX;
+use crate::error::TableError;
+use crate::extents;
+use crate::facts::Facts;
+use crate::record::{Record, State};
+use cenote_mem::{Fabric, HostLocal};
+use cenote_pool::{Freed, Maker, Over, OwnedPiece, Pool, Root};
+use rayon::prelude::*;
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Seconds since 1970.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Key of a sealed table.
+pub(crate) fn table_key(name: &str) -> String {
+    format!("{KEY_PREFIX}/{name}")
+}
+
+/// Key of work on a table.
+pub(crate) fn journal_key(name: &str) -> String {
+    format!("{KEY_PREFIX}-work/{name}")
+}
+
+/// The region's identity in records.
+pub(crate) fn region_name<F: Fabric, H: HostLocal>(pool: &Pool<F, H>) -> String {
+    pool.superblock().config.uuid.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn record_at<F: Fabric, H: HostLocal>(
+    pool: &Pool<F, H>,
+    key: &str,
+    name: &str,
+) -> Result<Option<(Root, Record)>, TableError> {
+    let Some((root, bytes)) = pool.get_root(key)? else { return Ok(None) };
+    let record = Record::decode(&bytes, &region_name(pool), &pool.space());
+    Ok(Some((root, record.ok_or_else(|| TableError::Record(name.to_owned()))?)))
+}
+
+/// The record of a sealed table.
+pub(crate) fn sealed<F: Fabric, H: HostLocal>(
+    pool: &Pool<F, H>,
+    name: &str,
+) -> Result<Option<(Root, Record)>, TableError> {
+    let found = record_at(pool, &table_key(name), name)?;
+    Ok(found.filter(|(_, record)| record.header.state == State::Sealed))
+}
+
+/// A journal as it was read or written.
+pub(crate) struct Work {
+    pub root: Root,
+    pub record: Record,
+}
+
+/// The journal of a table.
+pub(crate) fn work<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, name: &str) -> Result<Option<Work>, TableError> {
+    Ok(record_at(pool, &journal_key(name), name)?.map(|(root, record)| Work { root, record }))
+}
+
+impl Work {
+    /// Takes a dead worker's journal over; `None` if it has changed meanwhile.
+    pub fn take_over<F: Fabric, H: HostLocal>(
+        mut self,
+        pool: &Pool<F, H>,
+        name: &str,
+    ) -> Result<Option<Self>, TableError> {
+        self.record.hand_to(pool.maker(), now());
+        let root = pool.put_object_over(&journal_key(name), &self.record.encode(), Over::This(&self.root))?;
+        Ok(root.map(|root| Self { root, record: self.record }))
+    }
+}
+
+/// Frees memory of dead workers that no record names. These workers have died in a load.
+pub(crate) fn free_unrecorded<F: Fabric, H: HostLocal>(
+    pool: &Pool<F, H>,
+    makers: &[Maker],
+) -> Result<Freed, TableError> {
+    let dead: Vec<Maker> = makers.iter().copied().filter(|&maker| pool.is_alive(maker) == Some(false)).collect();
+    if dead.is_empty() {
+        return Ok(Freed::default());
+    }
+    // Listed before the records are read: a piece that is recorded by now was recorded then.
+    let mut pieces = pool.memory_of(&dead);
+    let recorded = recorded_offsets(pool);
+    pieces.retain(|piece| !recorded.contains(&piece.offset));
+    Ok(pool.free_pieces(&pieces)?)
+}
+
+/// Offsets of all extents that records name. Memory there belongs to tables, even if the worker that
+/// allocated it has ended.
+#[must_use]
+pub fn recorded_offsets<F: Fabric, H: HostLocal>(pool: &Pool<F, H>) -> BTreeSet<u64> {
+    let keys = pool.object_keys().into_iter().filter(|key| key.starts_with(KEY_PREFIX));
+    let records = keys.filter_map(|key| record_at(pool, &key, &key).ok().flatten());
+    records.flat_map(|(_, record)| record.extents).map(|extent| extent.offset).collect()
+}
+
+/// Frees memory of this worker that no record names: a load that failed.
+pub(crate) fn free_own<F: Fabric, H: HostLocal>(pool: &Pool<F, H>) -> Result<Freed, TableError> {
+    let mut pieces = pool.memory_of(&[pool.maker()]);
+    let recorded = recorded_offsets(pool);
+    pieces.retain(|piece| !recorded.contains(&piece.offset));
+    Ok(pool.free_pieces(&pieces)?)
+}
+
+/// Frees the extents of a table that this worker drops, and then the journal.
+pub(crate) fn finish_drop<F: Fabric, H: HostLocal>(
+    pool: &Pool<F, H>,
+    name: &str,
+    work: &Work,
+) -> Result<(), TableError> {
+    // Readers look for the row of the sealed table after each copy, so it goes before its bytes.
+    if let Some((root, _)) = pool.get_root(&table_key(name))? {
+        pool.destroy_root(&table_key(name), &root)?;
+    }
+    let makers = work.record.makers();
+    let offsets: BTreeSet<u64> = work.record.extents.iter().map(|extent| extent.offset).collect();
+    let mut pieces: Vec<OwnedPiece> = pool.memory_of(&makers);
+    pieces.retain(|piece| offsets.contains(&piece.offset));
+    pool.free_pieces(&pieces)?;
+    free_unrecorded(pool, &makers)?;
+    pool.destroy_root(&journal_key(name), &work.root)?;
+    Ok(())
+}
+
+/// Drops a table; returns whether there was one. What a dead worker left half loaded or half dropped
+/// counts as one.
+///
+/// # Errors
+/// A living worker loads or drops it, or a lock was busy for too long.
+pub fn drop_table<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, name: &str) -> Result<bool, TableError> {
+    crate::facts::verify_name(name)?;
+    let journal = match work(pool, name) {
+        Ok(Some(work)) => {
+            let alive = work.record.owner().map_or(Some(false), |owner| pool.is_alive(owner));
+            if alive != Some(false) {
+                return Err(work.record.busy(name));
+            }
+            let busy = work.record.busy(name);
+            let mut work = work.take_over(pool, name)?.ok_or(busy)?;
+            work.record.header.state = State::Dropping;
+            let root = pool.put_object_over(&journal_key(name), &work.record.encode(), Over::This(&work.root))?;
+            work.root = root.ok_or_else(|| TableError::Lost(name.to_owned()))?;
+            Some(work)
+        }
+        Ok(None) => None,
+        // What it named is found by its makers' deaths: `pool gc --free-memory`.
+        Err(TableError::Record(_)) => {
+            pool.destroy_object(&journal_key(name))?;
+            None
+        }
+        Err(error) => return Err(error),
+    };
+    let journal = match (journal, sealed(pool, name)) {
+        (Some(work), _) => work,
+        (None, Ok(None)) => return Ok(false),
+        (None, Ok(Some((_, mut record)))) => {
+            record.header.state = State::Dropping;
+            record.hand_to(pool.maker(), now());
+            let root = pool.put_object_over(&journal_key(name), &record.encode(), Over::Nothing)?;
+            Work { root: root.ok_or_else(|| record.busy(name))?, record }
+        }
+        (None, Err(TableError::Record(_))) => return Ok(pool.destroy_object(&table_key(name))?),
+        (None, Err(error)) => return Err(error),
+    };
+    finish_drop(pool, name, &journal)?;
+    Ok(true)
+}
+
+/// State of a listed table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ListedState {
+    /// Complete.
+    Sealed,
+    /// A living worker loads it.
+    Loading,
+    /// The worker that loaded it has died; the next `load` goes on.
+    Interrupted,
+    /// It is being dropped, or its dropper died: the next `load` or `drop` goes on.
+    Dropping,
+    /// Its record does not hold.
+    Damaged,
+}
+
+/// A table in a list.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Listed {
+    /// Its name.
+    pub name: String,
+    /// Its state.
+    pub state: ListedState,
+    /// Its rows; absent if the record does not hold.
+    #[serde(flatten)]
+    pub facts: Option<Facts>,
+    /// Bytes in the region.
+    pub bytes: u64,
+    /// Extents in the region.
+    pub extents: u64,
+    /// Extents of the whole table.
+    pub extents_total: u64,
+    /// Digest of the rows; empty unless sealed.
+    pub digest: String,
+    /// Seconds since 1970 of the last change.
+    pub changed: u64,
+}
+
+/// All tables of the region, by name.
+#[must_use]
+pub fn list<F: Fabric, H: HostLocal>(pool: &Pool<F, H>) -> Vec<Listed> {
+    let mut listed: Vec<Listed> = Vec::new();
+    let mut keys = pool.object_keys();
+    keys.sort_unstable();
+    for key in keys {
+        let Some((kind, name)) = key.strip_prefix(KEY_PREFIX).and_then(|rest| rest.split_once('/')) else { continue };
+        let is_work = kind == "-work";
+        if !is_work && !kind.is_empty() {
+            continue;
+        }
+        let read = record_at(pool, &key, name);
+        let one = match read {
+            Ok(Some((_, record))) => of_record(pool, name, &record),
+            Ok(None) => continue,
+            Err(_) => Listed {
+                name: name.to_owned(),
+                state: ListedState::Damaged,
+                facts: None,
+                bytes: 0,
+                extents: 0,
+                extents_total: 0,
+                digest: String::new(),
+                changed: 0,
+            },
+        };
+        // A journal beside a sealed table is a drop, or what a death left of a load.
+        match listed.iter_mut().find(|other| other.name == name) {
+            Some(other) if one.state == ListedState::Sealed && other.state != ListedState::Dropping => *other = one,
+            Some(other) if one.state == ListedState::Dropping => *other = one,
+            Some(_) => {}
+            None => listed.push(one),
+        }
+    }
+    listed.sort_by(|a, b| a.name.cmp(&b.name));
+    listed
+}
+
+fn of_record<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, name: &str, record: &Record) -> Listed {
+    let alive = || record.owner().map_or(Some(false), |owner| pool.is_alive(owner)) != Some(false);
+    let state = match record.header.state {
+        State::Sealed => ListedState::Sealed,
+        State::Dropping => ListedState::Dropping,
+        State::Loading if alive() => ListedState::Loading,
+        State::Loading => ListedState::Interrupted,
+    };
+    let extents = record.extents.len() as u64;
+    Listed {
+        name: name.to_owned(),
+        state,
+        facts: Some(record.header.facts.clone()),
+        bytes: (0..extents).map(|at| record.padded_bytes(at)).sum(),
+        extents,
+        extents_total: record.total(),
+        digest: record.header.digest.clone(),
+        changed: record.header.changed,
+    }
+}
+
+/// Result of [`check`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Checked {
+    /// Extents of the table.
+    pub extents: u64,
+    /// Numbers of those whose bytes do not have their checksums.
+    pub damaged: Vec<u64>,
+    /// Digest of the rows as they are; `None` if an extent is damaged.
+    pub digest: Option<String>,
+    /// Whether it is the digest that the table was sealed with.
+    pub is_whole: bool,
+}
+
+/// Reads a whole table and compares it with its checksums and its digest.
+///
+/// # Errors
+/// There is no such table, or its record does not hold.
+pub fn check<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, name: &str) -> Result<Checked, TableError> {
+    crate::facts::verify_name(name)?;
+    let (root, record) = sealed(pool, name)?.ok_or_else(|| TableError::Missing(name.to_owned()))?;
+    let (mut hasher, mut damaged) = (extents::table_hasher(&record.header.facts), Vec::new());
+    let numbers: Vec<u64> = (0..record.total()).collect();
+    for numbers in numbers.chunks(rayon::current_num_threads()) {
+        let digests: Vec<Option<Vec<u8>>> = numbers
+            .par_iter()
+            .map(|&at| Some(extents::digests_of(&record.header.facts, &extents::read(pool, &record, at)?)))
+            .collect();
+        for (number, digests) in numbers.iter().zip(digests) {
+            match digests {
+                Some(digests) => _ = hasher.update(&digests),
+                None => damaged.push(*number),
+            }
+        }
+    }
+    if !pool.holds(&root) {
+        return Err(TableError::Missing(name.to_owned()));
+    }
+    let digest = damaged.is_empty().then(|| hasher.finalize().to_hex().to_string());
+    let is_whole = digest.as_ref() == Some(&record.header.digest);
+    Ok(Checked { extents: record.total(), damaged, digest, is_whole })
+}

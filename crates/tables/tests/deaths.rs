@@ -1,0 +1,220 @@
+//! Loaders and droppers that die, and callers that wait for them.
+
+mod support;
+
+use cenote_base::fault::{Plan, Point};
+use cenote_base::prng::Prng;
+use cenote_mem::Flush;
+use cenote_pool::HostPool;
+use cenote_tables::checkpoint::tensor_table;
+use cenote_tables::{
+    ListedState, LoadOptions, Opening, Outcome, Progress, RowSource, Table, TableError, check, drop_table, list, load,
+};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::Mutex;
+use std::time::Duration;
+use support::*;
+
+const ROWS: usize = 12_000;
+const VALUES: usize = 64;
+
+fn options(progress: &(dyn Fn(Progress) + Sync)) -> LoadOptions<'_> {
+    LoadOptions { journal_bytes: 1 << 16, extent_bytes: 64 << 10, progress, ..LoadOptions::waiting(Duration::from_secs(30)) }
+}
+
+/// Loads `t` from the file, and says each step.
+#[test]
+#[ignore = "the process that another test starts"]
+fn loader() {
+    let (region, file) = given();
+    let pool = attach(&region, 0);
+    let source = tensor_table(&file, "table", None, None).expect("a table");
+    let say = |progress: Progress| {
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "\n@{}", progress.bytes).and_then(|()| out.flush()).expect("the test listens");
+    };
+    load(&pool, "t", &source, &options(&say)).expect("there is room");
+    say(Progress { bytes: u64::MAX, total_bytes: 0, waiting: false });
+}
+
+#[test]
+#[ignore = "the process that another test starts"]
+fn dropper() {
+    let (region, _) = given();
+    drop_table(&attach(&region, 0), "t").expect("nothing else works on it");
+}
+
+/// Waits until a loader has said so many steps, or has ended.
+fn after_steps(child: &mut Child, steps: u64) {
+    let said = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let steps_said = said.map(|line| line.expect("text")).filter(|line| line.starts_with('@'));
+    steps_said.take(steps as usize).for_each(drop);
+}
+
+/// No table or a complete one; returns whether it is there.
+fn none_or_whole(pool: &HostPool, context: &str) -> bool {
+    pool.tick();
+    match check(pool, "t") {
+        Ok(checked) => {
+            assert!(checked.is_whole, "{context}: {checked:?}");
+            Table::open(pool, "t", Opening::Verified).unwrap_or_else(|error| panic!("{context}: {error}"));
+            true
+        }
+        Err(TableError::Missing(_)) => {
+            assert!(Table::open(pool, "t", Opening::Verified).is_err(), "{context}");
+            false
+        }
+        Err(error) => panic!("{context}: {error}"),
+    }
+}
+
+/// Loads what a death left, compares it with the file, and drops it: nothing stays.
+fn ends_well(pool: &HostPool, file: &Path, bytes: &[u8], context: &str) {
+    let source = tensor_table(file, "table", None, None).unwrap();
+    load(pool, "t", &source, &options(&|_| {})).unwrap_or_else(|error| panic!("{context}: {error}"));
+    let table = Table::open(pool, "t", Opening::Verified).unwrap();
+    let rows: Vec<u64> = (0..ROWS as u64).collect();
+    let mut got = vec![0; bytes.len()];
+    table.gather(&rows, &mut got).unwrap();
+    assert!(got == bytes, "{context}");
+    let extents = list(pool)[0].extents_total;
+    assert_eq!(pieces(pool), extents, "{context}: memory beside the table");
+    assert!(drop_table(pool, "t").unwrap());
+    assert_eq!((pieces(pool), list(pool).len()), (0, 0), "{context}");
+}
+
+/// A loader dies after a random number of steps, again and again on one region, and the next one goes
+/// on where it ended.
+#[test]
+fn killed_loaders_leave_no_table_or_a_whole_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t");
+    let bytes = bf16_file(&file, ROWS, VALUES, 1);
+    let region = Region::new("killed", 8 << 20, 256 << 10, Flush::None);
+    let pool = region.attach(0);
+    let mut prng = Prng::new(11);
+    let (mut resumed, mut completed) = (0, 0);
+    for kill in 0..40 {
+        let mut loader = region.process("loader", &file, None).stdout(Stdio::piped()).spawn().unwrap();
+        after_steps(&mut loader, prng.below(16));
+        loader.kill().unwrap();
+        loader.wait().unwrap();
+        if none_or_whole(&pool, &format!("kill {kill}")) {
+            completed += 1;
+            ends_well(&pool, &file, &bytes, &format!("kill {kill}"));
+        } else {
+            let listed = list(&pool);
+            resumed += u32::from(listed.first().is_some_and(|table| {
+                assert_eq!(table.state, ListedState::Interrupted, "{listed:?}");
+                table.extents > 0
+            }));
+        }
+    }
+    assert!(resumed > 0 && completed > 0, "{resumed} loads had something to resume, {completed} completed");
+    ends_well(&pool, &file, &bytes, "at the end");
+    assert!(pool.check(true).unwrap().is_clean());
+}
+
+/// A process dies at the named place. Its parent sees a signal, or that the place was not reached.
+fn dies_at(region: &Region, process: &str, file: &Path, point: Point, count: u64) -> bool {
+    let plan: Plan = format!("{}:{count}", point.name()).parse().unwrap();
+    let mut command = region.process(process, file, Some(plan));
+    let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
+    assert!(status.success() || status.signal() == Some(9), "{point:?}: {status}");
+    !status.success()
+}
+
+#[test]
+fn deaths_at_named_places_leave_no_table_or_a_whole_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t");
+    let bytes = bf16_file(&file, ROWS, VALUES, 2);
+    let region = Region::new("places", 8 << 20, 256 << 10, Flush::None);
+    let pool = region.attach(0);
+    let places =
+        [Point::ObjectWritten, Point::ObjectNamed, Point::ObjectEntered, Point::MemoryDescribed, Point::MemoryAllocated];
+    let mut deaths = 0;
+    for point in places {
+        for count in [1, 2, 3, 7, 20, 25] {
+            deaths += u32::from(dies_at(&region, "loader", &file, point, count));
+            none_or_whole(&pool, &format!("{point:?} {count}"));
+            ends_well(&pool, &file, &bytes, &format!("{point:?} {count}"));
+        }
+    }
+    let source = tensor_table(&file, "table", None, None).unwrap();
+    for point in [Point::ObjectWritten, Point::ObjectEntered, Point::MemoryFreed] {
+        for count in [1, 2, 5, 24] {
+            load(&pool, "t", &source, &options(&|_| {})).unwrap();
+            let died = dies_at(&region, "dropper", &file, point, count);
+            deaths += u32::from(died);
+            none_or_whole(&pool, &format!("drop, {point:?} {count}"));
+            // The next drop goes on.
+            let rest = drop_table(&pool, "t").unwrap();
+            assert!(rest || pieces(&pool) == 0, "{point:?} {count}");
+            assert_eq!((pieces(&pool), list(&pool).len()), (0, 0), "drop, {point:?} {count}, died: {died}");
+        }
+    }
+    assert!(deaths > 25, "{deaths} deaths");
+    assert!(pool.check(true).unwrap().is_clean());
+}
+
+/// A source whose first read waits for the test.
+struct Slow<'a> {
+    source: &'a dyn RowSource,
+    reached: SyncSender<()>,
+    go: Mutex<Receiver<()>>,
+}
+
+impl RowSource for Slow<'_> {
+    fn facts(&self) -> &cenote_tables::Facts {
+        self.source.facts()
+    }
+
+    fn read(&self, rows: std::ops::Range<u64>, to: &mut [u8]) -> Result<(), TableError> {
+        if rows.start == 0 {
+            self.reached.send(()).expect("the test listens");
+            self.go.lock().unwrap().recv().expect("the test says so");
+        }
+        self.source.read(rows, to)
+    }
+}
+
+/// Engram pooling §4.3: one rank loads, and the others find the table.
+#[test]
+fn one_rank_loads_and_the_others_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t");
+    bf16_file(&file, ROWS, VALUES, 3);
+    for flush in flushes() {
+        let region = Region::new("ranks", 8 << 20, 256 << 10, flush);
+        let other_host = u8::from(flush != Flush::None);
+        let source = tensor_table(&file, "table", None, None).unwrap();
+        let (reached, is_reached) = sync_channel(1);
+        let (go, gone) = sync_channel(1);
+        let slow = Slow { source: &source, reached, go: Mutex::new(gone) };
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| load(&region.attach(0), "t", &slow, &options(&|_| {})));
+            is_reached.recv().unwrap();
+            let pool = region.attach(other_host);
+            let hurried = LoadOptions { deadline: std::time::Instant::now(), ..options(&|_| {}) };
+            let error = load(&pool, "t", &source, &hurried).unwrap_err();
+            assert!(matches!(error, TableError::Busy { verb: "loads", .. }), "{error}");
+            assert!(matches!(drop_table(&pool, "t"), Err(TableError::Busy { .. })));
+            assert_eq!(list(&pool)[0].state, ListedState::Loading);
+            // The waiting rank lets the loader go on.
+            let once = Mutex::new(Some(go));
+            let waits = |progress: Progress| {
+                if progress.waiting && let Some(go) = once.lock().unwrap().take() {
+                    go.send(()).unwrap();
+                }
+            };
+            let second = load(&pool, "t", &source, &options(&waits)).unwrap();
+            let Outcome::Loaded { digest, resumed_bytes: 0 } = first.join().unwrap().unwrap() else { panic!("it was first") };
+            assert_eq!(second, Outcome::Found { digest }, "{flush:?}");
+        });
+    }
+}

@@ -1,0 +1,121 @@
+//! Regions, files of tables, and processes that load them.
+
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use cenote_base::fault::{self, Plan};
+use cenote_base::prng::Prng;
+use cenote_base::{HashSeed, HostId};
+use cenote_mem::{Flush, MapOptions, Mapped, Mapping, RegionSource};
+use cenote_pool::{AttachOptions, HostPool, Pool, PoolConfig, Superblock, open_region};
+use safetensors::tensor::{Dtype, TensorView};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const REGION: &str = "CENOTE_TEST_REGION";
+const FILE: &str = "CENOTE_TEST_FILE";
+const FAULT: &str = "CENOTE_TEST_FAULT";
+
+/// A region in shared memory, removed after the test.
+pub struct Region {
+    pub source: RegionSource,
+    superblock: Superblock,
+}
+
+impl Region {
+    /// `test` is a name that no other region of this process has.
+    pub fn new(test: &str, bytes: u64, chunk_bytes: u64, flush: Flush) -> Self {
+        let source = RegionSource::Shm(format!("cenote-test-tables-{test}-{}-{}", flush.name(), std::process::id()));
+        let mapping = Mapping::create(&source, bytes, 0o600, &MapOptions::default()).expect("shared memory");
+        let mut uuid = [9; 16];
+        uuid[..4].copy_from_slice(&std::process::id().to_le_bytes());
+        let name = test.bytes().fold(7, |sum: u64, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)));
+        uuid[4..12].copy_from_slice(&name.to_le_bytes());
+        uuid[12] = flush as u8;
+        let config = PoolConfig {
+            chunk_bytes,
+            max_hosts: 2,
+            workers_per_host: 16,
+            events_per_host: 0,
+            ..PoolConfig::new(HashSeed([3; 32]), uuid)
+        };
+        let fabric = Mapped::new(mapping, flush).expect("this processor has the instruction");
+        let superblock = Superblock::format(&fabric, &config).expect("the configuration fits");
+        Self { source, superblock }
+    }
+
+    pub fn attach(&self, host: u8) -> HostPool {
+        attach(&self.source, host)
+    }
+
+    /// This program, running an ignored test with this region, a file, and perhaps a death.
+    pub fn process(&self, test: &str, file: &Path, fault: Option<Plan>) -> Command {
+        let mut command = Command::new(std::env::current_exe().expect("this test"));
+        command.args(["--exact", test, "--ignored", "--nocapture"]);
+        command.env(REGION, self.source.to_string()).env(FILE, file);
+        if let Some(fault) = fault {
+            command.env(FAULT, fault.to_string());
+        }
+        command
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let _ = Mapping::remove(&self.source);
+        let _ = cenote_pool::remove_host_memory(&self.superblock);
+    }
+}
+
+pub fn attach(source: &RegionSource, host: u8) -> HostPool {
+    let fabric = open_region(source, &MapOptions::default()).expect("the region is there");
+    let options = AttachOptions {
+        host: HostId(host),
+        host_timeout: Duration::from_secs(20),
+        ..AttachOptions::named("test")
+    };
+    Pool::attach(fabric, &options).expect("it attaches")
+}
+
+/// In a process of [`Region::process`]: arms its death, and returns its region and its file.
+pub fn given() -> (RegionSource, PathBuf) {
+    let region = std::env::var(REGION).expect("another test starts this one");
+    if let Ok(fault) = std::env::var(FAULT) {
+        fault::arm(fault.parse().expect("name:count"), |_| {
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).expect("it can");
+        });
+    }
+    (region.parse().expect("a region"), std::env::var(FILE).expect("another test starts this one").into())
+}
+
+pub fn random_bytes(count: usize, seed: u64) -> Vec<u8> {
+    let mut prng = Prng::new(seed);
+    (0..count.div_ceil(8)).flat_map(|_| prng.next_u64().to_le_bytes()).take(count).collect()
+}
+
+/// Writes tensors of `(name, type, shape, bytes)`.
+pub fn write(path: &Path, tensors: &[(&str, Dtype, Vec<usize>, &[u8])]) {
+    let views: HashMap<&str, TensorView<'_>> = tensors
+        .iter()
+        .map(|(name, dtype, shape, bytes)| (*name, TensorView::new(*dtype, shape.clone(), bytes).expect("a tensor")))
+        .collect();
+    safetensors::serialize_to_file(&views, None, path).expect("the folder is writable");
+}
+
+/// A file with one bf16 table `table`; returns its bytes.
+pub fn bf16_file(path: &Path, rows: usize, values: usize, seed: u64) -> Vec<u8> {
+    let bytes = random_bytes(rows * values * 2, seed);
+    write(path, &[("table", Dtype::BF16, vec![rows, values], &bytes)]);
+    bytes
+}
+
+/// The fabrics of this machine: coherent, and with a flush instruction.
+pub fn flushes() -> Vec<Flush> {
+    [Flush::None].into_iter().chain(Flush::available().first().copied()).collect()
+}
+
+/// Pieces of memory in the region.
+pub fn pieces(pool: &HostPool) -> u64 {
+    pool.info().memory.pieces
+}
