@@ -5,7 +5,10 @@ mod engram;
 mod plan;
 mod pool;
 
-pub use engram::{EngramCommands, EngramDequantArgs, EngramRowsArgs, TablesArgs};
+pub use engram::{
+    EngramCheckArgs, EngramCommands, EngramDequantArgs, EngramDropArgs, EngramInfoArgs, EngramLoadArgs, EngramRowsArgs,
+    TablesArgs,
+};
 pub use plan::{PlanCommands, PlanEngramArgs, PlanKvArgs, SettingArgs};
 pub use pool::{
     MemoryOf, PoolArgs, PoolCheckArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolDiffArgs, PoolEventsArgs,
@@ -42,7 +45,7 @@ pub enum Commands {
     /// Create, inspect and destroy regions
     #[command(subcommand)]
     Pool(PoolCommands),
-    /// Compute addresses and values of n-gram embedding tables (Engram)
+    /// Share n-gram embedding tables (Engram, PLE): load, list, check, drop, addresses
     #[command(subcommand)]
     Engram(EngramCommands),
     /// Plan memory, bandwidth and costs of a model's n-gram tables or KV

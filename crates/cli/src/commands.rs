@@ -41,7 +41,7 @@ impl Program for Cli {
             Commands::Serve(args) => serve::run(&args).map(done),
             Commands::Generate(args) => generate::run(&args).map(done),
             Commands::Pool(command) => pool::run(command),
-            Commands::Engram(command) => engram::run(&command).map(done),
+            Commands::Engram(command) => engram::run(&command),
             Commands::Plan(command) => plan::run(&command).map(done),
             Commands::Doctor(args) => doctor::run(&args).map(done),
             Commands::Profile(args) => profile::run(&args).map(done),

@@ -50,7 +50,7 @@ pub use pool::locks::UserLock;
 pub use pool::parts::PartReader;
 pub use pool::publish::NewBlock;
 pub use pool::read::{Pin, Reading};
-pub use pool::roots::{Over, OwnedPiece, Root};
+pub use pool::roots::{Over, OwnedPiece, PLACED_KEYS, Root};
 pub use pool::rows::{Gathered, PinnedRows, RowError, RowRef, RowShape};
 pub use pool::swap::SwapSlot;
 pub use pool::{HostPool, Pool};

@@ -37,7 +37,7 @@ pub use source::RowSource;
 pub use table::{Opening, Table};
 
 /// Keys of objects that name tables begin with it: sealed tables, and work on tables.
-pub const KEY_PREFIX: &str = "cenote/engram";
+pub const KEY_PREFIX: &str = cenote_pool::PLACED_KEYS;
 
 /// A table in a mapped region.
 pub type HostTable = Table<std::sync::Arc<cenote_mem::Mapped>>;

@@ -1,18 +1,26 @@
 //! `cenote engram`: n-gram embedding tables of models.
 
 mod dequant;
+mod load;
 mod rows;
+mod tables;
 
 use crate::args::{EngramCommands, TablesArgs};
 use cenote_console::failure::Failure;
 use cenote_engram::NgramConfig;
 use serde::de::DeserializeOwned;
 use std::path::Path;
+use std::process::ExitCode;
 
-pub fn run(command: &EngramCommands) -> Result<(), Failure> {
+pub fn run(command: &EngramCommands) -> Result<ExitCode, Failure> {
+    let done = |()| ExitCode::SUCCESS;
     match command {
-        EngramCommands::Rows(args) => rows::run(args),
-        EngramCommands::Dequant(args) => dequant::run(args),
+        EngramCommands::Rows(args) => rows::run(args).map(done),
+        EngramCommands::Dequant(args) => dequant::run(args).map(done),
+        EngramCommands::Load(args) => load::run(args).map(done),
+        EngramCommands::Info(args) => tables::info(args).map(done),
+        EngramCommands::Check(args) => tables::check(args),
+        EngramCommands::Drop(args) => tables::drop_all(args).map(done),
     }
 }
 

@@ -369,9 +369,12 @@ fn gc(args: &PoolGcArgs) -> Result<ExitCode, Failure> {
     let spinner = output::spinner("collecting");
     let pool = args.region.attach("gc")?;
     let explain = |error| args.region.explain(&error);
+    // Tables of models outlive the commands that load them.
+    let tables = cenote_tables::recorded_offsets(&pool);
+    let of_table = |offset| tables.contains(&offset);
     let memory_freed = match args.free_memory {
-        Some(MemoryOf::AllDead) => pool.free_memory_of(None).map_err(explain)?,
-        Some(MemoryOf::Worker(maker)) => pool.free_memory_of(Some(maker)).map_err(explain)?,
+        Some(MemoryOf::AllDead) => pool.free_memory_of(None, of_table).map_err(explain)?,
+        Some(MemoryOf::Worker(maker)) => pool.free_memory_of(Some(maker), of_table).map_err(explain)?,
         None => Freed::default(),
     };
     let report = pool.gc().map_err(explain)?;

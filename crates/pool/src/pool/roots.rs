@@ -17,6 +17,10 @@ use crate::tables::objects::READ_ATTEMPTS;
 use cenote_base::fault::{self, Point};
 use cenote_mem::{Fabric, HostLocal};
 
+/// Keys of objects that name memory of their region begin with this. Elsewhere such an object has no
+/// meaning, so it belongs into no snapshot.
+pub const PLACED_KEYS: &str = "cenote/engram";
+
 /// The row of one publication of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Root {

@@ -3,7 +3,7 @@
 use super::format::{Kind, SavedNamespace, SnapshotError, SnapshotSettings, encode, encode_object};
 use cenote_cold::record::{HEADER_BYTES, Head, Name, record_bytes, seal};
 use cenote_mem::Fabric;
-use cenote_pool::{Listed, Pool, ReadOutcome};
+use cenote_pool::{Listed, PLACED_KEYS, Pool, ReadOutcome};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -58,7 +58,7 @@ fn write<F: Fabric>(pool: &Pool<F>, draft: &Path) -> io::Result<Saved> {
         out.write_all(&encode(Kind::Namespace, namespace.encode().as_bytes()))?;
         saved.namespaces += 1;
     }
-    for key in pool.object_keys() {
+    for key in pool.object_keys().into_iter().filter(|key| !key.starts_with(PLACED_KEYS)) {
         // Keys of memory have no bytes here: the memory is its programs', not content.
         if let Ok(Some(bytes)) = pool.get_object(&key) {
             out.write_all(&encode(Kind::Object, &encode_object(&key, &bytes)))?;
