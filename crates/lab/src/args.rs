@@ -7,7 +7,7 @@ mod study;
 mod torture;
 
 pub use bench::{
-    BenchChildArgs, BenchCodecArgs, BenchCommands, BenchCoreArgs, BenchTiersArgs, BenchTraceArgs, BenchTtftArgs,
+    BenchChildArgs, BenchCodecArgs, BenchCommands, BenchCoreArgs, BenchTiersArgs, BenchTraceArgs, BenchTtftArgs, EngramLoadChildArgs,
     PageElementArg, RivalArg, TiersPart,
 };
 pub use sim::{CapacityArg, InstantArg, LoadArg, RoutingArg, SimArgs, TraceFormatArg, pool_name};
@@ -76,6 +76,9 @@ pub enum Commands {
     /// Child process of `bench cold`
     #[command(hide = true)]
     ColdFullChild(ColdFullChildArgs),
+    /// Child process of `bench engram`
+    #[command(hide = true)]
+    EngramLoadChild(EngramLoadChildArgs),
     /// Child process of `bench`
     #[command(hide = true)]
     BenchChild(BenchChildArgs),

@@ -31,7 +31,11 @@ impl Program for Cli {
     fn run(self) -> Result<ExitCode, Failure> {
         let is_child = matches!(
             self.command,
-            Commands::BenchChild(_) | Commands::TortureChild(_) | Commands::ColdChild(_) | Commands::ColdFullChild(_)
+            Commands::BenchChild(_)
+                | Commands::EngramLoadChild(_)
+                | Commands::TortureChild(_)
+                | Commands::ColdChild(_)
+                | Commands::ColdFullChild(_)
         );
         if !is_child {
             stale::sweep();
@@ -46,6 +50,7 @@ impl Program for Cli {
             Commands::Study(command) => study::run(&command).map(done),
             Commands::Bench(command) => bench::run(&command).map(done),
             Commands::BenchChild(args) => bench::run_child(&args).map(done),
+            Commands::EngramLoadChild(args) => bench::run_engram_load_child(&args).map(done),
             Commands::Torture(args) => torture::run(&args),
             Commands::TortureChild(args) => torture::run_child(&args).map(done),
             Commands::ColdFullChild(args) => bench::run_cold_full_child(&args).map(done),

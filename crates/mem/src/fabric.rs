@@ -36,7 +36,7 @@ use std::sync::Arc;
 /// Control structures are words and 64-byte lines; payload is everything else (KV blocks, tables).
 /// Methods panic on misaligned or out-of-bounds offsets. Callers must check offsets that they read
 /// from a region before they use them here.
-pub trait Fabric: Send + Sync + 'static {
+pub trait Fabric: Sized + Send + Sync + 'static {
     /// Bytes of the region; a multiple of 64.
     fn len(&self) -> u64;
 
@@ -193,15 +193,21 @@ pub trait Fabric: Send + Sync + 'static {
     /// copy is some mix of old and new bytes.
     #[track_caller]
     fn copy_rows(&self, starts: &[u64], bytes: usize, to: &mut [u8]) {
-        assert_eq!(to.len(), starts.len() * bytes, "the buffer does not have the size of {} rows", starts.len());
-        for (&start, row) in starts.iter().zip(to.chunks_exact_mut(bytes.max(1))) {
-            let mut copied = 0;
+        self.copy_rows_at(starts.len(), |row| starts[row], bytes, to);
+    }
+
+    /// As [`Fabric::copy_rows`], for `count` rows that begin where `start_of` says.
+    #[track_caller]
+    fn copy_rows_at(&self, count: usize, start_of: impl Fn(usize) -> u64, bytes: usize, to: &mut [u8]) {
+        assert_eq!(to.len(), count * bytes, "the buffer does not have the size of {count} rows");
+        for (row, to) in to.chunks_exact_mut(bytes.max(1)).enumerate() {
+            let (start, mut copied) = (start_of(row), 0);
             while copied < bytes {
                 let at = start + copied as u64;
                 let line = self.load_line(at / LINE * LINE).map(u64::to_le_bytes);
                 let part = &line.as_flattened()[(at % LINE) as usize..];
                 let part = &part[..part.len().min(bytes - copied)];
-                row[copied..copied + part.len()].copy_from_slice(part);
+                to[copied..copied + part.len()].copy_from_slice(part);
                 copied += part.len();
             }
         }
@@ -220,9 +226,15 @@ pub trait Fabric: Send + Sync + 'static {
     fn still_whole(&self) -> bool {
         true
     }
+
+    /// Whether an access has found memory missing:
+    /// [`Mapping::has_read_lost`](crate::Mapping::has_read_lost).
+    fn has_read_lost(&self) -> bool {
+        false
+    }
 }
 
-impl<F: Fabric + ?Sized> Fabric for Arc<F> {
+impl<F: Fabric> Fabric for Arc<F> {
     fn len(&self) -> u64 {
         (**self).len()
     }
@@ -292,8 +304,9 @@ impl<F: Fabric + ?Sized> Fabric for Arc<F> {
     fn checksum_payload(&self, at: u64, len: u64, key: u64) -> u64 {
         (**self).checksum_payload(at, len, key)
     }
-    fn copy_rows(&self, starts: &[u64], bytes: usize, to: &mut [u8]) {
-        (**self).copy_rows(starts, bytes, to);
+    #[inline]
+    fn copy_rows_at(&self, count: usize, start_of: impl Fn(usize) -> u64, bytes: usize, to: &mut [u8]) {
+        (**self).copy_rows_at(count, start_of, bytes, to);
     }
     #[inline]
     fn flush(&self) -> Flush {
@@ -304,5 +317,8 @@ impl<F: Fabric + ?Sized> Fabric for Arc<F> {
     }
     fn still_whole(&self) -> bool {
         (**self).still_whole()
+    }
+    fn has_read_lost(&self) -> bool {
+        (**self).has_read_lost()
     }
 }

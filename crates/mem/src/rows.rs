@@ -19,36 +19,56 @@ const AHEAD_LINES_MAX: usize = 16;
 /// # Panics
 /// A row lies outside `from`, or `to` does not have the size of all rows.
 pub fn copy(from: &[u8], starts: &[u64], bytes: usize, to: &mut [u8]) {
-    let fits = |&start: &u64| start.checked_add(bytes as u64).is_some_and(|end| end <= from.len() as u64);
-    assert!(starts.iter().all(fits), "a row lies outside of {} bytes", from.len());
-    // SAFETY: all rows lie inside `from`, and a mutable borrow overlaps no other.
-    unsafe { copy_from(from.as_ptr(), starts, bytes, to) };
+    copy_each(from, starts.len(), |row| starts[row], bytes, to);
 }
 
-/// As [`copy`], from memory that others may write meanwhile.
+/// As [`copy`], with `count` rows that begin where `start_of` says. It is called once for each row,
+/// while earlier rows are on their way.
+///
+/// # Panics
+/// As [`copy`].
+pub fn copy_each(from: &[u8], count: usize, start_of: impl Fn(usize) -> u64, bytes: usize, to: &mut [u8]) {
+    let row = |at: usize| {
+        let start = start_of(at);
+        let fits = start.checked_add(bytes as u64).is_some_and(|end| end <= from.len() as u64);
+        assert!(fits, "a row lies outside of {} bytes", from.len());
+        from[start as usize..].as_ptr()
+    };
+    // SAFETY: all rows lie inside `from`, and a mutable borrow overlaps no other.
+    unsafe { copy_from(count, row, bytes, to) };
+}
+
+/// As [`copy_each`], from memory that others may write meanwhile; `row_of` gives a row's address.
 ///
 /// # Safety
-/// Callers must guarantee that `bytes` bytes from `from` + each of `starts` are readable and do not
-/// overlap `to`.
+/// Callers must guarantee that `bytes` bytes from each address are readable and do not overlap `to`.
 ///
 /// # Panics
 /// `to` does not have the size of all rows.
-pub(crate) unsafe fn copy_from(from: *const u8, starts: &[u64], bytes: usize, to: &mut [u8]) {
-    assert_eq!(to.len(), starts.len() * bytes, "the buffer does not have the size of {} rows", starts.len());
+#[inline]
+pub(crate) unsafe fn copy_from(count: usize, row_of: impl Fn(usize) -> *const u8, bytes: usize, to: &mut [u8]) {
+    assert_eq!(to.len(), count * bytes, "the buffer does not have the size of {count} rows");
     if bytes == 0 {
         return;
     }
     let ahead = (AHEAD_BYTES / bytes).clamp(1, AHEAD_ROWS_MAX);
-    // SAFETY: callers guarantee that each row is in the memory from `from` on.
-    let row = |start: u64| unsafe { from.add(start as usize) };
-    starts.iter().take(ahead).for_each(|&start| prefetch_row(row(start), bytes));
-    for (index, (&start, to)) in starts.iter().zip(to.chunks_exact_mut(bytes)).enumerate() {
-        if let Some(&next) = starts.get(index + ahead) {
-            prefetch_row(row(next), bytes);
+    // Addresses of the rows that are due, as a ring: computing them overlaps with the copies.
+    let mut due = [std::ptr::null(); AHEAD_ROWS_MAX];
+    for (at, due) in due[..ahead.min(count)].iter_mut().enumerate() {
+        *due = row_of(at);
+        prefetch_row(*due, bytes);
+    }
+    let mut place = 0;
+    for (index, to) in to.chunks_exact_mut(bytes).enumerate() {
+        let row = due[place];
+        if index + ahead < count {
+            due[place] = row_of(index + ahead);
+            prefetch_row(due[place], bytes);
         }
+        place = if place + 1 == ahead { 0 } else { place + 1 };
         // SAFETY: callers guarantee `bytes` readable bytes outside of `to`. If others write them,
         // the copy is some mix of old and new bytes, which callers detect and drop.
-        unsafe { std::ptr::copy_nonoverlapping(row(start), to.as_mut_ptr(), bytes) };
+        unsafe { std::ptr::copy_nonoverlapping(row, to.as_mut_ptr(), bytes) };
     }
 }
 

@@ -165,19 +165,40 @@ impl HotRows {
     ) -> Result<(), GatherError> {
         assert_eq!(self.row_bytes, table.row_bytes(), "a cache of another table");
         table.verify(rows, to.len(), self.row_bytes)?;
-        self.look_up(rows, to);
-        let wanted = std::mem::take(&mut self.wanted);
-        let mut read = std::mem::take(&mut self.read);
-        read.resize(wanted.len() * self.row_bytes, 0);
-        table.copy(&wanted, &mut read);
-        let there = table.still_there();
-        if there.is_ok() {
-            self.accept(&read, to);
-        } else {
+        let found = self.through(rows, to, |wanted, read| {
+            table.copy(wanted, read);
+            table.still_there()
+        });
+        if found.is_err() {
             self.clear();
         }
-        (self.wanted, self.read) = (wanted, read);
-        there
+        found
+    }
+
+    /// Copies rows from the cache, and those that it lacks by one call of `read`, which it then keeps.
+    ///
+    /// # Errors
+    /// Those of `read`; the cache does not change then.
+    ///
+    /// # Panics
+    /// `to` does not have the size of all rows.
+    pub fn through<E>(
+        &mut self,
+        rows: &[u64],
+        to: &mut [u8],
+        read: impl FnOnce(&[u64], &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        assert_eq!(to.len(), rows.len() * self.row_bytes, "the buffer does not have the size of {} rows", rows.len());
+        self.look_up(rows, to);
+        let wanted = std::mem::take(&mut self.wanted);
+        let mut bytes = std::mem::take(&mut self.read);
+        bytes.resize(wanted.len() * self.row_bytes, 0);
+        let done = read(&wanted, &mut bytes);
+        if done.is_ok() {
+            self.accept(&bytes, to);
+        }
+        (self.wanted, self.read) = (wanted, bytes);
+        done
     }
 
     /// Copies the rows that the cache has, and lists the others.

@@ -11,8 +11,8 @@ use cenote_pool::{Pool, Root};
 use rayon::prelude::*;
 use std::sync::Arc;
 
-/// Rows whose addresses are computed at once.
-const GROUP: usize = 256;
+/// Rows whose addresses are computed at once: in a loop of its own that takes a nanosecond each.
+const GROUP: usize = 128;
 /// Rows that are decoded at once: few enough for the first-level cache.
 const DECODED: usize = 32;
 
@@ -129,7 +129,7 @@ impl<F: Fabric, H: HostLocal> Table<F, H> {
     /// returns true: a drop destroys the table's row before it frees a byte.
     #[must_use]
     pub fn is_there(&self) -> bool {
-        self.pool.holds(&self.root) && self.pool.fabric().still_whole()
+        self.pool.holds(&self.root) && !self.pool.fabric().has_read_lost()
     }
 
     /// Offset in the region of a row, for devices.
@@ -142,14 +142,22 @@ impl<F: Fabric, H: HostLocal> Table<F, H> {
         self.place(row)
     }
 
-    #[inline(always)]
     fn place(&self, row: u64) -> u64 {
-        let extent = if row >> 32 == 0 {
-            ((u128::from(row) * u128::from(self.reciprocal)) >> 64) as u64
-        } else {
-            row / self.extent_rows
-        };
-        self.starts[extent as usize] + (row - extent * self.extent_rows) * self.facts.row_bytes
+        self.places()(row)
+    }
+
+    /// The offset of each row. What it needs is copied, so that it stays in registers.
+    #[inline(always)]
+    fn places(&self) -> impl Fn(u64) -> u64 + Copy + '_ {
+        let (starts, extent_rows, reciprocal) = (self.starts.as_slice(), self.extent_rows, self.reciprocal);
+        let row_bytes = self.facts.row_bytes;
+        move |row| {
+            let extent = match row >> 32 {
+                0 => ((u128::from(row) * u128::from(reciprocal)) >> 64) as u64,
+                _ => row / extent_rows,
+            };
+            starts[extent as usize] + (row - extent * extent_rows) * row_bytes
+        }
     }
 
     /// Refuses lists with rows that the table does not have.
@@ -197,12 +205,9 @@ impl<F: Fabric, H: HostLocal> Table<F, H> {
 
     /// Copies verified rows.
     pub(crate) fn copy(&self, rows: &[u64], to: &mut [u8]) {
-        let bytes = self.row_bytes();
-        let mut starts = [0; GROUP];
+        let (place, bytes, mut starts) = (self.places(), self.row_bytes(), [0; GROUP]);
         for (rows, to) in rows.chunks(GROUP).zip(to.chunks_mut(GROUP * bytes)) {
-            for (start, &row) in starts.iter_mut().zip(rows) {
-                *start = self.place(row);
-            }
+            starts.iter_mut().zip(rows).for_each(|(start, &row)| *start = place(row));
             self.pool.fabric().copy_rows(&starts[..rows.len()], bytes, to);
         }
     }

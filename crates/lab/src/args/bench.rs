@@ -27,6 +27,8 @@ pub enum BenchCommands {
     Memory(BenchCoreArgs),
     /// Write to a disk and read from it, beside plain files; first tokens from there
     Cold(BenchCoreArgs),
+    /// N-gram tables: row numbers, gathers beside private memory, the paper's figures, hot rows, kills
+    Engram(BenchCoreArgs),
     /// Run pool, index, lock and alloc, beside TraCT's plain design
     All(BenchCoreArgs),
     /// Decode with more KV than the engine's own memory holds, beside an engine that holds it all
@@ -143,6 +145,12 @@ pub struct BenchChildArgs {
     /// Grants locks, and does no jobs
     #[arg(long)]
     pub manager: bool,
+    #[command(flatten)]
+    pub region: RegionArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct EngramLoadChildArgs {
     #[command(flatten)]
     pub region: RegionArgs,
 }

@@ -9,6 +9,7 @@ mod bare;
 mod child;
 mod codec;
 mod cold;
+mod engram;
 mod gather;
 mod index;
 mod lock;
@@ -24,6 +25,7 @@ mod worker;
 
 pub use child::run as run_child;
 pub use cold::run_full_child as run_cold_full_child;
+pub use engram::run_load_child as run_engram_load_child;
 
 use crate::args::{BenchCommands, BenchCoreArgs};
 use cenote_console::args::DesignArg;
@@ -63,7 +65,7 @@ struct Part {
 /// Those of `bench all`: they need memory only.
 const IN_MEMORY: [&str; 4] = ["pool", "index", "lock", "alloc"];
 
-const BENCHES: [(&str, &[Part]); 7] = [
+const BENCHES: [(&str, &[Part]); 8] = [
     ("pool", pool::PARTS),
     ("index", index::PARTS),
     ("lock", lock::PARTS),
@@ -71,6 +73,7 @@ const BENCHES: [(&str, &[Part]); 7] = [
     ("gather", gather::PARTS),
     ("memory", memory::PARTS),
     ("cold", cold::PARTS),
+    ("engram", engram::PARTS),
 ];
 
 pub fn run(command: &BenchCommands) -> Result<(), Failure> {
@@ -86,6 +89,7 @@ pub fn run(command: &BenchCommands) -> Result<(), Failure> {
         BenchCommands::Gather(args) => core(&["gather"], &[DesignArg::Cenote], args),
         BenchCommands::Memory(args) => core(&["memory"], &[DesignArg::Cenote], args),
         BenchCommands::Cold(args) => core(&["cold"], &[DesignArg::Cenote], args),
+        BenchCommands::Engram(args) => core(&["engram"], &[DesignArg::Cenote], args),
         BenchCommands::All(args) => core(&IN_MEMORY, &[DesignArg::Cenote, DesignArg::Plain], args),
     }
 }

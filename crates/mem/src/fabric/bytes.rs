@@ -90,13 +90,11 @@ impl Bytes {
 
     /// Copies rows out, of any alignment.
     #[track_caller]
-    pub(super) fn copy_rows(&self, starts: &[u64], bytes: usize, to: &mut [u8]) {
-        for &start in starts {
-            let _ = self.address(start, bytes as u64);
-        }
-        // SAFETY: `address` checked that each row lies inside the mapping; `to` is private memory
+    pub(super) fn copy_rows_at(&self, count: usize, start_of: impl Fn(usize) -> u64, bytes: usize, to: &mut [u8]) {
+        let row = |at: usize| self.address(start_of(at), bytes as u64).cast_const();
+        // SAFETY: `address` checks that each row lies inside the mapping; `to` is private memory
         // outside of it.
-        unsafe { rows::copy_from(self.mapping.base().cast_const(), starts, bytes, to) };
+        unsafe { rows::copy_from(count, row, bytes, to) };
     }
 
     #[track_caller]

@@ -148,8 +148,9 @@ impl Fabric for Coherent {
         self.bytes.checksum(at, len, key)
     }
 
-    fn copy_rows(&self, starts: &[u64], bytes: usize, to: &mut [u8]) {
-        self.bytes.copy_rows(starts, bytes, to);
+    #[inline]
+    fn copy_rows_at(&self, count: usize, start_of: impl Fn(usize) -> u64, bytes: usize, to: &mut [u8]) {
+        self.bytes.copy_rows_at(count, start_of, bytes, to);
     }
 
     fn flush(&self) -> Flush {
@@ -162,5 +163,10 @@ impl Fabric for Coherent {
 
     fn still_whole(&self) -> bool {
         self.bytes.mapping().still_whole()
+    }
+
+    #[inline]
+    fn has_read_lost(&self) -> bool {
+        self.bytes.mapping().has_read_lost()
     }
 }

@@ -156,8 +156,9 @@ impl Fabric for Mapped {
     fn checksum_payload(&self, at: u64, len: u64, key: u64) -> u64 {
         either!(self, fabric => fabric.checksum_payload(at, len, key))
     }
-    fn copy_rows(&self, starts: &[u64], bytes: usize, to: &mut [u8]) {
-        self.bytes().copy_rows(starts, bytes, to);
+    #[inline]
+    fn copy_rows_at(&self, count: usize, start_of: impl Fn(usize) -> u64, bytes: usize, to: &mut [u8]) {
+        self.bytes().copy_rows_at(count, start_of, bytes, to);
     }
     fn flush(&self) -> Flush {
         either!(self, fabric => fabric.flush())
@@ -169,5 +170,9 @@ impl Fabric for Mapped {
 
     fn still_whole(&self) -> bool {
         self.mapping().still_whole()
+    }
+    #[inline]
+    fn has_read_lost(&self) -> bool {
+        self.mapping().has_read_lost()
     }
 }

@@ -93,8 +93,9 @@ impl Fabric for ReadOnly {
     fn checksum_payload(&self, at: u64, len: u64, key: u64) -> u64 {
         self.0.checksum_payload(at, len, key)
     }
-    fn copy_rows(&self, starts: &[u64], bytes: usize, to: &mut [u8]) {
-        self.0.copy_rows(starts, bytes, to);
+    #[inline]
+    fn copy_rows_at(&self, count: usize, start_of: impl Fn(usize) -> u64, bytes: usize, to: &mut [u8]) {
+        self.0.copy_rows_at(count, start_of, bytes, to);
     }
     fn flush(&self) -> Flush {
         self.0.flush()

@@ -199,12 +199,19 @@ impl Mapping {
         &self.source
     }
 
+    /// Whether an access has found memory missing. Bytes that were read before are right if it
+    /// returns false afterwards. It costs a load, where [`Mapping::still_whole`] asks the kernel.
+    #[must_use]
+    pub fn has_read_lost(&self) -> bool {
+        self.registrations.iter().any(Registration::has_lost)
+    }
+
     /// Whether the file is still at least as long as the mapping, and no access has found memory
     /// missing. Missing memory reads as zeros, and stores to it are lost (`bus_error.rs`). A user
     /// that gets `false` must leave the region.
     #[must_use]
     pub fn still_whole(&self) -> bool {
-        if self.registrations.iter().any(Registration::has_lost) {
+        if self.has_read_lost() {
             return false;
         }
         let Some(file) = &self.file else { return true };

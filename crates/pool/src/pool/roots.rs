@@ -16,6 +16,7 @@ use crate::tables::memory::Memory;
 use crate::tables::objects::READ_ATTEMPTS;
 use cenote_base::fault::{self, Point};
 use cenote_mem::{Fabric, HostLocal};
+use std::sync::atomic::{Ordering::Acquire, fence};
 
 /// Keys of objects that name memory of their region begin with this. Elsewhere such an object has no
 /// meaning, so it belongs into no snapshot.
@@ -79,7 +80,11 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             return false;
         }
         let at = region.layout.object(root.row);
-        region.fabric.refresh(&[at]);
+        match region.is_coherent() {
+            // The caller's copies come before the row, and no line is stale.
+            true => fence(Acquire),
+            false => region.fabric.refresh(&[at]),
+        }
         region.fabric.load_line(at) == root.words
     }
 

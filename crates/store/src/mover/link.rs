@@ -13,7 +13,7 @@ pub struct LinkSpeed {
 }
 
 impl LinkSpeed {
-    /// SK hynix Niagara 2.0 as Engram pooling measured it (§5.1): 10.1 GB/s and 640 ns.
+    /// SK hynix Niagara 2.0 as TraCT measured it (evaluation, "Hardware"): 10.1 GB/s and 640 ns.
     pub const NIAGARA: Self = Self { bytes_per_s: 10.1e9, latency: Duration::from_nanos(640) };
 }
 
