@@ -193,7 +193,11 @@ fn region_tables(args: &EngineArgs, pool: Option<&HostPool>) -> Result<Option<Ar
     let Some(pool) = pool else {
         return Err(Failure::new(format!("--engram-tables {name}: without a region there are no such tables")));
     };
-    Ok(Some(Arc::new(RegionTables::open(pool, name)?)))
+    let model = ModelConfig::load(&model_dir(args)?)?;
+    let Some(engram) = model.engram else {
+        return Err(Failure::new(format!("--engram-tables {name}: the model reads no n-gram tables")));
+    };
+    Ok(Some(Arc::new(RegionTables::open(pool, name, &engram.layer_ids)?)))
 }
 
 fn config(args: &EngineArgs, region: Option<&RegionArgs>) -> Result<EngineConfig, Failure> {

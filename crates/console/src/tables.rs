@@ -5,7 +5,7 @@ use crate::region::HostPool;
 use cenote_base::Deadline;
 use cenote_engine::engram::{Fetch, FetchError, Fetched, RowBuffer, RowTables, TableShape, TablesDigest};
 use cenote_mem::numa;
-use cenote_tables::{Gatherer, HostTable, Opening, Output, Pending, Table, TableError, list};
+use cenote_tables::{Gatherer, HostTable, Opening, Output, Pending, Table, TableError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -24,22 +24,14 @@ pub struct RegionTables {
 }
 
 impl RegionTables {
-    /// Opens the tables `name.L<layer>` of a region and verifies their bytes.
-    pub fn open(pool: &HostPool, name: &str) -> Result<Self, Failure> {
-        let prefix = format!("{name}.L");
-        let listed = list(pool);
-        let mut named: Vec<(u64, &str)> = listed
-            .iter()
-            .filter_map(|table| Some((table.name.strip_prefix(&prefix)?.parse().ok()?, &*table.name)))
-            .collect();
-        named.sort_unstable();
-        if named.is_empty() {
-            return Err(Failure::new(format!("the region has no table `{name}.L<layer>`"))
-                .hint("`cenote engram load` brings a model's tables, `cenote engram info` lists them"));
-        }
+    /// Opens the tables `name.L<layer>` of a region, in the order of `layers`, and verifies their
+    /// bytes.
+    pub fn open(pool: &HostPool, name: &str, layers: &[u64]) -> Result<Self, Failure> {
         let (mut tables, mut shapes, mut digest) = (Vec::new(), Vec::new(), TablesDigest::default());
-        for (layer, name) in named {
-            let table = Table::open(pool, name, Opening::Verified)?;
+        for &layer in layers {
+            let table = Table::open(pool, &format!("{name}.L{layer}"), Opening::Verified).map_err(|error| {
+                Failure::new(error.to_string()).hint("`cenote engram load --table NAME` brings a model's tables")
+            })?;
             let stored = table.facts().format.parse().map_err(TableError::Format)?;
             let shape = TableShape { layer, rows: table.facts().rows, values: table.row_values(), stored };
             digest.table(&shape, &content(&table)?);
