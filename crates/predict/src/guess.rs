@@ -21,24 +21,24 @@ pub fn best(distribution: &[f32], count: usize) -> Vec<Guess> {
 
 /// As [`best`], with the highest value of each block.
 pub(crate) fn best_by_maxima(distribution: &[f32], maxima: &[f32], count: usize) -> Vec<Guess> {
-    let mut kept: Vec<Guess> = Vec::with_capacity(count + 1);
     if count == 0 {
-        return kept;
+        return Vec::new();
     }
     let bound = bound(maxima, count);
+    let mut found = Vec::with_capacity(2 * count);
     for (block, _) in maxima.iter().enumerate().filter(|(_, highest)| **highest >= bound) {
         let start = block * BLOCK;
-        for (at, &probability) in distribution[start..].iter().take(BLOCK).enumerate() {
-            let is_kept =
-                if kept.len() < count { probability >= bound } else { probability > kept[count - 1].probability };
-            if is_kept {
-                let place = kept.partition_point(|guess| guess.probability >= probability);
-                kept.insert(place, Guess { token: (start + at) as u32, probability });
-                kept.truncate(count);
+        let values = &distribution[start..distribution.len().min(start + BLOCK)];
+        for (token, probability) in (start as u32..).zip(values.iter().copied()) {
+            if probability >= bound {
+                found.push(Guess { token, probability });
             }
         }
     }
-    kept
+    // A stable sort: of equal ones, the lower token comes first.
+    found.sort_by(|a, b| b.probability.total_cmp(&a.probability));
+    found.truncate(count);
+    found
 }
 
 /// The `count`-th highest of the maxima: as many values are not below it. None of fewer blocks.

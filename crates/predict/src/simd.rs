@@ -101,26 +101,33 @@ macro_rules! by_count {
     };
 }
 
-/// Adds to `out[v]` the product of the matrix and `inputs[v]`, times `factors[v]`. Inputs are signed
-/// bytes plus 128. The entry of a row is `sum of integers × (scale of the row × factor)`.
+/// Sets `out[v]` to the bias and the product of the matrix and `inputs[v]`, times `factors[v]`.
+/// Without a bias, adds the product. Inputs are signed bytes plus 128. A row's entry of the product is
+/// `sum of integers × (scale of the row × factor)`.
 ///
 /// # Panics
 /// There are no inputs or more than four, or lengths do not fit the matrix.
-pub(crate) fn multiply_add(matrix: &Matrix, inputs: &[&[u8]], factors: &[f32], out: &mut [&mut [f32]]) {
-    matrix.check(inputs, factors, out);
+pub(crate) fn multiply(
+    matrix: &Matrix,
+    inputs: &[&[u8]],
+    factors: &[f32],
+    bias: Option<&[f32]>,
+    out: &mut [&mut [f32]],
+) {
+    matrix.check(inputs, factors, bias, out);
     macro_rules! dispatch {
         ($width:literal) => {{
             let inputs: &[&[u8]; $width] = inputs.try_into().expect("the length is matched");
             match Level::current() {
                 // SAFETY: the machine has the level.
                 #[cfg(target_arch = "x86_64")]
-                Level::Avx512 => unsafe { avx512::multiply_add(matrix, inputs, factors, out) },
+                Level::Avx512 => unsafe { avx512::multiply(matrix, inputs, factors, bias, out) },
                 // SAFETY: the machine has the level.
                 #[cfg(target_arch = "x86_64")]
-                Level::Avx2 => unsafe { avx2::multiply_add(matrix, inputs, factors, out) },
+                Level::Avx2 => unsafe { avx2::multiply(matrix, inputs, factors, bias, out) },
                 _ => {
                     let panel = |lines: &_, offsets: &_| matrix::panel(lines, offsets, inputs);
-                    matrix.each_panel(factors, out, panel, |_, _, _| {});
+                    matrix.each_panel(factors, bias, out, panel, |_, _, _| {});
                 }
             }
         }};
@@ -128,20 +135,21 @@ pub(crate) fn multiply_add(matrix: &Matrix, inputs: &[&[u8]], factors: &[f32], o
     by_count!(inputs, dispatch)
 }
 
-/// As [`multiply_add`], and turns each `out[v]` from logits into probabilities. Fills `maxima[v]` with
+/// As [`multiply`], and turns each `out[v]` from logits into probabilities. Fills `maxima[v]` with
 /// the highest one of each [`BLOCK`]. Products wait for memory, so that exponentials beside them
 /// take no time of their own.
 ///
 /// # Panics
-/// As [`multiply_add`].
+/// As [`multiply`].
 pub(crate) fn probabilities(
     matrix: &Matrix,
     inputs: &[&[u8]],
     factors: &[f32],
+    bias: Option<&[f32]>,
     out: &mut [&mut [f32]],
     maxima: &mut [Vec<f32>],
 ) {
-    matrix.check(inputs, factors, out);
+    matrix.check(inputs, factors, bias, out);
     let blocks = matrix.shape().rows.div_ceil(BLOCK);
     let mut parts = vec![vec![Part::default(); blocks]; inputs.len()];
     macro_rules! dispatch {
@@ -150,13 +158,13 @@ pub(crate) fn probabilities(
             match Level::current() {
                 // SAFETY: the machine has the level.
                 #[cfg(target_arch = "x86_64")]
-                Level::Avx512 => unsafe { avx512::parts(matrix, inputs, factors, out, &mut parts) },
+                Level::Avx512 => unsafe { avx512::parts(matrix, inputs, factors, bias, out, &mut parts) },
                 // SAFETY: the machine has the level.
                 #[cfg(target_arch = "x86_64")]
-                Level::Avx2 => unsafe { avx2::parts(matrix, inputs, factors, out, &mut parts) },
+                Level::Avx2 => unsafe { avx2::parts(matrix, inputs, factors, bias, out, &mut parts) },
                 _ => {
                     let panel = |lines: &_, offsets: &_| matrix::panel(lines, offsets, inputs);
-                    matrix.each_panel(factors, out, panel, |vector, at, logits| {
+                    matrix.each_panel(factors, bias, out, panel, |vector, at, logits| {
                         parts[vector][at] = lanes::to_part(logits, lanes::highest(logits));
                     });
                 }
@@ -245,8 +253,10 @@ mod tests {
             let inputs: Vec<Vec<u8>> = inputs.iter().map(|input| input.iter().map(|value| *value as u8 ^ 0x80).collect()).collect();
             let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
             for level in Level::available() {
-                let mut out = vec![1.0; count * rows];
-                at_level(*level, || multiply_add(&matrix, &inputs, &factors, &mut out.chunks_exact_mut(rows).collect::<Vec<_>>()));
+                // Onto a bias of 1, or onto 1.
+                let bias = is_extreme.then(|| vec![1.0; rows]);
+                let mut out = vec![if is_extreme { 5.0 } else { 1.0 }; count * rows];
+                at_level(*level, || multiply(&matrix, &inputs, &factors, bias.as_deref(), &mut out.chunks_exact_mut(rows).collect::<Vec<_>>()));
                 prop_assert_eq!(bits(&out), bits(&expected), "{:?}", level);
             }
         }
@@ -282,7 +292,7 @@ mod tests {
             let of = |level| at_level(level, || {
                 let (mut rows, mut maxima) = ([logits.clone(), logits.clone()], vec![Vec::new(); 2]);
                 let [first, second] = &mut rows;
-                probabilities(&matrix, &[&[7; 4], &[9; 4]], &[1.0, 2.0], &mut [first, second], &mut maxima);
+                probabilities(&matrix, &[&[7; 4], &[9; 4]], &[1.0, 2.0], None, &mut [first, second], &mut maxima);
                 assert_eq!(rows[0], rows[1]);
                 let stated = |row: &[f32]| row.chunks(BLOCK).map(highest).collect::<Vec<_>>();
                 assert_eq!(maxima, [stated(&rows[0]), stated(&rows[1])]);

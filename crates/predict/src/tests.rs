@@ -141,23 +141,6 @@ proptest! {
     }
 
     #[test]
-    fn the_rounded_network_is_close_to_the_trained_one(tokens in prop::collection::vec(0..TOKENS, 1..40), seed in 0u64..50) {
-        let float = FloatNetwork::random(TOKENS as usize, &mut Prng::new(seed));
-        let network = Network::new(&float.quantize());
-        let mut lstm = Lstm::new(&network, History::Request);
-        let mut state = float.start();
-        for token in tokens {
-            lstm.append(token);
-            float.step(&mut state, token);
-        }
-        let logits: Vec<f64> = float.logits(&state).iter().map(|logit| f64::from(*logit).exp()).collect();
-        let sum: f64 = logits.iter().sum();
-        for (found, exact) in distribution(&lstm).iter().zip(logits) {
-            prop_assert!((f64::from(*found) - exact / sum).abs() < 0.05, "{} {}", found, exact / sum);
-        }
-    }
-
-    #[test]
     fn every_level_and_any_company_gives_the_same_guesses(tokens in prop::collection::vec(0..TOKENS, 1..20)) {
         let network = network();
         let guesses = |level| at_level(level, || {
@@ -200,4 +183,29 @@ fn a_repeated_request_is_foreseen() {
         let found: Vec<u32> = model.iter().map(|guesses| guesses[0].token).collect();
         assert_eq!(found, text[20..24]);
     }
+}
+
+/// Rounding moves no probability far, though errors of one step are inputs of the next.
+#[test]
+fn the_rounded_network_is_close_to_the_trained_one() {
+    let (mut sum, mut count, mut largest) = (0.0, 0.0, 0.0_f64);
+    for seed in 0..20 {
+        let mut prng = Prng::new(seed);
+        let float = FloatNetwork::random(TOKENS as usize, &mut prng);
+        let network = Network::new(&float.quantize());
+        let mut lstm = Lstm::new(&network, History::Request);
+        let mut state = float.start();
+        for _ in 0..50 {
+            let token = prng.below(TOKENS.into()) as u32;
+            lstm.append(token);
+            float.step(&mut state, token);
+            let exact: Vec<f64> = float.logits(&state).iter().map(|logit| f64::from(*logit).exp()).collect();
+            let all: f64 = exact.iter().sum();
+            for (found, exact) in distribution(&lstm).iter().zip(exact) {
+                let difference = (f64::from(*found) - exact / all).abs();
+                (sum, count, largest) = (sum + difference, count + 1.0, largest.max(difference));
+            }
+        }
+    }
+    assert!(sum / count < 0.01 && largest < 0.1, "mean {} largest {largest}", sum / count);
 }

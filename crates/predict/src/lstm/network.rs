@@ -3,7 +3,7 @@
 use super::weights::Weights;
 use super::{EMBEDDING, GATES, HIDDEN, LAYERS};
 use crate::guess::{Guess, best_by_maxima};
-use crate::simd::{Matrix, Shape, multiply_add, probabilities, step_cells};
+use crate::simd::{Matrix, Shape, multiply, probabilities, step_cells};
 
 /// The factor of what cells show: 127 is 1.
 const SHOWN_FACTOR: f32 = 1.0 / 127.0;
@@ -86,17 +86,22 @@ impl Network {
         let mut gates = [[0.0; GATES]; Self::TOGETHER];
         for (at, layer) in self.layers.iter().enumerate() {
             let mut sums: Vec<&mut [f32]> = gates[..places.len()].iter_mut().map(|row| row.as_mut_slice()).collect();
-            sums.iter_mut().for_each(|sums| sums.copy_from_slice(&layer.bias));
             if at == 0 {
                 let inputs: Vec<&[u8]> = tokens.iter().map(|token| &self.embedding[*token as usize][..]).collect();
                 let factors: Vec<f32> = tokens.iter().map(|token| self.embedding_factors[*token as usize]).collect();
-                multiply_add(&layer.input, &inputs, &factors, &mut sums);
+                multiply(&layer.input, &inputs, &factors, Some(&layer.bias), &mut sums);
             } else {
                 let inputs: Vec<&[u8]> = places.iter().map(|place| &place.shown[at - 1][..]).collect();
-                multiply_add(&layer.input, &inputs, &[SHOWN_FACTOR; Self::TOGETHER][..inputs.len()], &mut sums);
+                multiply(
+                    &layer.input,
+                    &inputs,
+                    &[SHOWN_FACTOR; Self::TOGETHER][..inputs.len()],
+                    Some(&layer.bias),
+                    &mut sums,
+                );
             }
             let states: Vec<&[u8]> = places.iter().map(|place| &place.shown[at][..]).collect();
-            multiply_add(&layer.state, &states, &[SHOWN_FACTOR; Self::TOGETHER][..states.len()], &mut sums);
+            multiply(&layer.state, &states, &[SHOWN_FACTOR; Self::TOGETHER][..states.len()], None, &mut sums);
             for (place, gates) in places.iter_mut().zip(&gates) {
                 step_cells(gates, &mut place.memory[at], &mut place.shown[at]);
             }
@@ -132,14 +137,13 @@ impl Network {
         let shown: Vec<&[u8]> = places.iter().map(|place| &place.shown[LAYERS - 1][..]).collect();
         let mut projected = [[0.0; EMBEDDING]; Self::TOGETHER];
         let mut sums: Vec<&mut [f32]> = projected[..places.len()].iter_mut().map(|row| row.as_mut_slice()).collect();
-        multiply_add(&self.projection, &shown, &[SHOWN_FACTOR; Self::TOGETHER][..shown.len()], &mut sums);
+        multiply(&self.projection, &shown, &[SHOWN_FACTOR; Self::TOGETHER][..shown.len()], None, &mut sums);
         let rounded = projected.map(|values| rounded(&values));
         let inputs: Vec<&[u8]> = rounded[..places.len()].iter().map(|(codes, _)| &codes[..]).collect();
         let factors = rounded.map(|(_, factor)| factor);
         let mut rows: Vec<&mut [f32]> = out.chunks_exact_mut(vocabulary).collect();
-        rows.iter_mut().for_each(|row| row.copy_from_slice(&self.output_bias));
         let mut maxima = vec![Vec::new(); places.len()];
-        probabilities(&self.output, &inputs, &factors[..places.len()], &mut rows, &mut maxima);
+        probabilities(&self.output, &inputs, &factors[..places.len()], Some(&self.output_bias), &mut rows, &mut maxima);
         maxima
     }
 }

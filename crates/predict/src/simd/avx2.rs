@@ -6,8 +6,14 @@ use super::matrix::{LINES, Line, Matrix, PANEL, QUAD, Sums};
 use std::arch::x86_64::*;
 
 #[target_feature(enable = "avx2,fma")]
-pub fn multiply_add<const V: usize>(matrix: &Matrix, inputs: &[&[u8]; V], factors: &[f32], out: &mut [&mut [f32]]) {
-    matrix.each_panel(factors, out, |lines, _| panel(lines, inputs), |_, _, _| {});
+pub fn multiply<const V: usize>(
+    matrix: &Matrix,
+    inputs: &[&[u8]; V],
+    factors: &[f32],
+    bias: Option<&[f32]>,
+    out: &mut [&mut [f32]],
+) {
+    matrix.each_panel(factors, bias, out, |lines, _| panel(lines, inputs), |_, _, _| {});
 }
 
 #[target_feature(enable = "avx2,fma")]
@@ -15,11 +21,13 @@ pub fn parts<const V: usize>(
     matrix: &Matrix,
     inputs: &[&[u8]; V],
     factors: &[f32],
+    bias: Option<&[f32]>,
     out: &mut [&mut [f32]],
     parts: &mut [Vec<Part>],
 ) {
     matrix.each_panel(
         factors,
+        bias,
         out,
         |lines, _| panel(lines, inputs),
         |vector, at, logits| {

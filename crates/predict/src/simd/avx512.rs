@@ -5,8 +5,14 @@ use super::matrix::{LINES, Line, Matrix, PANEL, QUAD, Sums};
 use std::arch::x86_64::*;
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma")]
-pub fn multiply_add<const V: usize>(matrix: &Matrix, inputs: &[&[u8]; V], factors: &[f32], out: &mut [&mut [f32]]) {
-    matrix.each_panel(factors, out, |lines, offsets| panel(lines, offsets, inputs), |_, _, _| {});
+pub fn multiply<const V: usize>(
+    matrix: &Matrix,
+    inputs: &[&[u8]; V],
+    factors: &[f32],
+    bias: Option<&[f32]>,
+    out: &mut [&mut [f32]],
+) {
+    matrix.each_panel(factors, bias, out, |lines, offsets| panel(lines, offsets, inputs), |_, _, _| {});
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma")]
@@ -14,11 +20,13 @@ pub fn parts<const V: usize>(
     matrix: &Matrix,
     inputs: &[&[u8]; V],
     factors: &[f32],
+    bias: Option<&[f32]>,
     out: &mut [&mut [f32]],
     parts: &mut [Vec<Part>],
 ) {
     matrix.each_panel(
         factors,
+        bias,
         out,
         |lines, offsets| panel(lines, offsets, inputs),
         |vector, at, logits| {

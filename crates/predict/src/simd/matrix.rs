@@ -61,9 +61,10 @@ impl Matrix {
     }
 
     /// Refuses inputs and outputs of other lengths.
-    pub fn check(&self, inputs: &[&[u8]], factors: &[f32], out: &[&mut [f32]]) {
+    pub fn check(&self, inputs: &[&[u8]], factors: &[f32], bias: Option<&[f32]>, out: &[&mut [f32]]) {
         assert!(inputs.len() == factors.len() && inputs.len() == out.len(), "an output for each input");
         assert!(inputs.iter().all(|input| input.len() == self.shape.columns), "inputs have the columns of the matrix");
+        assert!(bias.is_none_or(|bias| bias.len() == self.shape.rows), "a bias has the rows of the matrix");
         assert!(out.iter().all(|out| out.len() == self.shape.rows), "outputs have the rows of the matrix");
     }
 
@@ -73,11 +74,13 @@ impl Matrix {
 
     /// The product with each panel by `panel`, which gets the panel's lines and offsets and returns
     /// sums without the 128 in the inputs. `finish` gets the number of the vector, the number of the
-    /// panel, and its entries, which are still in the first cache.
+    /// panel, and its entries, which are still in the first cache. The product is added to `bias`, or
+    /// without one to what `out` has.
     #[inline(always)]
     pub fn each_panel<const V: usize>(
         &self,
         factors: &[f32],
+        bias: Option<&[f32]>,
         out: &mut [&mut [f32]],
         mut panel: impl FnMut(&[[Line; LINES]], &[i32; PANEL]) -> Sums<V>,
         mut finish: impl FnMut(usize, usize, &mut [f32]),
@@ -90,8 +93,13 @@ impl Matrix {
             for (vector, sums) in sums.iter().enumerate() {
                 let factor = factors[vector];
                 let out = &mut out[vector][at * PANEL..][..scales.len()];
-                for ((out, sum), scale) in out.iter_mut().zip(sums).zip(scales) {
-                    *out += *sum as f32 * (scale * factor);
+                let products = sums.iter().zip(scales).map(|(sum, scale)| *sum as f32 * (scale * factor));
+                match bias {
+                    Some(bias) => {
+                        let entries = out.iter_mut().zip(&bias[at * PANEL..]).zip(products);
+                        entries.for_each(|((out, bias), product)| *out = bias + product);
+                    }
+                    None => out.iter_mut().zip(products).for_each(|(out, product)| *out += product),
                 }
                 finish(vector, at, out);
             }
