@@ -41,17 +41,14 @@ pub(crate) fn best_by_maxima(distribution: &[f32], maxima: &[f32], count: usize)
     found
 }
 
-/// The `count`-th highest of the maxima: as many values are not below it. None of fewer blocks.
+/// The `count`-th highest of the maxima: as many values are not below it. Negative infinity if there
+/// are fewer blocks.
 fn bound(maxima: &[f32], count: usize) -> f32 {
-    let mut highest = vec![f32::NEG_INFINITY; count];
-    for &maximum in maxima {
-        if maximum > highest[count - 1] {
-            let place = highest.partition_point(|kept| *kept >= maximum);
-            highest[place..].rotate_right(1);
-            highest[place] = maximum;
-        }
+    if maxima.len() < count {
+        return f32::NEG_INFINITY;
     }
-    highest[count - 1]
+    let mut maxima = maxima.to_vec();
+    *maxima.select_nth_unstable_by(count - 1, |a, b| b.total_cmp(a)).1
 }
 
 #[cfg(test)]
