@@ -46,23 +46,27 @@ pub struct TokenPredictorFlags {
     /// Batches to train with
     #[arg(long, default_value_t = 3000)]
     batches: usize,
+    /// Stop after this many minutes, with the schedule stretched to fit; 0: no limit (then equal
+    /// seeds give equal weights)
+    #[arg(long, default_value_t = 0.0)]
+    minutes: f64,
     /// Windows of a batch
     #[arg(long, default_value_t = 32)]
     windows: usize,
     /// Tokens of a window
     #[arg(long, default_value_t = 64)]
     length: usize,
-    /// Highest learning rate; it rises in the first 100 batches and falls to 0
+    /// Highest learning rate; it rises in the first twentieth of the run and falls to 0
     #[arg(long, default_value_t = 4e-3)]
     rate: f64,
     /// Weight decay of the matrices
     #[arg(long, default_value_t = 0.05)]
     decay: f64,
     /// Share of values that each layer drops in training
-    #[arg(long, default_value_t = 0.15)]
+    #[arg(long, default_value_t = 0.1)]
     dropout: f64,
     /// Shares of windows cut from the main text, the documentation and the conversations
-    #[arg(long, value_delimiter = ',', num_args = 3, default_values_t = [0.6, 0.3, 0.1])]
+    #[arg(long, value_delimiter = ',', num_args = 3, default_values_t = [0.8, 0.2, 0.0])]
     shares: Vec<f64>,
     /// Seed of weights, windows and dropped values
     #[arg(long, default_value_t = 1)]
@@ -117,14 +121,16 @@ impl Network {
         Ok(Self { layers: [layer(0, EMBEDDING)?, layer(1, HIDDEN)?], vars })
     }
 
-    /// Uniform weights. Biases are 0, but for those of the forget gates, which are 1.
-    fn random(vocabulary: usize, seed: u64) -> Result<Self> {
+    /// Uniform weights. Biases are 0, but for those of the forget gates, which are 1, and those of the
+    /// logits, which begin with the tokens' frequencies.
+    fn random(frequencies: &[f64], seed: u64) -> Result<Self> {
+        let vocabulary = frequencies.len();
         let mut prng = Prng::new(seed);
         let mut vars = Vec::new();
         for (name, shape) in shapes(vocabulary) {
             let bound = if name == "embedding" { 0.2 } else { 1.0 / (HIDDEN as f64).sqrt() };
             let mut value = |at: usize| match (shape.len(), name) {
-                (1, "output_bias") => 0.0,
+                (1, "output_bias") => frequencies[at].max(1e-7).ln() as f32,
                 (1, _) => f32::from(u8::from(at / HIDDEN == 1)),
                 _ => ((2.0 * prng.next_f64() - 1.0) * bound) as f32,
             };
@@ -262,10 +268,10 @@ fn dropped(values: &Tensor, dropout: &mut Option<&mut Dropout>) -> Result<Tensor
     Ok((values * Tensor::from_vec(mask, values.shape(), &Device::Cpu)?)?)
 }
 
-/// Linear warm-up, then a cosine down to 0.
-fn rate_at(rate: f64, batch: usize, batches: usize) -> f64 {
-    let warm = ((batch + 1) as f64 / 100.0).min(1.0);
-    rate * warm * 0.5 * (1.0 + (std::f64::consts::PI * batch as f64 / batches as f64).cos())
+/// Linear warm-up, then a cosine down to 0. `progress` is the share of the run that is done.
+fn rate_at(rate: f64, progress: f64) -> f64 {
+    let warm = (0.01 + progress * 20.0).min(1.0);
+    rate * warm * 0.5 * (1.0 + (std::f64::consts::PI * progress).cos())
 }
 
 fn optimizer(network: &Network, is_matrix: bool, decay: f64) -> Result<AdamW> {
@@ -287,9 +293,12 @@ pub fn run(flags: &TokenPredictorFlags) -> Result<Trained> {
         .map_err(|_| Error::Flag(format!("--shares wants 3 numbers, not {}", flags.shares.len())))?;
     let streams = Streams::new(&texts, &tokenizer, shares, 0.0)?;
     let held_out = tokens::encode(&tokenizer, &texts.held_out)?;
-    let network =
-        if flags.resume { Network::load(&flags.float, vocabulary)? } else { Network::random(vocabulary, flags.seed)? };
-    let train_loss = train(&network, &streams, flags)?;
+    let network = if flags.resume {
+        Network::load(&flags.float, vocabulary)?
+    } else {
+        Network::random(&streams.frequencies(vocabulary), flags.seed)?
+    };
+    let (train_loss, batches) = train(&network, &streams, flags)?;
     network.save(&flags.float)?;
     let float = network.to_float()?;
     let weights = float.quantize();
@@ -297,7 +306,7 @@ pub fn run(flags: &TokenPredictorFlags) -> Result<Trained> {
     write_whole(&flags.out, &bytes)?;
     Ok(Trained {
         parameters: float.parameters(),
-        tokens: (flags.batches * flags.windows * flags.length) as u64,
+        tokens: (batches * flags.windows * flags.length) as u64,
         seconds: start.elapsed().as_secs_f64(),
         train_loss,
         held_out_loss: network.loss_on(&held_out)?,
@@ -306,20 +315,26 @@ pub fn run(flags: &TokenPredictorFlags) -> Result<Trained> {
     })
 }
 
-fn train(network: &Network, streams: &Streams, flags: &TokenPredictorFlags) -> Result<f64> {
+/// The loss of the last batches, and the number of all.
+fn train(network: &Network, streams: &Streams, flags: &TokenPredictorFlags) -> Result<(f64, usize)> {
     let mut optimizers = [optimizer(network, true, flags.decay)?, optimizer(network, false, 0.0)?];
     let mut prng = Prng::at(flags.seed, 1);
     let mut dropout = Dropout { share: flags.dropout, prng: Prng::at(flags.seed, 2) };
     let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} {eta} {msg}");
     let bar = ProgressBar::new(flags.batches as u64).with_style(style.unwrap_or(ProgressStyle::default_bar()));
-    let mut recent = f64::NAN;
-    for batch in 0..flags.batches {
+    let (mut recent, mut batch, start) = (f64::NAN, 0, std::time::Instant::now());
+    loop {
+        let by_time = if flags.minutes > 0.0 { start.elapsed().as_secs_f64() / (60.0 * flags.minutes) } else { 0.0 };
+        let progress = by_time.max(batch as f64 / flags.batches as f64);
+        if progress >= 1.0 {
+            break;
+        }
         let Batch { ids, targets } = streams.batch(flags.windows, flags.length, &mut prng);
         let logits = network.logits(&ids, flags.windows, Some(&mut dropout))?;
         let loss = logits.apply_op1(CrossEntropy(Arc::from(by_place(&targets, flags.windows))))?;
         let gradients = loss.backward()?;
         for optimizer in &mut optimizers {
-            optimizer.set_learning_rate(rate_at(flags.rate, batch, flags.batches));
+            optimizer.set_learning_rate(rate_at(flags.rate, progress));
             optimizer.step(&gradients)?;
         }
         let loss = f64::from(loss.to_scalar::<f32>()?);
@@ -329,9 +344,10 @@ fn train(network: &Network, streams: &Streams, flags: &TokenPredictorFlags) -> R
         recent = if recent.is_nan() { loss } else { recent + (loss - recent) * 0.02 };
         bar.set_message(format!("loss {recent:.3}"));
         bar.inc(1);
+        batch += 1;
     }
     bar.finish_and_clear();
-    Ok(recent)
+    Ok((recent, batch))
 }
 
 #[cfg(test)]
@@ -339,7 +355,7 @@ mod tests {
     use super::*;
 
     fn network() -> Network {
-        Network::random(12, 3).unwrap()
+        Network::random(&[1.0 / 12.0; 12], 3).unwrap()
     }
 
     /// The state machine that runs is the one that is trained.
@@ -390,6 +406,7 @@ mod tests {
             float: folder.path().join("float.safetensors"),
             resume: false,
             batches: 60,
+            minutes: 0.0,
             windows: 4,
             length: 16,
             rate: 0.01,
