@@ -12,7 +12,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 /// Positions ahead.
-const HORIZONS: usize = 8;
+const HORIZONS: usize = 4;
 /// Guesses that may contain the token.
 const TOP: [usize; 4] = [1, 4, 8, 16];
 
