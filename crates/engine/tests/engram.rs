@@ -141,8 +141,7 @@ impl Fetch for Waiting {
 
 /// Fills a row with NaN, which changes results if it is read.
 fn poison(rows: &mut RowBuffer, index: usize) {
-    let format = cenote_engram::RowFormat::new(cenote_engram::Stored::Bf16, None).unwrap();
-    rows.decode(index, &format, &[0xff; 2 * common::engram::ROW_VALUES]).unwrap();
+    rows.set_bf16(index, &[0x7fc0; common::engram::ROW_VALUES]);
 }
 
 fn memory(tiny: &Tiny) -> InMemoryTables {
