@@ -72,9 +72,8 @@ pub(crate) fn read<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, record: &Record, 
 pub(crate) fn plan<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, facts: &Facts, most: u64) -> Result<u64, TableError> {
     let chunk_bytes = pool.chunk_bytes();
     let too_small = |what: String| TableError::Chunks { chunk_bytes, what };
-    let rows = extent_rows(facts, chunk_bytes.min(most)).ok_or_else(|| {
-        too_small(format!("{RUN_ROWS} rows of {} bytes", facts.row_bytes))
-    })?;
+    let rows = extent_rows(facts, chunk_bytes.min(most))
+        .ok_or_else(|| too_small(format!("{RUN_ROWS} rows of {} bytes", facts.row_bytes)))?;
     let extents = facts.rows.div_ceil(rows);
     // A header has a few hundred bytes, and a line for each file.
     let record = extents * 16 + 4096 + 256 * facts.source.len() as u64;
