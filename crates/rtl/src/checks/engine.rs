@@ -1,0 +1,237 @@
+//! The top level: frames on AXI-Stream with byte masks, and registers.
+
+use super::frames::TITLE_BYTES;
+use super::qpack;
+use super::streams::{bytes_of, words_of};
+use super::{same, same_bytes};
+use crate::bench::{Beat, Bench, Failure, Pace};
+use crate::kv::{TestPage, any_page, any_shape};
+use cenote_base::prng::Prng;
+use cenote_codec::{Codecs, HEADER_BYTES, PageCodec, PageKind, Side, SpecKv, encode};
+use std::sync::Arc;
+
+const LIMIT: u64 = 100_000;
+/// Registers (rtl/top/axi_lite_regs.sv).
+const ID: u32 = 0x00;
+const HEADER: u32 = 0x10;
+const COUNTS: [u32; 4] = [0x20, 0x24, 0x28, 0x2c];
+const PAIR: u32 = 0x30;
+const WORD: u32 = 0x34;
+
+/// The engine with its streams.
+struct Engine {
+    bench: Bench,
+    pages: usize,
+    frames: usize,
+    encoded: usize,
+    decoded: usize,
+    write_address: usize,
+    write_data: usize,
+    written: usize,
+    read_address: usize,
+    read_data: usize,
+}
+
+impl Engine {
+    fn new(seed: u64) -> Self {
+        let mut bench = Bench::new("cache_engine", seed);
+        let input = ["tdata", "tkeep", "tlast"];
+        let output = ["tdata", "tkeep", "tlast", "tuser"];
+        let (pages, frames) = (bench.input("c", &input), bench.input("x", &input));
+        let (encoded, decoded) = (bench.output("z", &output), bench.output("y", &output));
+        let (write_address, write_data) = (bench.input("aw", &["address"]), bench.input("w", &["data"]));
+        let (written, read_address) = (bench.output("b", &[]), bench.input("ar", &["address"]));
+        let read_data = bench.output("r", &["data"]);
+        bench.reset();
+        Self { bench, pages, frames, encoded, decoded, write_address, write_data, written, read_address, read_data }
+    }
+
+    fn write(&mut self, address: u32, value: u32) -> Result<(), Failure> {
+        self.bench.send(self.write_address, vec![address]);
+        self.bench.send(self.write_data, vec![value]);
+        let written = self.written;
+        self.bench.run(LIMIT, |bench| !bench.got(written).is_empty())?;
+        self.bench.take(written);
+        Ok(())
+    }
+
+    fn read(&mut self, address: u32) -> Result<u32, Failure> {
+        self.bench.send(self.read_address, vec![address]);
+        let read = self.read_data;
+        self.bench.run(LIMIT, |bench| !bench.got(read).is_empty())?;
+        Ok(self.bench.take(read)[0][0])
+    }
+
+    /// Writes the header, and QPack's table, and reads the header again.
+    fn set(&mut self, task: &Task) -> Result<(), Failure> {
+        for (word, place) in words_of(&task.title, 4).into_iter().zip((HEADER..).step_by(4)) {
+            self.write(place, word)?;
+            same("header", &self.read(place)?, &word)?;
+        }
+        for (pair, words) in task.table.iter().enumerate() {
+            self.write(PAIR, pair as u32)?;
+            for (word, place) in words.iter().zip((WORD..).step_by(4)) {
+                self.write(place, *word)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, input: usize, bytes: &[u8]) {
+        let count = bytes.len().div_ceil(64).max(1);
+        for at in 0..count {
+            let chunk = &bytes[64 * at..bytes.len().min(64 * at + 64)];
+            let keep = u64::MAX.checked_shr(64 - chunk.len() as u32).unwrap_or(0);
+            let mut beat = words_of(chunk, 16);
+            beat.extend([keep as u32, (keep >> 32) as u32, u32::from(at == count - 1)]);
+            self.bench.send(input, beat);
+        }
+    }
+
+    /// The bytes of the next page of an output; `None`: its mark says that it has none.
+    fn receive(&mut self, output: usize) -> Result<Option<Vec<u8>>, Failure> {
+        let is_last = |beat: &Beat| beat[18] == 1;
+        self.bench.run(LIMIT, |bench| bench.got(output).last().is_some_and(is_last))?;
+        let beats = self.bench.take(output);
+        let mut bytes = Vec::new();
+        for (at, beat) in beats.iter().enumerate() {
+            let keep = u64::from(beat[16]) | u64::from(beat[17]) << 32;
+            let count = keep.trailing_ones() as usize;
+            same("ones of a byte mask", &keep.count_ones(), &(count as u32))?;
+            if at < beats.len() - 1 {
+                same("mark of a beat inside", &(count, beat[19]), &(64, 0))?;
+            }
+            bytes.extend_from_slice(&bytes_of(&beat[..16])[..count]);
+        }
+        Ok((beats[beats.len() - 1][19] == 0).then_some(bytes))
+    }
+}
+
+/// A page with its codec, as software prepares them for the engine.
+struct Task {
+    page: TestPage,
+    codec: Arc<dyn PageCodec>,
+    title: Vec<u8>,
+    /// QPack's words of each pair of channels.
+    table: Vec<Vec<u32>>,
+}
+
+impl Task {
+    fn new(page: TestPage, codec: Arc<dyn PageCodec>, table: Vec<Vec<u32>>) -> Self {
+        let PageKind { shape, side, layer, .. } = page.kind;
+        let mut title = vec![codec.id() as u8, codec.version(), if side == Side::V { 16 } else { 0 }, 0];
+        for number in [shape.heads, shape.dim, shape.tokens, layer] {
+            title.extend(number.to_le_bytes());
+        }
+        title.extend(codec.profile().to_le_bytes());
+        assert_eq!(title.len(), TITLE_BYTES);
+        Self { page, codec, title, table }
+    }
+
+    fn any(prng: &mut Prng) -> Self {
+        if prng.below(2) == 0 {
+            let (page, codec, table) = qpack::small_task(prng);
+            return Self::new(page, Arc::new(codec), table);
+        }
+        let shape = any_shape(prng);
+        let mut page = any_page(prng, shape);
+        page.kind.side = [Side::K, Side::V][prng.below(2) as usize];
+        page.kind.layer = prng.next_u64() as u16;
+        Self::new(page, Arc::new(SpecKv::default()), Vec::new())
+    }
+
+    /// The frame of the Rust code; `None`: it keeps the page raw.
+    fn frame(&self) -> Option<Vec<u8>> {
+        let mut frame = Vec::new();
+        (encode(&*self.codec, &self.page.page(), &mut frame) == self.codec.id()).then_some(frame)
+    }
+
+    /// The page of a frame by the Rust code, without padding; `None`: the frame is invalid. Frames of
+    /// other codecs are no frames for the engine.
+    fn decoded(&self, frame: &[u8]) -> Option<Vec<u8>> {
+        let (mut codecs, mut bytes) = (Codecs::default(), self.page.empty());
+        codecs.add(self.codec.clone());
+        let is_expected = frame.starts_with(&self.title);
+        (is_expected && codecs.decode(frame, &mut self.page.page_mut(&mut bytes)).is_ok()).then(|| self.plain(&bytes))
+    }
+
+    /// The values of a page's bytes, `[head][token][channel]`: bytes of padding have none.
+    fn plain(&self, bytes: &[u8]) -> Vec<u8> {
+        let page = TestPage { bytes: bytes.to_vec(), ..self.page.clone() };
+        page.values().into_iter().flat_map(|value| value.to_le_bytes()).collect()
+    }
+}
+
+/// Changes a frame: a byte anywhere or in the header, its end, or its steps, which this engine has
+/// no tiles of.
+fn damage(prng: &mut Prng, frame: &mut Vec<u8>) {
+    let at = prng.below(frame.len() as u64) as usize;
+    match prng.below(8) {
+        0 => frame[at] ^= 1 << prng.below(8),
+        1 => frame.truncate(at),
+        2 => frame.push(0),
+        3 => frame[at % HEADER_BYTES] ^= 1 << prng.below(8),
+        _ => {}
+    }
+}
+
+/// Pages of both codecs become the frames of the Rust code, and frames its pages, through registers
+/// and byte masks. Pages of another size have no frame, damaged frames no page. A reset in the middle
+/// leaves nothing behind.
+///
+/// # Errors
+/// A bit or a register differs.
+pub fn cache_engine(seed: u64, rounds: u64) -> Result<(), Failure> {
+    let mut prng = Prng::new(seed);
+    let mut engine = Engine::new(seed);
+    let mut counts = [0; 4];
+    let mut inside = 0;
+    same("id", &engine.read(ID)?, &0x4345_4e4f)?;
+    for round in 0..6 * rounds {
+        engine.bench.pace = Pace::any(&mut prng);
+        let task = Task::any(&mut prng);
+        engine.set(&task)?;
+        let frame = task.frame();
+        if round % 6 == 5 {
+            engine.send(engine.pages, &task.page.bytes);
+            engine.send(engine.frames, frame.as_deref().unwrap_or(&[]));
+            for _ in 0..prng.below(250) {
+                engine.bench.step()?;
+            }
+            inside += u32::from(engine.bench.is_inside(engine.pages, engine.encoded, 18));
+            engine.bench.reset();
+            counts = [0; 4];
+            continue;
+        }
+        let mut bytes = task.page.bytes.clone();
+        match prng.below(8) {
+            0 => bytes.truncate(prng.below(bytes.len() as u64) as usize),
+            1 => bytes.extend(vec![1; 1 + prng.below(200) as usize]),
+            _ => {}
+        }
+        engine.send(engine.pages, &bytes);
+        let got = engine.receive(engine.encoded)?;
+        let expected = frame.clone().filter(|_| bytes.len() == task.page.bytes.len());
+        counts[0] += 1;
+        counts[1] += u32::from(expected.is_none());
+        same(&format!("{}: declined", task.page.name), &got.is_none(), &expected.is_none())?;
+        if let (Some(got), Some(expected)) = (got, expected) {
+            same_bytes(&task.page.name, &got, &expected)?;
+        }
+        let Some(mut frame) = frame else { continue };
+        damage(&mut prng, &mut frame);
+        engine.send(engine.frames, &frame);
+        let got = engine.receive(engine.decoded)?;
+        let expected = task.decoded(&frame);
+        counts[2] += 1;
+        counts[3] += u32::from(expected.is_none());
+        same(&format!("{}, header {:02x?}: refused", task.page.name, task.title), &got.is_none(), &expected.is_none())?;
+        if let (Some(got), Some(expected)) = (got, expected) {
+            same_bytes(&task.page.name, &task.plain(&got), &expected)?;
+        }
+        for (address, count) in COUNTS.into_iter().zip(counts) {
+            same(&format!("register {address:#x}"), &engine.read(address)?, &count)?;
+        }
+    }
+    same("resets with a page inside", &(inside > 0), &true)
+}

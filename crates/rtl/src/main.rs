@@ -1,0 +1,85 @@
+//! `cenote-rtl`: the checks of the RTL outside `cargo test`.
+//!
+//! `check [NAME [SEED [ROUNDS]]]` runs one check or all; `mutate` runs, for each fault of
+//! `src/faults.rs`, the check that must detect it, and needs the feature `faults`; `cycles` prints `rtl/cycles.json`,
+//! and `waveform` prints `rtl/waveform.svg`.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks")]
+
+use cenote_rtl::checks::{CHECKS, by_name};
+use cenote_rtl::faults::FAULTS;
+use cenote_rtl::model::{is_available, with_fault};
+use std::process::ExitCode;
+
+const USAGE: &str =
+    "usage: cenote-rtl check [NAME [SEED [ROUNDS]]] | cenote-rtl mutate | cenote-rtl cycles | cenote-rtl waveform";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if !is_available() {
+        eprintln!("error: built without Verilator; install it, and build again");
+        return ExitCode::FAILURE;
+    }
+    let number =
+        |at: usize, or: u64| arguments.get(at).map_or(Ok(or), |text| text.parse().map_err(|_| USAGE.to_owned()));
+    let done = match arguments.first().map(String::as_str) {
+        Some("check") => {
+            number(2, 1).and_then(|seed| number(3, 4).and_then(|rounds| check(arguments.get(1), seed, rounds)))
+        }
+        Some("mutate") => mutate(),
+        Some("cycles") => {
+            cenote_rtl::cycles::measure().map(|measured| print!("{}", cenote_rtl::cycles::json(&measured)))
+        }
+        Some("waveform") => cenote_rtl::waveform::svg().map(|svg| print!("{svg}")),
+        _ => Err(USAGE.to_owned()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("error: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn check(name: Option<&String>, seed: u64, rounds: u64) -> Result<(), String> {
+    for (known, run) in CHECKS.iter().filter(|(known, _)| name.is_none_or(|name| name == known)) {
+        let start = std::time::Instant::now();
+        run(seed, rounds).map_err(|failure| format!("{known}, seed {seed}: {failure}"))?;
+        println!("{known}: passed in {:.1} s", start.elapsed().as_secs_f64());
+    }
+    Ok(())
+}
+
+/// Seeds that a check may need to detect a fault.
+const SEEDS: u64 = 3;
+const ROUNDS: u64 = 4;
+
+fn mutate() -> Result<(), String> {
+    if !cfg!(feature = "faults") {
+        return Err("no fault is compiled in; build with --features faults".to_owned());
+    }
+    // The same models without an active fault pass the same seeds, so it is the faults that are
+    // detected.
+    for (name, run) in CHECKS.iter().filter(|(name, _)| FAULTS.iter().any(|fault| fault.check == *name)) {
+        for seed in 1..=SEEDS {
+            run(seed, ROUNDS).map_err(|failure| format!("{name}, seed {seed}, fails without a fault: {failure}"))?;
+        }
+    }
+    let mut survivors = 0;
+    for (number, fault) in (1..).zip(FAULTS) {
+        let run = by_name(fault.check);
+        let found = (1..=SEEDS).find_map(|seed| with_fault(number, || run(seed, ROUNDS)).err());
+        match found {
+            Some(failure) => {
+                let failure: String = failure.chars().take(90).collect();
+                println!("{number:2} {} `{}`: detected by {}: {failure}", fault.file, fault.wrong, fault.check);
+            }
+            None => {
+                survivors += 1;
+                println!("{number:2} {} `{}`: NOT DETECTED by {}", fault.file, fault.wrong, fault.check);
+            }
+        }
+    }
+    println!("{} of {} faults detected", FAULTS.len() - survivors, FAULTS.len());
+    if survivors == 0 { Ok(()) } else { Err(format!("{survivors} faults were not detected")) }
+}

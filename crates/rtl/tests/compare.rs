@@ -1,0 +1,85 @@
+//! Every module against the Rust codecs, bit by bit.
+
+use cenote_rtl::checks::CHECKS;
+use cenote_rtl::model::is_available;
+
+/// Seeds of each check.
+const SEEDS: u64 = 3;
+const ROUNDS: u64 = 4;
+
+fn passes(name: &str) {
+    if !is_available() {
+        cenote_base::testing::skip("Verilator is not installed, so the RTL is not compared with the codecs");
+        return;
+    }
+    for seed in 1..=SEEDS {
+        let check = cenote_rtl::checks::by_name(name);
+        check(seed, ROUNDS).unwrap_or_else(|failure| panic!("{name}, seed {seed}: {failure}"));
+    }
+}
+
+macro_rules! checks {
+    ($($name:ident)*) => {
+        $(#[test]
+        fn $name() {
+            passes(stringify!($name));
+        })*
+
+        #[test]
+        fn every_check_is_a_test() {
+            let tests = [$(stringify!($name)),*];
+            assert_eq!(CHECKS.iter().map(|(name, _)| *name).collect::<Vec<_>>(), tests);
+        }
+    };
+}
+
+checks! {
+    float
+    compact
+    byte_pack
+    speckv_encode
+    speckv_decode
+    speckv_forged
+    speckv_reset
+    qpack_encode
+    qpack_decode
+    qpack_reset
+    oaken_encode
+    oaken_decode
+    oaken_reset
+    oaken_store
+    atu
+    atu_flush
+    dma_read
+    dma_write
+    wrr_weights
+    channel_front
+    frame_write
+    frame_read
+    cache_engine
+    memory_path
+}
+
+/// A change of a latency must change the file that models of the hardware read.
+#[test]
+fn measured_cycles_are_those_of_the_file() {
+    if !is_available() {
+        cenote_base::testing::skip("Verilator is not installed, so no cycles are measured");
+        return;
+    }
+    let measured = cenote_rtl::cycles::measure().unwrap_or_else(|failure| panic!("{failure}"));
+    let advice = "`cargo run -p cenote-rtl -- cycles > rtl/cycles.json` writes the file again";
+    assert_eq!(cenote_rtl::cycles::json(&measured), include_str!("../../../rtl/cycles.json"), "{advice}");
+}
+
+/// The picture in the documentation shows the module as it is.
+#[test]
+fn the_waveform_is_the_one_of_the_file() {
+    if !is_available() {
+        cenote_base::testing::skip("Verilator is not installed, so no waveform is drawn");
+        return;
+    }
+    let drawn = cenote_rtl::waveform::svg().unwrap_or_else(|failure| panic!("{failure}"));
+    let advice = "`cargo run -p cenote-rtl -- waveform > rtl/waveform.svg` draws it again";
+    assert!(drawn == include_str!("../../../rtl/waveform.svg"), "{advice}");
+}
