@@ -3,14 +3,15 @@
 //
 // Interface: beats of 64 bytes with a count of bytes in, of which a page's last is marked; beats of
 // 32 halves with a count out. `values` halves are a page; more than DEPTH beats are never one.
-// `m_bad` comes with the last beat: the page has another size, an odd number of bytes, or a beat
-// inside it that is not full.
+// No page has the right size while `supported` is 0. `m_bad` comes with the last beat: the page has
+// another size, an odd number of bytes, or a beat inside it that is not full.
 // Latency 0 cycles, initiation interval 1; the rest of a page that is too long is skipped.
 module page_guard #(
     parameter int DEPTH = 1024
 ) (
     input  logic         clk,
     input  logic         rst,
+    input  logic         supported,
     input  logic [31:0]  values,
     input  logic         s_valid,
     output logic         s_ready,
@@ -27,7 +28,7 @@ module page_guard #(
   logic [31:0] sent, left;
   logic skips, fits, is_end, wrong;
 
-  assign fits = values <= 32'(DEPTH * 32);
+  assign fits = supported && values <= 32'(DEPTH * 32);
   assign left = values - sent;
   assign is_end = left <= 32'd32;
   // Each beat is full, or the last with just what is left.

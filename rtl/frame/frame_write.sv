@@ -2,9 +2,9 @@
 // payload is stored first (the frame of crates/codec/src/frame.rs).
 //
 // Interface: beats of 64 bytes with a count in, of which a page's last is marked; `s_header`, bytes 0
-// to 15 of the frame, is taken with it. Beats with a count out. A page with `s_bad` or with a
-// payload of `s_limit` bytes or more has no frame: it leaves as one last beat without bytes, and
-// with `m_bad`.
+// to 15 of the frame, is taken with it. Beats with a count out. A page with `s_bad`, or with a payload
+// of `s_limit` bytes or more, or of more than DEPTH beats, has no frame: it leaves as one last beat
+// without bytes, and with `m_bad`.
 // Latency 10 cycles and one for each bit of the payload's length from the last beat to the first.
 // Initiation interval 1 within a payload of at most DEPTH beats; a page takes its beats and one
 // cycle, and at least one for each bit of its length and four more.
@@ -38,6 +38,22 @@ module frame_write #(
   assign fire = s_valid && s_ready;
   assign ends = fire && s_last;
   assign whole_length = length_so_far + {17'd0, s_count};
+
+  // A page that cannot have a frame is not stored, because it may not fit: its last beat must.
+  localparam int A = $clog2(DEPTH);
+  logic over, too_long;
+  logic [A-1:0] stored;
+  assign too_long = over || {8'd0, whole_length} >= s_limit || (stored == A'(DEPTH - 1) && !s_last);
+  always_ff @(posedge clk) begin
+    if (fire) begin
+      over <= too_long && !s_last;
+      stored <= s_last ? '0 : stored + A'(!too_long);
+    end
+    if (rst) begin
+      over <= 1'b0;
+      stored <= '0;
+    end
+  end
 
   crc32_stream payload (
       .clk,
@@ -77,7 +93,7 @@ module frame_write #(
     if (ends) begin
       busy <= 1'b1;
       // A page that does not become smaller is left to software (SpecKV §3.5.3).
-      bad <= s_bad || {8'd0, whole_length} >= s_limit;
+      bad <= s_bad || too_long;
       title <= s_header;
       length <= whole_length;
     end
@@ -108,7 +124,7 @@ module frame_write #(
   ) payloads (
       .clk,
       .rst,
-      .s_valid(fire),
+      .s_valid(fire && (s_last || !too_long)),
       .s_ready(room),
       .s_data({s_count, s_data}),
       .s_last,

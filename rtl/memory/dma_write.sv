@@ -4,8 +4,9 @@
 // Interface: pieces in, an address and a number of beats of 64 bytes each, 1 or more, the last of a
 // page's list marked; `p_fault`: the address has no translation. Beats with a count of bytes in, the
 // last of a page marked; writes of whole lines out. At most 16 writes are without an answer; answers
-// come in any order. For each page a record: its bytes, and `d_bad` if its list was too short or had
-// a fault, so that it is not whole in memory. The record leaves when all writes were answered.
+// come in any order. A beat without bytes takes its place in the list, and is not written. For each
+// page a record: its bytes, and `d_bad` if its list was too short or had a fault, so that it is not
+// whole in memory. The record leaves when all writes were answered.
 // Latency 1 cycle. Initiation interval 1 within a page if the memory answers within 16 cycles. A
 // page's list may be longer than the page; the rest of the list is skipped. `a_tag` numbers the
 // writes modulo 16.
@@ -47,7 +48,7 @@ module dma_write (
   // A write that waits in the output register is open already.
   assign s_ready = spills || (busy && (fault || ((!a_valid || a_ready) && open != 5'd16)));
   assign moves = s_valid && s_ready;
-  assign writes = moves && busy && !fault;
+  assign writes = moves && busy && !fault && s_count != 7'd0;
   assign piece_ends = left == 16'd1;
   // The next piece is taken with the last beat of the one before, if the page goes on.
   assign p_ready = skips || (!busy && !spills && !closes && !d_valid)

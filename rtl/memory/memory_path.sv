@@ -3,7 +3,7 @@
 //
 // Frames are written to the pieces of `p_` lists, and read from those of `q_` lists. Four engines
 // share the channels: 0 reads, 1 writes, 2 walks the page table, and 3 is the port `h_` of another
-// engine, which only reads.
+// engine. Their weights follow eq. 5 from measured queues and service times, with `alpha`.
 //
 // Interface: `q_bytes`, in the last piece of a list, are the bytes of the frame's last beat, 1 to 64.
 // `y_` are beats of frames read, with `y_fault` for parts without translation. `d_` are records of
@@ -15,7 +15,8 @@ module memory_path (
     input  logic          rst,
     input  logic          flush,
     input  logic [51:0]   root,
-    input  logic [67:0]   weights,
+    input  logic [8:0]    alpha,
+    output logic [67:0]   weights,
     output logic [31:0]   misses,
     input  logic          p_valid,
     output logic          p_ready,
@@ -46,20 +47,22 @@ module memory_path (
     input  logic          h_valid,
     output logic          h_ready,
     input  logic [63:0]   h_address,
-    input  logic [3:0]    h_tag,
+    input  logic          h_write,
+    input  logic [511:0]  h_data,
+    input  logic [5:0]    h_tag,
     output logic          g_valid,
     input  logic          g_ready,
-    output logic [3:0]    g_tag,
+    output logic [5:0]    g_tag,
     output logic [511:0]  g_data,
     output logic [15:0]   m_valid,
     input  logic [15:0]   m_ready,
     output logic [1023:0] m_address,
     output logic [15:0]   m_write,
     output logic [8191:0] m_data,
-    output logic [95:0]   m_tag,
+    output logic [127:0]  m_tag,
     input  logic [15:0]   r_valid,
     output logic [15:0]   r_ready,
-    input  logic [95:0]   r_tag,
+    input  logic [127:0]  r_tag,
     input  logic [8191:0] r_data
 );
   // Lists, with the bytes of each frame's last beat beside them.
@@ -115,7 +118,7 @@ module memory_path (
   logic [3:0] ask_valid, ask_ready, answer_valid, answer_ready;
   logic [63:0] read_address, write_address;
   logic [3:0] read_tag, write_tag;
-  logic [15:0] answer_tags;
+  logic [23:0] answer_tags;
   logic [511:0] write_data;
   logic [2047:0] answers;
   logic beat_valid;
@@ -180,16 +183,45 @@ module memory_path (
   assign answer_ready[2] = entry_ready;
   logic [511:0] entries;
   assign entries = answers[1535:1024];
-  assign entry = entries[{answer_tags[10:8], 6'd0}+:64];
+  assign entry = entries[{answer_tags[14:12], 6'd0}+:64];
   assign ask_valid[3] = h_valid;
   assign h_ready = ask_ready[3];
   assign g_valid = answer_valid[3];
   assign answer_ready[3] = g_ready;
-  assign g_tag = answer_tags[15:12];
+  assign g_tag = answer_tags[23:18];
   assign g_data = answers[2047:1536];
 
+  logic [23:0] ask_tags;
+  assign ask_tags = {h_tag, 3'd0, walk_address[5:3], 2'd0, write_tag, 2'd0, read_tag};
+  logic [31:0] depths;
+  logic [3:0] served;
+  logic [63:0] cycles;
+  service_meter #(
+      .T(6)
+  ) meter (
+      .clk,
+      .rst,
+      .asks(ask_valid),
+      .takes(ask_valid & ask_ready),
+      .ask_tags,
+      .answers(answer_valid & answer_ready),
+      .answer_tags,
+      .depths,
+      .served,
+      .cycles
+  );
+  wrr_weights weighing (
+      .clk,
+      .rst,
+      .alpha,
+      .depths,
+      .served,
+      .cycles,
+      .weights
+  );
+
   // A request's tag: its place in its engine, then whether it writes, then the line.
-  localparam int T = 4 + 1 + 512;
+  localparam int T = 6 + 1 + 512;
   logic [16*(T+2)-1:0] request_tags;
   channel_front #(
       .T(T)
@@ -201,7 +233,18 @@ module memory_path (
       .s_ready(ask_ready),
       .s_address({h_address, walk_address, write_address, read_address}),
       .s_tag({
-        512'd0, 1'b0, h_tag, 512'd0, 1'b0, 1'b0, walk_address[5:3], write_data, 1'b1, write_tag, 512'd0, 1'b0, read_tag
+        h_data,
+        h_write,
+        ask_tags[23:18],
+        512'd0,
+        1'b0,
+        ask_tags[17:12],
+        write_data,
+        1'b1,
+        ask_tags[11:6],
+        512'd0,
+        1'b0,
+        ask_tags[5:0]
       }),
       .m_valid,
       .m_ready,
@@ -209,11 +252,13 @@ module memory_path (
       .m_tag(request_tags)
   );
   for (genvar c = 0; c < 16; c++) begin : g_channel
-    assign m_tag[c*6+:6] = {request_tags[c*(T+2)+T+:2], request_tags[c*(T+2)+:4]};
-    assign m_write[c] = request_tags[c*(T+2)+4];
-    assign m_data[c*512+:512] = request_tags[c*(T+2)+5+:512];
+    assign m_tag[c*8+:8] = {request_tags[c*(T+2)+T+:2], request_tags[c*(T+2)+:6]};
+    assign m_write[c] = request_tags[c*(T+2)+6];
+    assign m_data[c*512+:512] = request_tags[c*(T+2)+7+:512];
   end
-  channel_back back (
+  channel_back #(
+      .T(6)
+  ) back (
       .clk,
       .rst,
       .s_valid(r_valid),
@@ -226,5 +271,5 @@ module memory_path (
       .m_data(answers)
   );
   logic unused;
-  assign unused = ^{bytes_valid, answer_tags[11], answer_tags[7:4], answers[1023:512]};
+  assign unused = ^{bytes_valid, answer_tags[17:15], answer_tags[11:4], answers[1023:512]};
 endmodule

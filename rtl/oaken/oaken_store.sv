@@ -4,8 +4,9 @@
 //
 // Interface: tokens in as for oaken_encode.sv; `row_beats` are the beats of a token of a head. Writes
 // of lines out; free pages of 4 KiB come from `f_`. `q_` asks for the bursts of a head, dense or
-// sparse (oaken_table.sv); `t_` reads its unfinished line. `n_` reads the number of outliers of a
-// block of 64 channels, `b_` the bounds of a token. A token with values that are not finite is not
+// sparse (oaken_table.sv); `t_` reads the unfinished lines of two heads, of the first the dense one
+// and of the second the sparse one. `n_` reads the number of outliers of a block of 64 channels,
+// `b_` the bounds of a token. `idle`: no token is inside, and all lines have left. A token with values that are not finite is not
 // stored, and counted in `declined`. `full` stays once data was lost, for want of room in a table.
 // `clear` starts a new sequence, when no token is inside.
 // Latency 3 cycles more than oaken_encode.sv. Initiation interval 1.
@@ -44,17 +45,18 @@ module oaken_store #(
     output logic [63:0]    p_address,
     output logic [6:0]     p_lines,
     output logic           p_last,
-    input  logic           t_sparse,
-    input  logic [H-1:0]   t_head,
-    output logic [511:0]   t_data,
-    output logic [5:0]     t_bytes,
+    output logic           p_sparse,
+    input  logic [2*H-1:0] t_head,
+    output logic [1023:0]  t_data,
+    output logic [11:0]    t_bytes,
     input  logic [H+N+B-1:0] n_at,
     output logic [6:0]     n_outliers,
     input  logic [N-1:0]   b_at,
     output logic [95:0]    b_bounds,
     output logic [N:0]     tokens,
     output logic [31:0]    declined,
-    output logic           full
+    output logic           full,
+    output logic           idle
 );
   logic e_valid, e_ready, e_first, e_last, e_bad;
   logic [127:0] e_dense;
@@ -125,9 +127,9 @@ module oaken_store #(
   // shared, and the dense side goes first.
   logic [1:0] free_ready, write_valid, write_ready, over, ask_ready, burst_valid, burst_last;
   logic [127:0] write_address, burst_address;
-  logic [1023:0] write_data, tails;
+  logic [1023:0] write_data;
   logic [13:0] burst_lines;
-  logic [11:0] tail_bytes;
+  logic [1:0] moving;
   for (genvar k = 0; k < 2; k++) begin : g_side
     logic line_valid, line_ready;
     logic [H-1:0] line_head;
@@ -147,10 +149,11 @@ module oaken_store #(
         .m_ready(line_ready),
         .m_head(line_head),
         .m_data(line),
-        .t_head,
-        .t_data(tails[k*512+:512]),
-        .t_bytes(tail_bytes[k*6+:6])
+        .t_head(t_head[k*H+:H]),
+        .t_data(t_data[k*512+:512]),
+        .t_bytes(t_bytes[k*6+:6])
     );
+    assign moving[k] = line_valid || write_valid[k];
     oaken_table #(
         .HEADS(HEADS),
         .PAGES(PAGES)
@@ -201,6 +204,18 @@ module oaken_store #(
   assign p_address = burst_valid[1] ? burst_address[127:64] : burst_address[63:0];
   assign p_lines = burst_valid[1] ? burst_lines[13:7] : burst_lines[6:0];
   assign p_last = burst_valid[1] ? burst_last[1] : burst_last[0];
-  assign t_data = t_sparse ? tails[1023:512] : tails[511:0];
-  assign t_bytes = t_sparse ? tail_bytes[11:6] : tail_bytes[5:0];
+  assign p_sparse = burst_valid[1];
+
+  // Tokens of which a beat was taken and the last one did not leave.
+  logic [7:0] open_tokens;
+  logic goes_on;
+  always_ff @(posedge clk) begin
+    if (s_valid && s_ready) goes_on <= !s_last;
+    open_tokens <= open_tokens + {7'd0, s_valid && s_ready && !goes_on} - {7'd0, fires && e_last};
+    if (rst) begin
+      goes_on <= 1'b0;
+      open_tokens <= '0;
+    end
+  end
+  assign idle = open_tokens == 8'd0 && moving == 2'd0;
 endmodule

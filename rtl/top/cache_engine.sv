@@ -3,7 +3,8 @@
 //
 // Interface: `c_` a page in and `z_` its frame out; `x_` a frame in and `y_` its page out. Each ends
 // with tlast; tkeep has its ones in the lowest bytes. tuser in the last beat: the page has no frame,
-// or the frame is invalid.
+// or the frame is invalid. Registers from `root` on are of the units behind the engine
+// (cache_system.sv).
 // Latency and initiation interval: those of page_encoder.sv and page_decoder.sv, and 1 cycle for
 // each register slice at the inputs.
 module cache_engine #(
@@ -25,6 +26,16 @@ module cache_engine #(
     output logic         r_valid,
     input  logic         r_ready,
     output logic [31:0]  r_data,
+    output logic [51:0]  root,
+    output logic [8:0]   alpha,
+    output logic         flush,
+    input  logic [31:0]  misses,
+    input  logic [67:0]  weights,
+    output logic [127:0] thresholds,
+    output logic [15:0]  row,
+    output logic         clear,
+    input  logic [31:0]  tokens,
+    input  logic [31:0]  rejected,
     input  logic         c_valid,
     output logic         c_ready,
     input  logic [511:0] c_tdata,
@@ -80,7 +91,17 @@ module cache_engine #(
       .page_encoded(z_ends),
       .page_declined(z_ends && z_tuser),
       .page_decoded(y_ends),
-      .page_refused(y_ends && y_tuser)
+      .page_refused(y_ends && y_tuser),
+      .root,
+      .alpha,
+      .flush,
+      .misses,
+      .weights,
+      .thresholds,
+      .row,
+      .clear,
+      .tokens,
+      .rejected
   );
   qpack_table statistics (
       .clk,

@@ -24,7 +24,7 @@ module page_decoder (
     output logic         m_last,
     output logic         m_bad
 );
-  logic is_qpack;
+  logic is_qpack, supported;
   logic [15:0] dim, tokens, groups;
   logic [31:0] values, padded;
   page_shape shape (
@@ -35,7 +35,8 @@ module page_decoder (
       .tokens,
       .groups,
       .values,
-      .padded
+      .padded,
+      .supported
   );
 
   logic f_valid, f_ready, f_last, f_bad, room;
@@ -62,13 +63,20 @@ module page_decoder (
   logic [511:0] k_data, p_data;
   logic [5:0] k_count;
   logic c_ready;
-  assign f_ready = is_qpack ? p_ready : k_ready;
+  // A frame of a kind that no codec here decodes ends without one, and gives one bad beat.
+  logic none_ends;
+  always_ff @(posedge clk) begin
+    if (c_ready) none_ends <= 1'b0;
+    if (!supported && f_valid && f_ready && room && f_last) none_ends <= 1'b1;
+    if (rst) none_ends <= 1'b0;
+  end
+  assign f_ready = !supported ? !f_last || !none_ends : is_qpack ? p_ready : k_ready;
   speckv_decode speckv (
       .clk,
       .rst,
       .dim,
       .values,
-      .s_valid(f_valid && room && !is_qpack),
+      .s_valid(f_valid && room && supported && !is_qpack),
       .s_ready(k_ready),
       .s_data(f_data),
       .s_count(f_count),
@@ -99,7 +107,7 @@ module page_decoder (
       .rst,
       .dim,
       .groups,
-      .s_valid(f_valid && room && is_qpack),
+      .s_valid(f_valid && room && supported && is_qpack),
       .s_ready(p_ready),
       .s_data(f_data),
       .s_count(f_count),
@@ -117,18 +125,18 @@ module page_decoder (
   );
 
   assign m_data  = is_qpack ? p_data : k_data;
-  assign m_count = is_qpack ? 6'd32 : k_count;
-  assign m_last  = is_qpack ? p_last : k_last;
+  assign m_count = !supported ? 6'd0 : is_qpack ? 6'd32 : k_count;
+  assign m_last  = !supported || (is_qpack ? p_last : k_last);
   verdict checking (
       .clk,
       .rst,
       .known(f_valid && f_ready && room && f_last),
       .bad(f_bad),
       .room,
-      .s_valid(is_qpack ? p_valid : k_valid),
+      .s_valid(!supported ? none_ends : is_qpack ? p_valid : k_valid),
       .s_ready(c_ready),
       .s_last(m_last),
-      .s_bad((is_qpack ? p_error : k_error) && m_last),
+      .s_bad(!supported || ((is_qpack ? p_error : k_error) && m_last)),
       .m_valid,
       .m_ready,
       .m_bad

@@ -4,7 +4,8 @@
 // Interface: beats of 64 bytes of halves with a count of bytes in, of which a page's last is marked,
 // in the codec's order: `[head][token][channel]` for SpecKV, key panels for QPack. `header` has the
 // codec (1 SpecKV, 3 QPack) and the shape; `t_` reads QPack's table. Beats of a frame out; `m_bad`
-// in the last beat: no frame, because of the page's size or values, or it would not become smaller.
+// in the last beat: no frame, because of the page's kind, size or values, or it would not become
+// smaller.
 // Latency and initiation interval: those of the codec's encoder and of frame_write.sv together.
 module page_encoder #(
     parameter int DEPTH = 1024
@@ -26,7 +27,7 @@ module page_encoder #(
     output logic         m_last,
     output logic         m_bad
 );
-  logic is_qpack, q_room;
+  logic is_qpack, q_room, supported;
   logic [15:0] dim, tokens, groups;
   logic [31:0] values, padded;
   page_shape shape (
@@ -37,7 +38,8 @@ module page_encoder #(
       .tokens,
       .groups,
       .values,
-      .padded
+      .padded,
+      .supported
   );
 
   logic g_valid, g_ready, g_last, g_bad, g_fires;
@@ -48,6 +50,7 @@ module page_encoder #(
   ) guard (
       .clk,
       .rst,
+      .supported,
       .values(padded),
       .s_valid(s_valid && q_room),
       .s_ready(g_room),

@@ -3,6 +3,7 @@
 pub mod engine;
 pub mod float;
 pub mod frames;
+pub mod load;
 pub mod memory;
 pub mod oaken;
 pub mod path;
@@ -10,6 +11,7 @@ pub mod qpack;
 pub mod speckv;
 pub mod store;
 pub mod streams;
+pub mod system;
 pub mod translation;
 
 use crate::bench::Failure;
@@ -33,16 +35,19 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("oaken_decode", oaken::decode),
     ("oaken_reset", oaken::reset),
     ("oaken_store", store::oaken_store),
+    ("oaken_engine", load::oaken_engine),
     ("atu", translation::atu),
     ("atu_flush", translation::atu_flush),
     ("dma_read", memory::dma_read),
     ("dma_write", memory::dma_write),
+    ("service_meter", memory::service_meter),
     ("wrr_weights", memory::wrr_weights),
     ("channel_front", memory::channel_front),
     ("frame_write", frames::frame_write),
     ("frame_read", frames::frame_read),
     ("cache_engine", engine::cache_engine),
     ("memory_path", path::memory_path),
+    ("cache_system", system::cache_system),
 ];
 
 /// The check of a name.

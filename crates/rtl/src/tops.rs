@@ -14,8 +14,12 @@ const fn top(module: &'static str) -> Top {
     Top { name: module, module, parameters: &[] }
 }
 
-/// All models.
+/// All models, those that take longest to build first.
 pub const TOPS: &[Top] = &[
+    Top { name: "cache_system", module: "cache_system", parameters: &["DEPTH=256"] },
+    Top { name: "cache_engine", module: "cache_engine", parameters: &["DEPTH=256"] },
+    top("oaken_engine"),
+    top("memory_path"),
     top("float_bench"),
     top("byte_pack"),
     Top { name: "compact", module: "compact", parameters: &["N=64", "W=8", "U=7"] },
@@ -29,10 +33,9 @@ pub const TOPS: &[Top] = &[
     top("atu"),
     top("dma_read"),
     top("dma_write"),
+    top("service_meter"),
     top("wrr_weights"),
     top("channel_front"),
     Top { name: "frame_write", module: "frame_write", parameters: &["DEPTH=256"] },
     top("frame_read"),
-    Top { name: "cache_engine", module: "cache_engine", parameters: &["DEPTH=256"] },
-    top("memory_path"),
 ];

@@ -48,16 +48,19 @@ checks! {
     oaken_decode
     oaken_reset
     oaken_store
+    oaken_engine
     atu
     atu_flush
     dma_read
     dma_write
+    service_meter
     wrr_weights
     channel_front
     frame_write
     frame_read
     cache_engine
     memory_path
+    cache_system
 }
 
 /// A change of a latency must change the file that models of the hardware read.

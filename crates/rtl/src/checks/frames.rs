@@ -11,6 +11,8 @@ use cenote_codec::{
 };
 
 const LIMIT: u64 = 10_000;
+/// Bytes of a payload that the model stores (`DEPTH` of src/tops.rs).
+const STORED_BYTES: usize = 256 * 64;
 /// Bytes of the header that software sets; length and checksum follow.
 pub const TITLE_BYTES: usize = 16;
 
@@ -51,10 +53,21 @@ fn any_frame(prng: &mut Prng) -> Vec<u8> {
     frame_of(prng, count)
 }
 
+/// A frame with a payload of as many bytes as the model stores, some less or some more.
+fn long_frame(prng: &mut Prng) -> Vec<u8> {
+    let shape = Shape { heads: 4, tokens: 40, dim: 64 };
+    let count = STORED_BYTES as u64 - 100 + prng.below(300);
+    frame_of_shape(prng, shape, Element::F32, count)
+}
+
 /// A frame with a payload of `count` bytes, or as many as are smaller than its page.
 fn frame_of(prng: &mut Prng, count: u64) -> Vec<u8> {
     let shape = Shape { heads: 1 + prng.below(4) as u16, tokens: 1 + prng.below(40) as u16, dim: 64 };
     let element = [Element::F16, Element::Bf16, Element::F32][prng.below(3) as usize];
+    frame_of_shape(prng, shape, element, count)
+}
+
+fn frame_of_shape(prng: &mut Prng, shape: Shape, element: Element, count: u64) -> Vec<u8> {
     let side = [Side::K, Side::V][prng.below(2) as usize];
     let layout = Layout { order: Order::TokenMajor, capacity: shape.tokens };
     let kind = PageKind { shape, element, layout, side, layer: prng.next_u64() as u16 };
@@ -78,8 +91,8 @@ fn joined(beats: &[Beat]) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// Payloads become the frames of the Rust code, byte for byte; declined pages have none. A reset in
-/// the middle leaves nothing behind.
+/// Payloads become the frames of the Rust code, byte for byte; declined pages have none, and neither
+/// have those that the module cannot store. A reset in the middle leaves nothing behind.
 ///
 /// # Errors
 /// A byte differs.
@@ -93,14 +106,17 @@ pub fn frame_write(seed: u64, rounds: u64) -> Result<(), Failure> {
         bench.pace = Pace::any(&mut prng);
         let mut pages = Vec::new();
         for _ in 0..1 + prng.below(4) {
-            let (frame, bad) = (any_frame(&mut prng), prng.below(5) == 0);
+            let is_long = prng.below(16) == 0;
+            let frame = if is_long { long_frame(&mut prng) } else { any_frame(&mut prng) };
+            let bad = prng.below(5) == 0;
             // A payload must be smaller than the limit.
             let (len, more) = ((frame.len() - HEADER_BYTES) as u32, prng.below(4) as u32);
             for mut beat in beats_of(&frame[HEADER_BYTES..], 1) {
                 beat.push(u32::from(bad) & beat[17]);
                 bench.send(input, [words_of(&frame[..TITLE_BYTES], 4), vec![len + more], beat].concat());
             }
-            pages.push((frame, bad || more == 0));
+            let fits = frame.len() - HEADER_BYTES <= STORED_BYTES;
+            pages.push((frame, bad || more == 0 || !fits));
         }
         if round % 6 == 5 {
             for _ in 0..prng.below(100) {
@@ -118,6 +134,18 @@ pub fn frame_write(seed: u64, rounds: u64) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// A frame of any title and payload, with the right length and checksum.
+#[must_use]
+pub fn sealed(title: &[u8], payload: &[u8]) -> Vec<u8> {
+    let mut frame = [title, &(payload.len() as u32).to_le_bytes()].concat();
+    let step = |state: u32, _| if state & 1 == 1 { state >> 1 ^ 0xedb8_8320 } else { state >> 1 };
+    let byte = |state: u32, byte: &u8| (0..8).fold(state ^ u32::from(*byte), step);
+    let state = frame.iter().chain(payload).fold(u32::MAX, byte);
+    frame.extend((!state).to_le_bytes());
+    frame.extend_from_slice(payload);
+    frame
 }
 
 /// Bytes that lead a CRC-32 from a state to the same state.

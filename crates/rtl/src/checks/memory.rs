@@ -40,12 +40,9 @@ impl Reader {
         Self { bench, pieces, asks, answers, output, seen: 0, due: Vec::new(), most_open: 0 }
     }
 
-    /// Reads pieces of an address, a number of beats, and whether they have no translation; `latency`
-    /// gives the cycles of each answer.
-    ///
-    /// # Errors
-    /// A beat differs, or the module breaks a rule.
-    pub fn read(&mut self, pieces: &[(u64, u32, bool)], mut latency: impl FnMut() -> u64) -> Result<u64, Failure> {
+    /// Sends pieces of an address, a number of beats, and whether they have no translation. Returns the
+    /// beats that they become.
+    fn send(&mut self, pieces: &[(u64, u32, bool)]) -> Vec<Vec<u32>> {
         let mut expected = Vec::new();
         for (at, &(address, beats, fault)) in pieces.iter().enumerate() {
             let (last, fault) = (at == pieces.len() - 1, u32::from(fault));
@@ -57,25 +54,47 @@ impl Reader {
                 expected.push(words);
             }
         }
+        expected
+    }
+
+    /// One cycle of the unit and of the memory.
+    fn step(&mut self, latency: &mut impl FnMut() -> u64) -> Result<(), Failure> {
+        self.bench.step()?;
+        while self.seen < self.bench.got(self.asks).len() {
+            let ask = &self.bench.got(self.asks)[self.seen];
+            let address = u64::from(ask[0]) | u64::from(ask[1]) << 32;
+            self.due.push((self.bench.cycle + latency() - 1, ask[2], address));
+            self.seen += 1;
+        }
+        self.most_open = self.most_open.max(self.due.len());
+        let now = self.bench.cycle;
+        let (ready, rest): (Vec<_>, Vec<_>) = self.due.drain(..).partition(|(when, ..)| *when <= now);
+        self.due = rest;
+        for (_, tag, address) in ready {
+            self.bench.send(self.answers, [vec![tag], line(address)].concat());
+        }
+        Ok(())
+    }
+
+    /// Resets the unit, and forgets reads that were under way.
+    fn reset(&mut self) {
+        self.bench.reset();
+        self.due.clear();
+        self.seen = 0;
+    }
+
+    /// Reads pieces; `latency` gives the cycles of each answer.
+    ///
+    /// # Errors
+    /// A beat differs, or the module breaks a rule.
+    pub fn read(&mut self, pieces: &[(u64, u32, bool)], mut latency: impl FnMut() -> u64) -> Result<u64, Failure> {
+        let expected = self.send(pieces);
         let start = self.bench.cycle;
         while self.bench.got(self.output).len() < expected.len() {
             if self.bench.cycle - start > LIMIT {
                 return Err("beats are missing".to_owned());
             }
-            self.bench.step()?;
-            while self.seen < self.bench.got(self.asks).len() {
-                let ask = &self.bench.got(self.asks)[self.seen];
-                let address = u64::from(ask[0]) | u64::from(ask[1]) << 32;
-                self.due.push((self.bench.cycle + latency() - 1, ask[2], address));
-                self.seen += 1;
-            }
-            self.most_open = self.most_open.max(self.due.len());
-            let now = self.bench.cycle;
-            let (ready, rest): (Vec<_>, Vec<_>) = self.due.drain(..).partition(|(when, ..)| *when <= now);
-            self.due = rest;
-            for (_, tag, address) in ready {
-                self.bench.send(self.answers, [vec![tag], line(address)].concat());
-            }
+            self.step(&mut latency)?;
         }
         let cycles = self.bench.cycle - start;
         same("beats", &self.bench.take(self.output), &expected)?;
@@ -83,14 +102,16 @@ impl Reader {
     }
 }
 
-/// Pages of several pieces, with answers in any order; at most sixteen reads are open.
+/// Pages of several pieces, with answers in any order; at most sixteen reads are open. After a reset in
+/// the middle, also of the memory, nothing is left.
 ///
 /// # Errors
 /// A beat differs.
 pub fn dma_read(seed: u64, rounds: u64) -> Result<(), Failure> {
     let mut prng = Prng::new(seed);
     let mut unit = Reader::new(seed);
-    for _ in 0..6 * rounds {
+    let mut open_resets = 0;
+    for round in 0..6 * rounds {
         unit.bench.pace = Pace::any(&mut prng);
         let piece = |prng: &mut Prng| {
             let (address, beats) = (prng.next_u64() & !63 & ((1 << 48) - 1), 1 + prng.below(12) as u32);
@@ -99,9 +120,18 @@ pub fn dma_read(seed: u64, rounds: u64) -> Result<(), Failure> {
         let pieces: Vec<_> = (0..1 + prng.below(6)).map(|_| piece(&mut prng)).collect();
         let most = 1 + prng.below(60);
         let mut latencies = Prng::new(prng.next_u64());
+        if round % 3 == 2 {
+            unit.send(&pieces);
+            for _ in 0..prng.below(80) {
+                unit.step(&mut || 1 + latencies.below(most))?;
+            }
+            open_resets += u32::from(!unit.due.is_empty());
+            unit.reset();
+        }
         unit.read(&pieces, || 1 + latencies.below(most))?;
     }
-    same("the most open reads", &(unit.most_open <= 16), &true)
+    same("the most open reads", &(unit.most_open <= 16), &true)?;
+    same("resets with open reads", &(open_resets > 0), &true)
 }
 
 /// What a page and its list become: writes, bytes, and whether the page is not whole in memory.
@@ -113,7 +143,7 @@ fn written(pieces: &[(u64, u64, bool)], beats: &[Vec<u32>]) -> (Vec<Vec<u32>>, u
     let pairs = places.iter().zip(beats);
     let bad = places.len() < beats.len() || pairs.clone().any(|(place, _)| place.is_none());
     let write = |(place, beat): (&Option<u64>, &Vec<u32>)| {
-        place.map(|place| [&[place as u32, (place >> 32) as u32], &beat[..16]].concat())
+        place.filter(|_| beat[16] > 0).map(|place| [&[place as u32, (place >> 32) as u32], &beat[..16]].concat())
     };
     (pairs.filter_map(write).collect(), beats.iter().map(|beat| beat[16]).sum(), bad)
 }
@@ -148,7 +178,8 @@ pub fn dma_write(seed: u64, rounds: u64) -> Result<(), Failure> {
             let room: u64 = list.iter().map(|(_, beats, _)| beats).sum();
             let count = if prng.below(3) == 0 { room } else { 1 + prng.below(room + 3) };
             let beat = |at: u64| {
-                let bytes = if at == count - 1 { 1 + prng.below(64) as u32 } else { 64 };
+                // A page without a frame has one beat without bytes.
+                let bytes = if at == count - 1 { prng.below(65) as u32 } else { 64 };
                 [line(prng.next_u64()), vec![bytes, u32::from(at == count - 1)]].concat()
             };
             let beats: Vec<Vec<u32>> = (0..count).map(beat).collect();
@@ -191,7 +222,8 @@ pub fn dma_write(seed: u64, rounds: u64) -> Result<(), Failure> {
 }
 
 /// Weights by eq. 5, in 1/256.
-fn weight(alpha: u64, depth: u64, average: u64) -> u32 {
+#[must_use]
+pub fn weight(alpha: u64, depth: u64, average: u64) -> u32 {
     let inverse = (1 << 20) / average;
     (((alpha * depth * 65536 + (256 - alpha) * inverse) >> 16) as u32).max(1)
 }
@@ -239,6 +271,57 @@ pub fn wrr_weights(seed: u64, rounds: u64) -> Result<(), Failure> {
         for engine in 0..4 {
             let got = (all >> (17 * engine)) as u32 & 0x1_ffff;
             same(&format!("weight of engine {engine}"), &got, &weight(alpha, depths[engine], averages[engine]))?;
+        }
+    }
+    Ok(())
+}
+
+/// Depths and service times of four engines, with answers in any order.
+///
+/// # Errors
+/// A depth or a time differs.
+pub fn service_meter(seed: u64, rounds: u64) -> Result<(), Failure> {
+    const TAGS: usize = 16;
+    let mut prng = Prng::new(seed);
+    let mut bench = Bench::new("service_meter", seed);
+    let names = ["asks", "takes", "ask_tags", "answers", "answer_tags", "depths", "served", "cycles"];
+    let [asks, takes, ask_tags, answers, answer_tags, depths, served, cycles] = names.map(|name| bench.model.pin(name));
+    for pin in [asks, takes, answers] {
+        bench.model.set(pin, 0);
+    }
+    bench.reset();
+    let mut open: [[Option<u64>; TAGS]; 4] = [[None; TAGS]; 4];
+    for _ in 0..150 * rounds {
+        let (mut words, mut expected) = ([0_u32; 5], Vec::new());
+        for (engine, open) in open.iter_mut().enumerate() {
+            let pick = |prng: &mut Prng, wanted: bool, open: &[Option<u64>; TAGS]| {
+                let tags: Vec<usize> = (0..TAGS).filter(|tag| open[*tag].is_some() == wanted).collect();
+                (!tags.is_empty() && prng.below(3) == 0).then(|| tags[prng.below(tags.len() as u64) as usize])
+            };
+            let (asked, answered) = (pick(&mut prng, false, open), pick(&mut prng, true, open));
+            let waits = asked.is_none() && prng.below(2) == 0;
+            let depth = open.iter().flatten().count() as u32 + u32::from(waits);
+            words[0] |= u32::from(waits || asked.is_some()) << engine;
+            words[1] |= u32::from(asked.is_some()) << engine;
+            words[2] |= (asked.unwrap_or(prng.below(TAGS as u64) as usize) << (4 * engine)) as u32;
+            words[3] |= u32::from(answered.is_some()) << engine;
+            words[4] |= (answered.unwrap_or(prng.below(TAGS as u64) as usize) << (4 * engine)) as u32;
+            expected.push((depth, answered.and_then(|tag| open[tag].take()).map(|begun| (bench.cycle - begun) as u32)));
+            if let Some(tag) = asked {
+                open[tag] = Some(bench.cycle);
+            }
+        }
+        for (pin, word) in [asks, takes, ask_tags, answers, answer_tags].into_iter().zip(words) {
+            bench.model.set(pin, word);
+        }
+        bench.step()?;
+        let mut times = [0; 2];
+        bench.model.get_words(cycles, &mut times);
+        for (engine, (depth, time)) in expected.into_iter().enumerate() {
+            same("depth", &(bench.model.get(depths) >> (8 * engine) & 255), &depth)?;
+            let got = times[engine / 2] >> (16 * (engine % 2)) & 0xffff;
+            let got = (bench.model.get(served) >> engine & 1 == 1).then_some(got);
+            same(&format!("service time of engine {engine}"), &got, &time)?;
         }
     }
     Ok(())

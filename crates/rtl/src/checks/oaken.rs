@@ -7,7 +7,7 @@ use crate::bench::{Beat, Bench, Failure, Pace};
 use crate::cycles::Times;
 use crate::kv::{TestPage, any_page};
 use cenote_base::prng::Prng;
-use cenote_codec::{CodecId, Frame, Groups, Oaken, Order, PageCodec, Shape, Side, Thresholds};
+use cenote_codec::{CodecId, Frame, Groups, Oaken, Order, PageCodec, PageMut, Shape, Side, Thresholds};
 use half::f16;
 
 const LIMIT: u64 = 200_000;
@@ -107,9 +107,14 @@ impl Case {
 
     /// Sets a module's port of thresholds.
     pub fn set_thresholds(&self, bench: &mut Bench) {
-        let ends = self.thresholds.intervals().iter().flat_map(|(low, high)| [low.to_bits(), high.to_bits()]);
         let pin = bench.model.pin("thresholds");
-        bench.model.set_words(pin, &ends.collect::<Vec<u32>>());
+        bench.model.set_words(pin, &self.threshold_words());
+    }
+
+    /// The ends of the intervals, the outer one first, as bits of singles.
+    #[must_use]
+    pub fn threshold_words(&self) -> Vec<u32> {
+        self.thresholds.intervals().iter().flat_map(|(low, high)| [low.to_bits(), high.to_bits()]).collect()
     }
 
     fn payload(&self) -> Option<Vec<u8>> {
@@ -118,8 +123,16 @@ impl Case {
     }
 
     fn decoded(&self, payload: &[u8]) -> Option<Vec<u8>> {
-        let mut bytes = self.page.empty();
-        let kind = self.page.kind;
+        self.decoded_tokens(payload, self.page.kind.shape.tokens)
+    }
+
+    /// The page of a payload of `tokens` tokens by the Rust codec; `None`: the payload is invalid.
+    #[must_use]
+    pub fn decoded_tokens(&self, payload: &[u8], tokens: u16) -> Option<Vec<u8>> {
+        let mut kind = self.page.kind;
+        kind.shape.tokens = tokens;
+        kind.layout.capacity = tokens;
+        let mut bytes = vec![0; kind.bytes()];
         let frame = Frame {
             codec: CodecId::Oaken,
             version: 1,
@@ -130,7 +143,7 @@ impl Case {
             profile: 1,
             payload,
         };
-        self.codec.decode_payload(&frame, &mut self.page.page_mut(&mut bytes)).ok().map(|()| bytes)
+        self.codec.decode_payload(&frame, &mut PageMut::new(kind, &mut bytes)).ok().map(|()| bytes)
     }
 }
 

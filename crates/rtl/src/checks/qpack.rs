@@ -7,7 +7,8 @@ use crate::bench::{Bench, Failure, Pace};
 use crate::cycles::Times;
 use crate::kv::{TestPage, any_page, bell};
 use cenote_base::prng::Prng;
-use cenote_codec::{Channels, CodecId, Frame, Order, PageCodec, QPack, Shape};
+use cenote_codec::{Channels, CodecId, Frame, Order, PageCodec, QPack, Shape, Side};
+use half::f16;
 
 const LIMIT: u64 = 100_000;
 const GROUP: usize = 16;
@@ -136,6 +137,10 @@ pub fn small_task(prng: &mut Prng) -> (TestPage, QPack, Vec<Vec<u32>>) {
             break case;
         }
     };
+    task_of(&case)
+}
+
+fn task_of(case: &Case) -> (TestPage, QPack, Vec<Vec<u32>>) {
     let Channels { means, steps } = &case.channels;
     let pairs = means.chunks(2).zip(steps.chunks(2));
     let words = |(means, steps): (&[f32], &[f32])| {
@@ -143,6 +148,17 @@ pub fn small_task(prng: &mut Prng) -> (TestPage, QPack, Vec<Vec<u32>>) {
         means.iter().copied().chain(inverses).chain(steps.iter().copied()).map(f32::to_bits).collect()
     };
     (case.page.clone(), case.codec.clone(), pairs.map(words).collect())
+}
+
+/// A page of `halves` random halves, with steps so small that each is stored as it is; else as
+/// [`small_task`].
+pub fn largest_task(prng: &mut Prng, halves: usize) -> (TestPage, QPack, Vec<Vec<u32>>) {
+    let shape = Shape { heads: (halves / (GROUP * 128)) as u16, tokens: GROUP as u16, dim: 128 };
+    let value = |_| f16::from_f32(bell(prng));
+    let values: Vec<f16> = (0..shape.values()).map(value).collect();
+    let page = TestPage::new("the largest page", Side::K, 0, shape, Order::TokenMajor, &values);
+    let count = shape.token_values();
+    task_of(&Case::new(&page, Channels { means: vec![0.0; count], steps: vec![1e-6; count] }))
 }
 
 /// An encoder with its streams.
