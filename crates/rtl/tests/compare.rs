@@ -75,6 +75,23 @@ fn measured_cycles_are_those_of_the_file() {
     assert_eq!(cenote_rtl::cycles::json(&measured), include_str!("../../../rtl/cycles.json"), "{advice}");
 }
 
+/// The table in the documentation has the cycles of the file, whose test is above.
+#[test]
+fn the_table_is_the_one_of_the_documentation() {
+    let text = include_str!("../../../rtl/cycles.json");
+    let line = |line: &str| {
+        let (name, cycles) = line.trim().trim_end_matches(',').split_once("\": ")?;
+        Some((name.trim_start_matches('"').to_owned(), cycles.parse().ok()?))
+    };
+    let measured: cenote_rtl::cycles::Measured = text.lines().filter_map(line).collect();
+    let table = cenote_rtl::cycles::table(&measured);
+    let advice = "`cargo run -p cenote-rtl -- table` prints it";
+    assert!(
+        include_str!("../../../rtl/README.md").contains(&table),
+        "rtl/README.md lacks this table; {advice}\n{table}"
+    );
+}
+
 /// The picture in the documentation shows the module as it is.
 #[test]
 fn the_waveform_is_the_one_of_the_file() {

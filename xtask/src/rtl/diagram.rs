@@ -7,7 +7,8 @@ use std::fs;
 use std::path::Path;
 
 const DOCUMENT: &str = "rtl/README.md";
-const TOPS: [(&str, &str); 11] = [
+const TOPS: [(&str, &str); 13] = [
+    ("top", "cache_system"),
     ("top", "cache_engine"),
     ("top", "page_encoder"),
     ("top", "page_decoder"),
@@ -16,6 +17,7 @@ const TOPS: [(&str, &str); 11] = [
     ("speckv", "speckv_decode"),
     ("qpack", "qpack_encode"),
     ("qpack", "qpack_decode"),
+    ("oaken", "oaken_engine"),
     ("oaken", "oaken_encode"),
     ("oaken", "oaken_store"),
     ("oaken", "oaken_decode"),

@@ -2,9 +2,11 @@
 
 use super::frames::{TITLE_BYTES, sealed};
 use super::qpack;
+use super::speckv::ends;
 use super::streams::{bytes_of, words_of};
 use super::{same, same_bytes};
 use crate::bench::{Beat, Bench, Failure, Pace};
+use crate::cycles::Times;
 use crate::kv::{TestPage, any_page, any_shape};
 use cenote_base::prng::Prng;
 use cenote_codec::{Codecs, HEADER_BYTES, Order, PageCodec, PageKind, Shape, Side, SpecKv, encode};
@@ -387,4 +389,31 @@ pub fn cache_engine(seed: u64, rounds: u64) -> Result<(), Failure> {
         }
     }
     same("resets with a page inside", &(inside > 0), &true)
+}
+
+/// Cycles of the engine for SpecKV's pages in a row: pages to frames, and frames to pages.
+///
+/// # Errors
+/// The module breaks a rule of streams.
+pub fn times(pages: &[TestPage]) -> Result<Vec<(&'static str, Times)>, Failure> {
+    let tasks: Vec<Task> =
+        pages.iter().map(|page| Task::new(page.clone(), Arc::new(SpecKv::default()), Vec::new())).collect();
+    let mut engine = Engine::new(1);
+    engine.set(&tasks[0])?;
+    let mut all = Vec::new();
+    for (name, input, output) in
+        [("cache_engine.encode", engine.pages, engine.encoded), ("cache_engine.decode", engine.frames, engine.decoded)]
+    {
+        for task in &tasks {
+            let frame = task.frame().ok_or("a measured page was declined")?;
+            engine.send(input, if input == engine.pages { &task.page.bytes } else { &frame });
+        }
+        engine.bench.run(LIMIT, |bench| ends(bench, output, 18).len() == tasks.len())?;
+        if engine.bench.got(output).iter().any(|beat| beat[19] == 1) {
+            return Err(format!("{name} refuses a measured page"));
+        }
+        let bench = &engine.bench;
+        all.push((name, Times::new(bench.sent_at(input)[0], bench.got_at(output)[0], &ends(bench, output, 18))));
+    }
+    Ok(all)
 }

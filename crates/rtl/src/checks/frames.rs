@@ -1,9 +1,10 @@
 //! Headers and checksums of frames against `cenote_codec::Frame`.
 
-use super::speckv::beats_of;
+use super::speckv::{beats_of, ends};
 use super::streams::{bytes_of, words_of};
 use super::{same, same_bytes};
 use crate::bench::{Beat, Bench, Failure, Pace};
+use crate::cycles::Times;
 use cenote_base::prng::Prng;
 use cenote_codec::{
     CodecId, Declined, DecodeError, Element, Frame, HEADER_BYTES, Layout, Order, Page, PageCodec, PageKind, PageMut,
@@ -236,4 +237,46 @@ pub fn frame_read(seed: u64, rounds: u64) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Cycles of both modules for pages in a row, with payloads of 64 beats.
+///
+/// # Errors
+/// A module breaks a rule of streams.
+pub fn times() -> Result<Vec<(&'static str, Times)>, Failure> {
+    const PAGES: usize = 6;
+    let payload = vec![7; 64 * 64];
+    let title = [1, 1, 0, 0, 4, 0, 64, 0, 16, 0, 0, 0, 0, 0, 0, 0];
+    let is_last = |beat: &Beat| beat[17] == 1;
+    let mut all = Vec::new();
+    for name in ["frame_write", "frame_read"] {
+        let mut bench = Bench::new(name, 1);
+        let writes = name == "frame_write";
+        let fields: &[&str] =
+            if writes { &["header", "limit", "data", "count", "last", "bad"] } else { &["data", "count", "last"] };
+        let input = bench.input("s", fields);
+        let output = bench.output("m", &["data", "count", "last", "bad"]);
+        if !writes {
+            let header = bench.model.pin("header");
+            bench.model.set_words(header, &words_of(&title, 4));
+        }
+        bench.reset();
+        let bytes = if writes { payload.clone() } else { sealed(&title, &payload) };
+        for _ in 0..PAGES {
+            for mut beat in beats_of(&bytes, 1) {
+                if writes {
+                    beat.push(0);
+                    beat = [words_of(&title, 4), vec![8192], beat].concat();
+                }
+                bench.send(input, beat);
+            }
+        }
+        bench.run(LIMIT, |bench| bench.got(output).iter().filter(|beat| is_last(beat)).count() == PAGES)?;
+        if bench.got(output).iter().any(|beat| beat[18] == 1) {
+            return Err(format!("{name} refuses a measured page"));
+        }
+        let ends = ends(&bench, output, 17);
+        all.push((name, Times::new(bench.sent_at(input)[0], bench.got_at(output)[0], &ends)));
+    }
+    Ok(all)
 }

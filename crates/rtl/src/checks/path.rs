@@ -24,6 +24,8 @@ pub struct Channels {
     due: Vec<Vec<(u64, Answer)>>,
     offered: Vec<Option<Answer>>,
     latency_max: u64,
+    /// Every answer takes the longest latency, and nothing stalls.
+    is_steady: bool,
     prng: Prng,
     inputs: [Pin; 4],
     outputs: [Pin; 6],
@@ -46,8 +48,16 @@ impl Channels {
         let of_asks = ["valid", "write", "address", "data", "tag"].map(|name| pin(ask, name));
         let [valid, write, address, data, tag] = of_asks;
         let outputs = [valid, write, address, data, tag, pin(answer, "ready")];
-        let mut channels =
-            Self { lines: BTreeMap::new(), due, offered, latency_max, prng: Prng::new(seed), inputs, outputs };
+        let mut channels = Self {
+            lines: BTreeMap::new(),
+            due,
+            offered,
+            latency_max,
+            is_steady: false,
+            prng: Prng::new(seed),
+            inputs,
+            outputs,
+        };
         channels.forget(bench);
         channels
     }
@@ -94,15 +104,16 @@ impl Channels {
     /// # Errors
     /// The unit breaks a rule of streams, or uses a wrong channel.
     pub fn step(&mut self, bench: &mut Bench) -> Result<(), Failure> {
-        let Self { prng, due, offered, inputs, outputs, .. } = self;
+        let Self { prng, due, offered, inputs, outputs, is_steady, .. } = self;
         let now = bench.cycle;
         for (offered, due) in offered.iter_mut().zip(due) {
             let ready: Vec<usize> = (0..due.len()).filter(|at| due[*at].0 <= now).collect();
-            if offered.is_none() && !ready.is_empty() && prng.below(4) > 0 {
-                *offered = Some(due.remove(ready[prng.below(ready.len() as u64) as usize]).1);
+            if offered.is_none() && !ready.is_empty() && (*is_steady || prng.below(4) > 0) {
+                let first = if *is_steady { 0 } else { prng.below(ready.len() as u64) as usize };
+                *offered = Some(due.remove(ready[first]).1);
             }
         }
-        let takes = (prng.next_u64() | prng.next_u64()) as u32 & 0xffff;
+        let takes = if *is_steady { 0xffff } else { (prng.next_u64() | prng.next_u64()) as u32 & 0xffff };
         let (mut valid, mut tags, mut data) = (0, vec![0; CHANNELS * TAG_BITS / 32], vec![0xdead_dead; CHANNELS * 16]);
         for (channel, offered) in offered.iter().enumerate() {
             let tag = offered.as_ref().map_or_else(|| prng.below(256) as u32, |(tag, _)| *tag);
@@ -132,7 +143,8 @@ impl Channels {
             if values[1][0] >> channel & 1 == 1 {
                 self.lines.insert(address, values[3][16 * channel..][..16].to_vec());
             }
-            let when = now + 1 + self.prng.below(self.latency_max);
+            let latency = if self.is_steady { self.latency_max } else { 1 + self.prng.below(self.latency_max) };
+            let when = now + latency;
             let line = self.line(address);
             self.due[channel].push((when, (tag_of(&values[4], channel), line)));
         }
@@ -356,4 +368,42 @@ pub fn memory_path(seed: u64, rounds: u64) -> Result<(), Failure> {
         }
     }
     same("resets while memory owed answers", &(rounds < 2 || open_resets > 0), &true)
+}
+
+/// Cycles of reading a frame of 64 lines whose page is translated already, with a memory of a latency:
+/// from its list to its first beat, and from beat to beat.
+///
+/// # Errors
+/// The module breaks a rule of streams.
+pub fn times() -> Result<Vec<(String, u64)>, Failure> {
+    const LATENCY: u64 = 12;
+    let mut path = Path::new(1, &mut Prng::new(1));
+    path.channels.is_steady = true;
+    path.channels.latency_max = LATENCY;
+    path.bench.pace = Pace::FULL;
+    path.bench.set("alpha", 128);
+    let page = 0x1234_5000;
+    let mut table = Table::default();
+    table.map(page, 0x77);
+    path.channels.store_table(&table, std::iter::once(page));
+    let beats = vec![vec![0; 16]; 64];
+    let job = Job { list: vec![(page, 64)], beats, last_bytes: 64 };
+    let mut all = Vec::new();
+    for has_walked in [false, true] {
+        path.read(&job);
+        let start = path.bench.cycle;
+        while path.bench.got(path.output).len() < job.beats.len() {
+            if path.bench.cycle - start > LIMIT {
+                return Err("a beat is missing".to_owned());
+            }
+            path.channels.step(&mut path.bench)?;
+        }
+        if has_walked {
+            let (asked, given) = (path.bench.sent_at(path.wanted), path.bench.got_at(path.output));
+            all.push((format!("memory_path.read_at_latency_{LATENCY}"), given[0] - asked[0]));
+            all.push(("memory_path.beats_64".to_owned(), given[63] - given[0] + 1));
+        }
+        path.bench.take(path.output);
+    }
+    Ok(all)
 }
