@@ -255,6 +255,11 @@ fn clock_of(report: &str) -> Option<f64> {
     line.split_once("': ")?.1.split_whitespace().next()?.parse().ok()
 }
 
+/// The first error of nextpnr's report.
+fn error_of(report: &str) -> &str {
+    report.lines().find(|line| line.starts_with("ERROR")).unwrap_or("the router gave no reason")
+}
+
 /// The router on the path, or one that is installed with pip into [`ROUTER_FOLDER`].
 fn router(root: &Path) -> Result<PathBuf, String> {
     let folder = root.join(ROUTER_FOLDER);
@@ -290,18 +295,21 @@ fn route(root: &Path) -> Result<String, String> {
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     println!("{:<24} {:>8}", "module", "MHz");
     for module in ROUTED {
-        let netlist = folder.join(format!("{module}.json"));
-        let netlist = netlist.to_str().ok_or("the temporary folder has no UTF-8 name")?;
-        yosys(root, module, &[], &format!("synth_ecp5 -top {module} -json {netlist}"))?;
+        let netlist = format!("{module}.json");
+        let path = folder.join(&netlist);
+        let path = path.to_str().ok_or("the temporary folder has no UTF-8 name")?;
+        yosys(root, module, &[], &format!("synth_ecp5 -top {module} -json {path}"))?;
         let device = ["--85k", "--package", "CABGA756", "--speed", "8", "--freq", "400"];
         let output = Command::new(&router)
             .args(device)
-            .args(["--out-of-context", "--timing-allow-fail", "--json", netlist])
+            .args(["--out-of-context", "--timing-allow-fail", "--json", &netlist])
+            // The router runs in a sandbox, which sees its own folder only.
+            .current_dir(&folder)
             .output()
             .map_err(|error| format!("{ROUTER} cannot be run: {error}"))?;
         let report = String::from_utf8_lossy(&output.stderr);
         let clock = clock_of(&report).filter(|_| output.status.success());
-        let clock = clock.ok_or_else(|| format!("`{module}` has no route: {}", report.lines().last().unwrap_or("")))?;
+        let clock = clock.ok_or_else(|| format!("`{module}` has no route: {}", error_of(&report)))?;
         println!("{module:<24} {clock:>8.0}");
     }
     let _ = fs::remove_dir_all(&folder);
