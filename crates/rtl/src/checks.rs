@@ -47,6 +47,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("frame_read", frames::frame_read),
     ("cache_engine", engine::cache_engine),
     ("memory_path", path::memory_path),
+    #[cfg(feature = "whole")]
     ("cache_system", system::cache_system),
 ];
 
