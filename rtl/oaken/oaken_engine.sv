@@ -3,8 +3,8 @@
 //
 // Interface: tokens in and free pages as for oaken_store.sv. `l_` asks for the whole sequence: it
 // waits until the sequence has a token and all of it is in memory, and no token is taken until the
-// page has left. Beats of the page out, `[head][token][channel]`, as for oaken_decode.sv. `heads`,
-// `row_beats` (an even number) and `thresholds` stay while tokens are stored. `h_` are requests to a
+// page has left. Beats of the page out, `[head][token][channel]`, as for oaken_decode.sv. `heads` (1
+// to HEADS), `row_beats` (even, 2 to 2 · BLOCKS) and `thresholds` stay while tokens are stored. `h_` are requests to a
 // memory with tags, and `g_` its answers, which writes have too.
 // Latency and initiation interval: those of oaken_store.sv for tokens; of oaken_decode.sv for a page,
 // and for each head those of oaken_fetch.sv.

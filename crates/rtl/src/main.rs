@@ -1,18 +1,19 @@
 //! `cenote-rtl`: the checks of the RTL outside `cargo test`.
 //!
-//! `check [NAME [SEED [ROUNDS]]]` runs one check or all; `mutate` runs, for each fault of
-//! `src/faults.rs`, the check that must detect it, and needs the feature `faults`; `cycles` prints
+//! `check [NAME [SEED [ROUNDS]]]` runs one check or all; `mutate [NAME]` runs, for each fault of
+//! `src/faults.rs` or for those of one check, the check that must detect it, and needs the feature
+//! `faults`; `cycles` prints
 //! `rtl/cycles.json`, `table` the table of `rtl/README.md`, and `waveform` `rtl/waveform.svg`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks")]
 
 use cenote_rtl::checks::{CHECKS, by_name};
-use cenote_rtl::faults::FAULTS;
+use cenote_rtl::faults::{FAULTS, Fault};
 use cenote_rtl::model::{is_available, with_fault};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-const USAGE: &str = "usage: cenote-rtl check [NAME [SEED [ROUNDS]]] | mutate | cycles | table | waveform";
+const USAGE: &str = "usage: cenote-rtl check [NAME [SEED [ROUNDS]]] | mutate [NAME] | cycles | table | waveform";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -26,7 +27,7 @@ fn main() -> ExitCode {
         Some("check") => {
             number(2, 1).and_then(|seed| number(3, 4).and_then(|rounds| check(arguments.get(1), seed, rounds)))
         }
-        Some("mutate") => mutate(),
+        Some("mutate") => mutate(arguments.get(1)),
         Some("cycles") => {
             cenote_rtl::cycles::measure().map(|measured| print!("{}", cenote_rtl::cycles::json(&measured)))
         }
@@ -58,25 +59,29 @@ fn check(name: Option<&String>, seed: u64, rounds: u64) -> Result<(), String> {
 const SEEDS: u64 = 3;
 const ROUNDS: u64 = 4;
 
-fn mutate() -> Result<(), String> {
+fn mutate(name: Option<&String>) -> Result<(), String> {
     if !cfg!(feature = "faults") {
         return Err("no fault is compiled in; build with --features faults".to_owned());
     }
     // The same models without an active fault pass the same seeds, so it is the faults that are
     // detected.
-    let named: Vec<_> = CHECKS.iter().filter(|(name, _)| FAULTS.iter().any(|fault| fault.check == *name)).collect();
+    let faults: Vec<(u32, &Fault)> =
+        (1..).zip(FAULTS).filter(|(_, fault)| name.is_none_or(|name| name == fault.check)).collect();
+    let is_named = |name: &str| faults.iter().any(|(_, fault)| fault.check == name);
+    let named: Vec<_> = CHECKS.iter().filter(|(name, _)| is_named(name)).collect();
     let without = on_all_processors(named.len(), |at| {
         let (name, run) = named[at];
         let seeds = (1..=SEEDS).try_for_each(|seed| run(seed, ROUNDS));
         seeds.map_err(|failure| format!("{name} fails without a fault: {failure}"))
     });
     without.into_iter().collect::<Result<(), String>>()?;
-    let found = on_all_processors(FAULTS.len(), |at| {
-        let run = by_name(FAULTS[at].check);
-        (1..=SEEDS).find_map(|seed| with_fault(at as u32 + 1, || run(seed, ROUNDS)).err())
+    let found = on_all_processors(faults.len(), |at| {
+        let (number, fault) = faults[at];
+        let run = by_name(fault.check);
+        (1..=SEEDS).find_map(|seed| with_fault(number, || run(seed, ROUNDS)).err())
     });
     let mut survivors = 0;
-    for (number, (fault, found)) in (1..).zip(FAULTS.iter().zip(found)) {
+    for ((number, fault), found) in faults.iter().zip(found) {
         match found {
             Some(failure) => {
                 let failure: String = failure.chars().take(90).collect();
@@ -88,7 +93,7 @@ fn mutate() -> Result<(), String> {
             }
         }
     }
-    println!("{} of {} faults detected", FAULTS.len() - survivors, FAULTS.len());
+    println!("{} of {} faults detected", faults.len() - survivors, faults.len());
     if survivors == 0 { Ok(()) } else { Err(format!("{survivors} faults were not detected")) }
 }
 
