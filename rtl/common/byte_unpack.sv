@@ -2,9 +2,9 @@
 //
 // Interface: beats with a byte count in, of which the last of a page is marked; a window of the
 // next 64 bytes out. `avail` bytes of the window are valid (0 to 64, more may follow); `ends` says
-// that the page has no byte behind them, and `more` that it has some. `take` bytes leave at the end of
-// the cycle. `drop` forgets the page's rest, which includes beats that did not arrive yet. A page with `ends` and `avail` 0
-// is over, and `drop` goes on to the next.
+// that the page has no byte behind them, and `more` that it has some. `take` bytes leave at the end
+// of the cycle. `drop` forgets the page's rest, which includes beats that did not arrive yet. A
+// page with `ends` and `avail` 0 is over, and `drop` goes on to the next.
 // Latency 1 cycle, initiation interval 1.
 module byte_unpack (
     input  logic         clk,

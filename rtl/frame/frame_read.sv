@@ -1,10 +1,11 @@
-// Removes and checks the header of a frame (crates/codec/src/frame.rs): the payload leaves while its
-// checksum is computed, and its last beat says whether the frame is sound.
+// Removes and checks the header of a frame (crates/codec/src/frame.rs): the payload leaves while
+// its checksum is computed, and its last beat says whether the frame is sound.
 //
 // Interface: beats of 64 bytes with a count in, of which a frame's last is marked; `header` is what
 // bytes 0 to 15 must be. The payload's beats out, with a count. `m_bad` in the last beat: the frame
 // is cut, longer than it says, of another kind, or its checksum is wrong.
-// Latency 3 cycles, of a last beat 6. Initiation interval 1 within a frame; a frame takes its beats and two cycles.
+// Latency 3 cycles, of a last beat 6. Initiation interval 1 within a frame; a frame takes its beats
+// and two cycles.
 module frame_read (
     input  logic         clk,
     input  logic         rst,

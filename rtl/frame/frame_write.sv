@@ -1,10 +1,10 @@
 // Puts the header before a payload: length and checksum are known only behind its last byte, so a
 // payload is stored first (the frame of crates/codec/src/frame.rs).
 //
-// Interface: beats of 64 bytes with a count in, of which a page's last is marked; `s_header`, bytes 0
-// to 15 of the frame, is taken with it. Beats with a count out. A page with `s_bad`, or with a payload
-// of `s_limit` bytes or more, or of more than DEPTH beats, has no frame: it leaves as one last beat
-// without bytes, and with `m_bad`.
+// Interface: beats of 64 bytes with a count in, of which a page's last is marked; `s_header`, bytes
+// 0 to 15 of the frame, is taken with it. Beats with a count out. A page with `s_bad`, or with a
+// payload of `s_limit` bytes or more, or of more than DEPTH beats, has no frame: it leaves as one
+// last beat without bytes, and with `m_bad`.
 // Latency 10 cycles and one for each bit of the payload's length from the last beat to the first.
 // Initiation interval 1 within a payload of at most DEPTH beats; a page takes its beats and one
 // cycle, and at least one for each bit of its length and four more.

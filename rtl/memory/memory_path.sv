@@ -5,12 +5,12 @@
 // share the channels: 0 reads, 1 writes, 2 walks the page table, and 3 is the port `h_` of another
 // engine. Their weights follow eq. 5 from measured queues and service times, with `alpha`.
 //
-// Interface: `q_bytes`, in the last piece of a list, are the bytes of the frame's last beat, 1 to 64.
-// `y_` are beats of frames read, with `y_fault` for parts without translation. `d_` are records of
-// frames written (dma_write.sv). Requests of channels carry an address, a write's line, and a tag,
-// which comes back with each answer, also of a write.
-// Latency of a read 10 cycles and that of the memory, if the translation is kept; initiation interval
-// 1 for each direction.
+// Interface: `q_bytes`, in the last piece of a list, are the bytes of the frame's last beat, 1 to
+// 64. `y_` are beats of frames read, with `y_fault` for parts without translation. `d_` are records
+// of frames written (dma_write.sv). Requests of channels carry an address, a write's line, and a
+// tag, which comes back with each answer, also of a write.
+// Latency of a read 10 cycles and that of the memory, if the translation is kept; initiation
+// interval 1 for each direction.
 module memory_path (
     input  logic          clk,
     input  logic          rst,

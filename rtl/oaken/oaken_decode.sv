@@ -6,8 +6,8 @@
 // in one stream of blocks, and the entries in a stream of beats of 64 bytes with a count, the
 // page's last marked. Beats of 32 halves out, two for a block. `m_error` in the last beat: the
 // entries are more or fewer than the numbers, or bounds are not finite or in reverse order.
-// `row_blocks`, the blocks of a token of a head, and `heads` stay while pages are inside; a page has at
-// most TOKENS tokens.
+// `row_blocks`, the blocks of a token of a head, and `heads` stay while pages are inside; a page
+// has at most TOKENS tokens.
 // Latency 12 cycles from a block to its first beat. Initiation interval 1 for a beat; a page takes
 // 36 cycles for the bounds of each token.
 module oaken_decode #(

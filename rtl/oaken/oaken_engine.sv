@@ -1,13 +1,13 @@
-// Oaken's engine as a whole (Oaken §5.2, Figures 9 and 10): tokens are quantized into pages of memory,
-// and read back as a page.
+// Oaken's engine as a whole (Oaken §5.2, Figures 9 and 10): tokens are quantized into pages of
+// memory, and read back as a page.
 //
 // Interface: tokens in and free pages as for oaken_store.sv. `l_` asks for the whole sequence: it
 // waits until the sequence has a token and all of it is in memory, and no token is taken until the
-// page has left. Beats of the page out, `[head][token][channel]`, as for oaken_decode.sv. `heads` (1
-// to HEADS), `row_beats` (even, 2 to 2 · BLOCKS) and `thresholds` stay while tokens are stored. `h_` are requests to a
-// memory with tags, and `g_` its answers, which writes have too.
-// Latency and initiation interval: those of oaken_store.sv for tokens; of oaken_decode.sv for a page,
-// and for each head those of oaken_fetch.sv.
+// page has left. Beats of the page out, `[head][token][channel]`, as for oaken_decode.sv. `heads`
+// (1 to HEADS), `row_beats` (even, 2 to 2 · BLOCKS) and `thresholds` stay while tokens are stored.
+// `h_` are requests to a memory with tags, and `g_` its answers, which writes have too.
+// Latency and initiation interval: those of oaken_store.sv for tokens; of oaken_decode.sv for a
+// page, and for each head those of oaken_fetch.sv.
 module oaken_engine #(
     parameter int DEPTH = 128,
     parameter int HEADS = 8,
