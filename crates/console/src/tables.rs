@@ -92,7 +92,7 @@ impl Fetch for RegionFetch {
             error => FetchError::Failed(error.to_string()),
         })?;
         let Output::Bf16(bits) = rows.rows else { unreachable!("the fetch asked for bf16") };
-        self.into.set_bf16(&bits);
+        self.into.set_bf16(0, &bits);
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
         if buffers.len() < BUFFERS_MAX {
             buffers.push(bits);

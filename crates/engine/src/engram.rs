@@ -157,15 +157,6 @@ impl RowBuffer {
         decoded
     }
 
-    /// Takes all rows, decoded to bf16.
-    ///
-    /// # Panics
-    /// There is another number of values.
-    pub fn set_bf16(&mut self, bits: &[u16]) {
-        assert_eq!(bits.len(), self.data.len(), "the values of all rows");
-        self.data.iter_mut().zip(bits).for_each(|(value, bits)| *value = bf16::from_bits(*bits).to_f32());
-    }
-
     /// Makes a row zero.
     pub(crate) fn clear(&mut self, index: usize) {
         self.data[index * self.values..][..self.values].fill(0.0);
