@@ -98,6 +98,10 @@ impl Fetch for RegionFetch {
             buffers.push(bits);
         }
         drop(buffers);
-        Ok(Fetched { rows: self.into, missing: Vec::new(), ns: u64::try_from(rows.took.as_nanos()).unwrap_or(u64::MAX) })
+        Ok(Fetched {
+            rows: self.into,
+            missing: Vec::new(),
+            ns: u64::try_from(rows.took.as_nanos()).unwrap_or(u64::MAX),
+        })
     }
 }

@@ -19,11 +19,8 @@ impl Region {
 
     fn attach(&self, host: u8) -> HostPool {
         let fabric = open_region(&self.0.source, &MapOptions::default()).expect("the region is there");
-        let options = AttachOptions {
-            host: HostId(host),
-            host_timeout: Duration::from_secs(60),
-            ..AttachOptions::named("test")
-        };
+        let options =
+            AttachOptions { host: HostId(host), host_timeout: Duration::from_secs(60), ..AttachOptions::named("test") };
         Pool::attach(fabric, &options).expect("it attaches")
     }
 }

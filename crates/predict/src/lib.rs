@@ -51,7 +51,7 @@ pub trait TokenPredictor {
     fn predict(&self, horizons: usize, count: usize) -> Vec<Vec<Guess>>;
 }
 
-/// A predictor as a distribution over the next token. The [`beam`] search makes later guesses of it.
+/// A predictor as a distribution over the next token. The beam search makes later guesses of it.
 pub trait Model {
     /// What the distribution depends on: a place behind some tokens.
     type Place: Clone;

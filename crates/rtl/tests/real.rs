@@ -39,8 +39,8 @@ fn of_the_demo_model() -> &'static [TestPage] {
         let layout = KvLayout { block_tokens: TOKENS, ..*model.layout() };
         let table: Vec<u32> = (0..PROMPT.div_ceil(TOKENS) as u32).collect();
         let mut arena = KvArena::new(layout, table.len());
-        let chunk =
-            SeqChunk { tokens: &tokens[..PROMPT], start_position: 0, block_table: &table, logits: LogitsOf::Nothing };
+        let (tokens, logits) = (&tokens[..PROMPT], LogitsOf::Nothing);
+        let chunk = SeqChunk { tokens, before: &[], start_position: 0, block_table: &table, logits };
         drop(model.forward_observed(&[chunk], &mut arena, &mut observe));
         let shape = Shape { heads: heads as u16, tokens: TOKENS as u16, dim: dim as u16 };
         let mut pages = Vec::new();
