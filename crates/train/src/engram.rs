@@ -390,7 +390,7 @@ mod tests {
     fn every_part_of_a_module_learns_and_only_rows_that_were_read_do() {
         let (folder, model) = tiny();
         let ids = ids(folder.path());
-        let targets = ids.iter().map(|id| (id + 1) % 300).collect::<Vec<_>>();
+        let targets = ids.iter().copied().cycle().skip(1).take(ids.len()).collect::<Vec<_>>();
         let grads = model.loss(&ids, &targets, 1).unwrap().backward().unwrap();
         for (name, var) in model.weights().iter().filter(|(name, _)| name.contains(".engram.")) {
             let grad = grads.get(var).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
