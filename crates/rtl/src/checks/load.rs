@@ -115,6 +115,25 @@ impl Engine {
     }
 }
 
+/// A load waits for a line that waits for a free page.
+fn waits_for_a_page(engine: &mut Engine, prng: &mut Prng) -> Result<(), Failure> {
+    // A line of dense codes, and no outliers.
+    let case = Case::of_outliers(prng, Shape { heads: 1, tokens: 2, dim: 128 }, 0);
+    engine.set(&case);
+    let beats = case.token_beats().swap_remove(0);
+    beats.into_iter().for_each(|beat| engine.bench.send(engine.tokens, beat));
+    engine.bench.send(engine.loads, Vec::new());
+    for _ in 0..300 {
+        engine.step(prng)?;
+    }
+    let (output, loads) = (engine.output, engine.loads);
+    same("a load without its line", &(engine.bench.got(output).len(), engine.bench.is_sent(loads)), &(0, false))?;
+    engine.give_pages(24);
+    engine.run(prng, |bench| bench.got(output).last().is_some_and(|beat| beat[16] == 1))?;
+    engine.reset();
+    Ok(())
+}
+
 /// After any token, a load gives the page that the Rust codec decodes from the tokens so far. A load is
 /// asked for while tokens are still inside. A reset in the middle of a load, also of the memory, or
 /// `clear`, starts a new sequence.
@@ -125,6 +144,7 @@ pub fn oaken_engine(seed: u64, rounds: u64) -> Result<(), Failure> {
     let mut prng = Prng::new(seed);
     let mut engine = Engine::new(seed);
     let mut in_loads = 0;
+    waits_for_a_page(&mut engine, &mut prng)?;
     for round in 0..rounds {
         engine.bench.pace = Pace::any(&mut prng);
         engine.latency_max = 1 + prng.below(40);
