@@ -169,13 +169,14 @@ unsafe fn fill(
     if len == 0 {
         return gatherer.gather(table, rows, &mut []);
     }
+    // SAFETY: the memory is valid and exclusive by the contract.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(address, len) };
     match form {
-        // SAFETY: the memory is valid and exclusive by the contract.
-        Form::Stored => gatherer.gather(table, rows, unsafe { std::slice::from_raw_parts_mut(address, len) }),
+        Form::Stored => gatherer.gather(table, rows, bytes),
         Form::Bf16 => {
-            // SAFETY: the memory is valid, exclusive and aligned by the contract.
-            let to = unsafe { std::slice::from_raw_parts_mut(address.cast::<u16>(), len / 2) };
-            gatherer.gather_bf16(table, rows, to)
+            // SAFETY: every pattern of bits is a `u16`. Aligned memory has nothing before the first.
+            let (_, values, _) = unsafe { bytes.align_to_mut::<u16>() };
+            gatherer.gather_bf16(table, rows, values)
         }
     }
 }

@@ -128,7 +128,7 @@ def test_ple_computes_the_same_rows(region: str, tmp_path: Path, dtype: str | No
 
 
 def deepseek(_: Any, region: str, folder: str, number: int) -> dict[str, Any]:
-    """Staged rows of an Engram module, and its projection of them."""
+    """Staged rows of an Engram module, as its projection gets them."""
     case = recorded.VECTORS["deepseek"][number]
     config = start(folder, engram_layer_ids=[1])
     from vllm.config.engram import EngramConfig
@@ -155,19 +155,17 @@ def deepseek(_: Any, region: str, folder: str, number: int) -> dict[str, Any]:
     packed = torch.full((len(ids), 1, heads, case["dim"] * 33 // 32), 7, dtype=torch.uint8)
     table.lookup(ids, packed[:, 0])
     wanted = torch.frombuffer(bytearray.fromhex(case["ranks"][0]["bf16"]), dtype=torch.bfloat16).view(len(ids), heads, case["dim"])
-    torch.nn.init.normal_(module.wkv.weight)
     return {
         "class": type(table).__name__,
         "rows": torch.equal(rows.view(torch.int16), wanted.view(torch.int16)),
         "packed": bytes(packed.flatten().tolist()).hex() == case["ranks"][0]["packed"],
-        "projection": torch.equal(module.wkv(rows.flatten(-2)), module.wkv(wanted.flatten(-2))),
         "kept": sum(parameter.numel() for parameter in table.parameters()),
     }
 
 
 def test_engram_stages_the_same_rows(region: str, tmp_path: Path) -> None:
     assert in_child(deepseek, region, str(tmp_path), 0) == {
-        "class": "RegionEngramEmbedding", "rows": True, "packed": True, "projection": True, "kept": 0,
+        "class": "RegionEngramEmbedding", "rows": True, "packed": True, "kept": 0,
     }  # fmt: skip
 
 
