@@ -2,6 +2,7 @@
 
 use super::support::process::cenote;
 use super::support::region::Region;
+use super::support::repository;
 use serde_json::json;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -107,4 +108,38 @@ async fn loads_that_cannot_be_leave_nothing_and_say_why() {
         let info = region.info().await;
         assert_eq!((&info["memory"]["pieces"], &info["objects"]), (&0.into(), &0.into()), "{info}");
     }
+}
+
+/// The engine reads rows from the region, and its text is that of an engine with rows of its own.
+#[tokio::test]
+async fn an_engine_reads_its_rows_from_the_region() {
+    let model = repository("models/demo-engram");
+    let model = model.to_str().expect("UTF-8");
+    let region = Region::create("64MiB").await;
+    let ask = |more: &[&str]| {
+        let words = [
+            "generate",
+            "--model",
+            model,
+            "--prompt",
+            "The region of the",
+            "--max-tokens",
+            "24",
+            "--ignore-eos",
+            "--json",
+        ];
+        cenote(words.into_iter().chain(more.iter().copied()))
+    };
+    let alone = ask(&[]).ok().await.json();
+    let shared = ["--region", region.name.as_str(), "--engram-tables", "words"];
+    ask(&shared).fails(&["has no table `words.L", "hint: "]).await;
+    cenote(line(&region, "load", &["--model", model, "--table", "words"])).ok().await;
+    let from_region = ask(&shared).ok().await.json();
+    assert_eq!(alone["tokens"].as_array().map(Vec::len), Some(24), "{alone}");
+    assert_eq!((&alone["tokens"], &alone["text"]), (&from_region["tokens"], &from_region["text"]));
+    // Without a region, and for a model without tables, the flag has no meaning.
+    ask(&["--engram-tables", "words"]).fails(&["without a region"]).await;
+    let demo = repository("models/demo");
+    let flags = ["generate", "--model", demo.to_str().expect("UTF-8"), "--prompt", "x", "--max-tokens", "1"];
+    cenote(flags.into_iter().chain(shared)).fails(&["reads no n-gram tables"]).await;
 }
