@@ -8,6 +8,7 @@
 //! | `figures` | Figures 3, 5 and 6: memory measured, CXL, RDMA and GPU modelled |
 //! | `hot` | a cache of hot rows on Zipf and on real text |
 //! | `kills` | loaders that are killed |
+//! | `guesses` | time of a guess at the next token (`bench predict` has the rest) |
 
 mod addresses;
 mod fabrics;
@@ -27,6 +28,7 @@ pub const PARTS: &[Part] = &[
     Part { name: "figures", measure: figures::measure },
     Part { name: "hot", measure: hot::measure },
     Part { name: "kills", measure: kills::measure },
+    Part { name: "guesses", measure: super::predict::latencies },
 ];
 
 /// Rows of a token in one layer: orders 2 and 3 of 8 heads (§3.1).

@@ -79,6 +79,12 @@ fn predictors<'a>(network: &'a Network, texts: &Texts) -> Vec<Named<'a>> {
     ]
 }
 
+/// The times of the demo model's predictor, for `bench engram`.
+pub fn latencies(setting: &super::Setting) -> Result<Vec<Row>, Failure> {
+    let (network, _) = read_network(&named_dir(None)?)?;
+    Ok(latency::rows(&network, setting.quick))
+}
+
 pub fn run(args: &BenchPredictArgs) -> Result<(), Failure> {
     let dir = named_dir(args.model.as_ref())?;
     let (network, parameters) = read_network(&dir)?;
