@@ -376,7 +376,7 @@ fn a_damaged_tables_file_is_refused_by_name() {
         let error = refusal(tiny.path());
         assert!(error.contains(name.as_str()) && error.contains("the configuration needs"), "{error}");
     }
-    let mut other = tensors.clone();
+    let mut other = tensors;
     let (_, dtype, shape, bytes) = &mut other[0];
     (*dtype, shape[1], *bytes) = (safetensors::Dtype::U8, 2 * shape[1], bytes.clone());
     tiny.write_tables(&other);

@@ -147,20 +147,20 @@ impl Tiny {
     }
 
     pub fn write_tables(&self, tensors: &[Tensor]) {
-        write(&tables_file(self.path()), tensors.to_vec());
+        write(&tables_file(self.path()), tensors);
     }
 
     /// Writes the checkpoint, with more tensors.
     pub fn write_all(&self, more: &[Tensor]) {
         let own = self.weights.iter().map(|(name, values)| tensor(name, values, &self.shapes[name]));
-        write(&self.path().join("model.safetensors"), own.chain(more.iter().cloned()).collect());
+        write(&self.path().join("model.safetensors"), &own.chain(more.iter().cloned()).collect::<Vec<_>>());
     }
 
     /// Writes the checkpoint with another weight in place of its own.
     pub fn write_weights(&self, other: &str, values: &[f32], shape: &[usize]) {
         let own = self.weights.iter().filter(|(name, _)| *name != other);
         let own = own.map(|(name, values)| tensor(name, values, &self.shapes[name]));
-        write(&self.path().join("model.safetensors"), own.chain([tensor(other, values, shape)]).collect());
+        write(&self.path().join("model.safetensors"), &own.chain([tensor(other, values, shape)]).collect::<Vec<_>>());
     }
 
     /// Random tokens.
@@ -177,7 +177,7 @@ fn tensor(name: &str, values: &[f32], shape: &[usize]) -> Tensor {
     (name.to_owned(), Dtype::F32, shape.to_vec(), bytes)
 }
 
-pub fn write(path: &Path, tensors: Vec<Tensor>) {
+pub fn write(path: &Path, tensors: &[Tensor]) {
     let views = tensors
         .iter()
         .map(|(name, dtype, shape, bytes)| (name, TensorView::new(*dtype, shape.clone(), bytes).unwrap()));
