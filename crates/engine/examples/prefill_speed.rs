@@ -46,7 +46,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let start_position = index * config.max_num_batched_tokens;
             let last = start_position + tokens.len() == count;
             let logits = if last { LogitsOf::Last } else { LogitsOf::Nothing };
-            model.forward(&[SeqChunk { tokens, start_position, block_table: &block_table, logits }], &mut kv);
+            model.forward(
+                &[SeqChunk { tokens, before: &[], start_position, block_table: &block_table, logits }],
+                &mut kv,
+            );
         }
         best = best.min(start.elapsed().as_secs_f64());
         best_cpu = best_cpu.min(cpu_seconds() - start_cpu);
@@ -54,8 +57,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("prefill of {count} tokens: {best:.4} s, {:.0} tokens/s; {best_cpu:.2} s of CPU", count as f64 / best);
     let start = Instant::now();
     for step in 0..16 {
-        let chunk =
-            SeqChunk { tokens: &[1], start_position: count + step, block_table: &block_table, logits: LogitsOf::Last };
+        let chunk = SeqChunk {
+            tokens: &[1],
+            before: &[],
+            start_position: count + step,
+            block_table: &block_table,
+            logits: LogitsOf::Last,
+        };
         model.forward(&[chunk], &mut kv);
     }
     println!("decode after it: {:.1} tokens/s", 16.0 / start.elapsed().as_secs_f64());

@@ -68,6 +68,16 @@ impl Dtype {
     }
 }
 
+/// Where a tensor lies.
+pub struct Place {
+    /// The file.
+    pub path: PathBuf,
+    /// The open file.
+    pub file: File,
+    /// Offset of the tensor's first byte in the file.
+    pub at: u64,
+}
+
 #[derive(Deserialize)]
 struct Index {
     weight_map: BTreeMap<String, String>,
@@ -85,9 +95,7 @@ impl Checkpoint {
             if !single.exists() {
                 return Err(Self::nothing_there(dir));
             }
-            let (shard, entries) = Shard::open(single.clone())?;
-            let tensors = entries.into_iter().map(|(name, entry)| (name, (0, entry))).collect();
-            return Ok(Self { shards: vec![shard], tensors, taken: BTreeSet::new(), listing: single });
+            return Self::open_file(&single);
         }
         let index: Index = read_json(&index_path)?;
         let mut shards = Vec::new();
@@ -120,6 +128,16 @@ impl Checkpoint {
         Ok(Self { shards, tensors, taken: BTreeSet::new(), listing: index_path })
     }
 
+    /// Opens one file and checks its header.
+    ///
+    /// # Errors
+    /// The file is truncated, or its header is damaged.
+    pub fn open_file(path: &Path) -> Result<Self, LoadError> {
+        let (shard, entries) = Shard::open(path.to_owned())?;
+        let tensors = entries.into_iter().map(|(name, entry)| (name, (0, entry))).collect();
+        Ok(Self { shards: vec![shard], tensors, taken: BTreeSet::new(), listing: path.to_owned() })
+    }
+
     fn nothing_there(dir: &Path) -> LoadError {
         if !dir.is_dir() {
             return LoadError::invalid(dir, "there is no such model directory");
@@ -144,9 +162,8 @@ impl Checkpoint {
     /// # Errors
     /// The tensor is missing, has another shape or an unsupported element type, or cannot be read.
     pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
-        let (shard, entry) =
-            self.tensors.get(name).ok_or_else(|| LoadError::tensor(&self.listing, name, "is missing"))?;
-        let shard = &mut self.shards[*shard];
+        let (shard, entry) = self.entry(name)?.clone();
+        let shard = &mut self.shards[shard];
         if entry.shape != shape {
             let fact = format!("has shape {:?}; the configuration needs {shape:?}", entry.shape);
             return Err(LoadError::tensor(&shard.path, name, fact));
@@ -162,6 +179,49 @@ impl Checkpoint {
         shard.file.read_exact(&mut bytes).map_err(io)?;
         self.taken.insert(name.to_owned());
         Ok(dtype.values(&bytes))
+    }
+
+    /// The file that lists the tensors.
+    #[must_use]
+    pub fn listing(&self) -> &Path {
+        &self.listing
+    }
+
+    /// The element type of tensor `name`, as the file names it.
+    ///
+    /// # Errors
+    /// The tensor is missing.
+    pub fn dtype(&self, name: &str) -> Result<String, LoadError> {
+        Ok(self.entry(name)?.1.dtype.clone())
+    }
+
+    fn entry(&self, name: &str) -> Result<&(usize, Entry), LoadError> {
+        self.tensors.get(name).ok_or_else(|| LoadError::tensor(&self.listing, name, "is missing"))
+    }
+
+    /// Where tensor `name` lies, which is read elsewhere: `bytes` bytes of shape `shape`.
+    ///
+    /// # Errors
+    /// The tensor is missing or has another size, or the file cannot be opened once more.
+    pub fn place(&self, name: &str, shape: &[u64], bytes: u64) -> Result<Place, LoadError> {
+        let (shard, entry) = self.entry(name)?;
+        let shard = &self.shards[*shard];
+        let (begin, end) = entry.data_offsets;
+        if entry.shape.iter().map(|size| *size as u64).ne(shape.iter().copied()) || end - begin != bytes {
+            let fact = format!(
+                "has shape {:?} and {} bytes; the configuration needs {shape:?} and {bytes} bytes",
+                entry.shape,
+                end - begin
+            );
+            return Err(LoadError::tensor(&shard.path, name, fact));
+        }
+        let file = shard.file.try_clone().map_err(|source| LoadError::Io { path: shard.path.clone(), source })?;
+        Ok(Place { path: shard.path.clone(), file, at: shard.data_start + begin })
+    }
+
+    /// Counts a tensor that is read elsewhere, if there is one, as taken.
+    pub fn skip(&mut self, name: &str) {
+        self.taken.insert(name.to_owned());
     }
 
     /// Checks that every tensor was taken. A tensor left over means that the configuration

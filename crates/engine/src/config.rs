@@ -3,8 +3,9 @@
 //! Defaults are those of `LlamaConfig` in transformers (PyPI). A model that this engine cannot
 //! compute is refused with the name of the unsupported setting.
 
-use crate::error::{LoadError, read_json, read_json_if_present};
+use crate::error::{LoadError, read, read_json, read_json_if_present};
 use cenote_base::TokenId;
+use cenote_engram::{ConfigError, Family, NgramConfig};
 use serde::Deserialize;
 use std::path::Path;
 
@@ -41,6 +42,8 @@ pub struct ModelConfig {
     pub sliding_window: Option<usize>,
     /// Tokens that end a sequence.
     pub eos_token_ids: Vec<TokenId>,
+    /// Tables of n-grams, if some layers have them.
+    pub engram: Option<NgramConfig>,
 }
 
 /// Rotary embedding (Su et al., 2021).
@@ -218,6 +221,7 @@ impl ModelConfig {
             max_position_embeddings,
             sliding_window: raw.sliding_window(&path)?.filter(|window| *window < max_position_embeddings),
             eos_token_ids: eos_token_ids(dir, raw.eos_token_id.as_ref())?,
+            engram: engram(&path, raw.num_hidden_layers)?,
         })
     }
 
@@ -328,6 +332,27 @@ impl RawConfig {
             }
         };
         Ok(Rope { theta, scaling })
+    }
+}
+
+/// The tables of n-grams that `config.json` describes.
+fn engram(path: &Path, layers: usize) -> Result<Option<NgramConfig>, LoadError> {
+    let config = match NgramConfig::parse(read(path)?.as_bytes()) {
+        Err(ConfigError::NoTables) => return Ok(None),
+        Err(error) => return Err(LoadError::invalid(path, error.to_string())),
+        Ok(config) => config,
+    };
+    if config.family() == Family::Qwen {
+        let fact = "`ple_layer_ids` is set; of tables of n-grams, this engine computes DeepSeek's";
+        return Err(LoadError::unsupported(path, fact));
+    }
+    let mut known = std::collections::BTreeSet::new();
+    match config.layer_ids.iter().find(|id| **id >= layers as u64 || !known.insert(**id)) {
+        Some(id) => {
+            let fact = format!("`engram_layer_ids` has {id}; it must list different layers below {layers}");
+            Err(LoadError::invalid(path, fact))
+        }
+        None => Ok(Some(config)),
     }
 }
 

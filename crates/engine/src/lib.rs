@@ -17,6 +17,7 @@
 
 pub mod checkpoint;
 pub mod config;
+pub mod engram;
 pub mod error;
 pub mod kernels;
 pub mod kv;

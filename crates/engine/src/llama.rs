@@ -10,6 +10,7 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
+use crate::engram::{Module, Rows, Tables};
 use crate::error::LoadError;
 use crate::kernels::ElementType;
 use crate::kernels::attention::{ChunkPages, QueryChunk, attend};
@@ -32,9 +33,13 @@ pub struct Llama {
     norm: Vec<f32>,
     /// Angle per position for each pair of dimensions of a head.
     inverse_frequencies: Vec<f32>,
+    /// Tables of n-grams, if the model has some.
+    tables: Option<Tables>,
 }
 
 struct Layer {
+    /// Adds rows of n-grams before attention.
+    engram: Option<Module>,
     attention_norm: Vec<f32>,
     /// Q, K and V in one matrix: they share their input.
     qkv: Linear,
@@ -55,6 +60,8 @@ struct Linear {
 pub struct SeqChunk<'a> {
     /// The tokens to compute.
     pub tokens: &'a [TokenId],
+    /// The tokens before them. A model with tables of n-grams reads the last ones; others none.
+    pub before: &'a [TokenId],
     /// Position of the first token. KV of all earlier positions must be in the arena or in lazy
     /// blocks.
     pub start_position: usize,
@@ -75,6 +82,8 @@ pub struct Beyond<'a> {
     /// The chunks of one token that read only the pages that they choose, as indexes into the batch,
     /// and their requests.
     pub choosing: &'a [(usize, RequestId)],
+    /// Rows of n-grams.
+    pub rows: &'a mut Rows,
 }
 
 /// Inputs of one layer's attention, passed to the observer of [`Llama::forward_observed`].
@@ -170,7 +179,15 @@ impl Llama {
         for index in 0..config.num_layers {
             let name = |part: &str| format!("model.layers.{index}.{part}");
             let inter = config.intermediate_size;
+            let place = config.engram.as_ref().and_then(|engram| {
+                let table = engram.layer_ids.iter().position(|id| *id == index as u64)?;
+                Some((table, engram.rows_per_token() * engram.row_values))
+            });
+            let engram = place
+                .map(|(table, width)| Module::load(checkpoint, (index, table), (hidden, width), element))
+                .transpose()?;
             layers.push(Layer {
+                engram,
                 attention_norm: checkpoint.take(&name("input_layernorm.weight"), &[hidden])?,
                 qkv: Linear::load(
                     checkpoint,
@@ -204,7 +221,20 @@ impl Llama {
         let norm = checkpoint.take("model.norm.weight", &[hidden])?;
         checkpoint.finish()?;
         let inverse_frequencies = config.rope.inverse_frequencies(config.head_dim);
-        Ok(Self { config, embedding, output, layers, norm, inverse_frequencies })
+        Ok(Self { config, embedding, output, layers, norm, inverse_frequencies, tables: None })
+    }
+
+    /// The same with the tables that its configuration describes. Without them it cannot compute.
+    #[must_use]
+    pub fn with_tables(self, tables: Tables) -> Self {
+        assert_eq!(Some(tables.config()), self.config.engram.as_ref(), "tables of this configuration");
+        Self { tables: Some(tables), ..self }
+    }
+
+    /// The tables of n-grams, if the model has some.
+    #[must_use]
+    pub const fn tables(&self) -> Option<&Tables> {
+        self.tables.as_ref()
     }
 
     /// The model's configuration.
@@ -252,7 +282,8 @@ impl Llama {
     pub fn weight_bytes(&self) -> usize {
         let layers = self.layers.iter().flat_map(|l| [&l.qkv, &l.attention_output, &l.gate_up, &l.down]);
         let matrices = layers.map(|linear| &linear.weight).chain(&self.output).chain([&self.embedding]);
-        matrices.map(PackedMatrix::bytes).sum()
+        let modules = self.layers.iter().filter_map(|layer| layer.engram.as_ref());
+        matrices.map(PackedMatrix::bytes).sum::<usize>() + modules.map(Module::bytes).sum::<usize>()
     }
 
     /// Computes a ragged batch on the current rayon pool and writes the KV of every token into
@@ -269,13 +300,20 @@ impl Llama {
         kv: &mut KvArena,
         observe: &mut dyn FnMut(Observed<'_>),
     ) -> Vec<f32> {
-        let (streamer, sparse) = (&mut Streamer::off(), &mut SparseDecode::off());
-        self.forward_beyond(batch, kv, Beyond { lazy: &[], streamer, sparse, choosing: &[] }, observe)
+        let (streamer, sparse, rows) = (&mut Streamer::off(), &mut SparseDecode::off(), &mut Rows::new());
+        let beyond = Beyond { lazy: &[], streamer, sparse, choosing: &[], rows: &mut *rows };
+        let logits = self.forward_beyond(batch, kv, beyond, observe);
+        // Only the serving loop can end one request.
+        if let Some((_, why)) = rows.take_failed().pop_first() {
+            panic!("{why}");
+        }
+        logits
     }
 
     /// As [`Self::forward_observed`], while lazy blocks are decoded, and the pages of spilled blocks
     /// and those that sparse chunks choose arrive, each layer before its attention. If a block has
-    /// failed afterwards, the results of its sequence are invalid; other sequences are unaffected.
+    /// failed afterwards, the results of its sequence are invalid; other sequences are unaffected. The
+    /// same holds for a chunk whose rows of n-grams failed ([`Rows::take_failed`]).
     pub fn forward_beyond<'a>(
         &self,
         batch: &[SeqChunk<'a>],
@@ -283,12 +321,15 @@ impl Llama {
         beyond: Beyond<'_>,
         observe: &mut dyn FnMut(Observed<'_>),
     ) -> Vec<f32> {
-        let Beyond { lazy, streamer, sparse, choosing } = beyond;
+        let Beyond { lazy, streamer, sparse, choosing, rows: ngrams } = beyond;
         let config = &self.config;
         let (hidden, head_dim) = (config.hidden_size, config.head_dim);
         let (q_size, kv_size) = (config.num_heads * head_dim, config.num_kv_heads * head_dim);
         let qkv_size = q_size + 2 * kv_size;
         let rows = batch.iter().map(|chunk| chunk.tokens.len()).sum();
+        if let Some(tables) = &self.tables {
+            ngrams.begin(tables, batch);
+        }
         let chunks = query_chunks(batch);
         let cos_sin = self.cos_sin(batch, rows);
         let mut lazy: Vec<&LazyBlock> = lazy.iter().collect();
@@ -302,7 +343,12 @@ impl Llama {
         let mut attended = vec![0.0; rows * q_size];
         let mut gate_up = vec![0.0; rows * 2 * config.intermediate_size];
         let mut activated = vec![0.0; rows * config.intermediate_size];
-        let project = |layer: &Layer, x: &[f32], normed: &mut [f32], qkv: &mut [f32]| {
+        let mut project = |layer: &Layer, x: &mut [f32], normed: &mut [f32], qkv: &mut [f32]| {
+            if let Some(module) = &layer.engram {
+                let tables = self.tables.as_ref().expect("a model is loaded with its tables");
+                let arrived = ngrams.arrive(tables, module.table);
+                module.forward(arrived.values(), config.rms_norm_eps, x);
+            }
             rms_norm(x, &layer.attention_norm, config.rms_norm_eps, normed);
             layer.qkv.forward(normed, rows, qkv);
             rotate(qkv, qkv_size, config.num_heads + config.num_kv_heads, head_dim, &cos_sin);
@@ -319,7 +365,7 @@ impl Llama {
             decode_layer(scope, lazy, 0, &mut layers[0]);
             let tokens = batch.iter().flat_map(|chunk| chunk.tokens);
             x.chunks_exact_mut(hidden).zip(tokens).for_each(|(row, token)| self.embedding.row(*token as usize, row));
-            project(&self.layers[0], &x, &mut normed, &mut qkv);
+            project(&self.layers[0], &mut x, &mut normed, &mut qkv);
         });
         for (index, layer) in self.layers.iter().enumerate() {
             let [kv, later @ ..] = &mut layers[index..] else { unreachable!("the arena has the model's layers") };
@@ -366,7 +412,7 @@ impl Llama {
                 layer.down.forward(&activated, rows, &mut projected);
                 add(&projected, &mut x, hidden);
                 if let Some(next) = self.layers.get(index + 1) {
-                    project(next, &x, &mut normed, &mut qkv);
+                    project(next, &mut x, &mut normed, &mut qkv);
                 }
             });
         }

@@ -2,6 +2,7 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
+use crate::engram::{FileTables, InMemoryTables, RowTables, Tables};
 use crate::error::LoadError;
 use crate::kernels::ElementType;
 use crate::kv::{KvArena, KvLayout};
@@ -11,10 +12,12 @@ use crate::sparse::SparseConfig;
 use crate::tokenizer::Tokenizer;
 use cenote_base::TokenId;
 use cenote_base::engine::{TokenLogprob, TokenLogprobs};
+use cenote_engram::{Addresses, TokenMap};
 use cenote_policy::Watermark;
 use cenote_store::NamespaceSpec;
 use cenote_store::mover::LinkSpeed;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Least bytes of a page's part: enough that reading it costs little more than its bytes.
 const PART_BYTES: usize = 8 << 10;
@@ -125,6 +128,15 @@ impl LoadedModel {
     /// A file is missing or damaged, the model is not of the Llama family, or a setting is invalid
     /// or does not fit the model.
     pub fn load(config: &EngineConfig) -> Result<Self, LoadError> {
+        Self::load_with(config, None)
+    }
+
+    /// As [`Self::load`], with rows of n-grams from `source` instead of the model's folder. The
+    /// folder may have them too; then rows that `source` cannot bring are read there.
+    ///
+    /// # Errors
+    /// As [`Self::load`]. `source` has other tables than the model, or the model has none.
+    pub fn load_with(config: &EngineConfig, source: Option<Arc<dyn RowTables>>) -> Result<Self, LoadError> {
         let dir = &config.model_dir;
         if !dir.is_dir() {
             return Err(LoadError::invalid(dir, "there is no such model directory"));
@@ -140,7 +152,15 @@ impl LoadedModel {
         let mut hasher = blake3::Hasher::new();
         hasher.update(model.kv_identity().as_bytes());
         checkpoint.hash_content(&mut hasher)?;
+        let tables = tables(dir, &model, source)?;
+        if let Some(tables) = &tables {
+            hasher.update(&tables.identity());
+        }
         let llama = threads.install(|| Llama::load(model, &mut checkpoint, config.dtype))?;
+        let llama = match tables {
+            Some(tables) => llama.with_tables(tables),
+            None => llama,
+        };
 
         if config.block_tokens == 0 || !config.block_tokens.is_multiple_of(16) {
             let fact = format!("{} is not a multiple of 16", config.block_tokens);
@@ -327,6 +347,31 @@ impl LoadedModel {
     ) -> Vec<f32> {
         self.threads.install(|| self.llama.forward_observed(batch, kv, observe))
     }
+}
+
+/// The model's tables of n-grams, if it has some.
+fn tables(dir: &Path, model: &ModelConfig, source: Option<Arc<dyn RowTables>>) -> Result<Option<Tables>, LoadError> {
+    let Some(engram) = &model.engram else {
+        return match source {
+            Some(_) => Err(LoadError::invalid(&dir.join("config.json"), "the model has no tables of n-grams")),
+            None => Ok(None),
+        };
+    };
+    let path = dir.join("tokenizer.json");
+    let json = std::fs::read(&path).map_err(|source| LoadError::Io { path: path.clone(), source })?;
+    let map = TokenMap::of_tokenizer(&json).map_err(|error| LoadError::invalid(&path, error.to_string()))?;
+    let addresses = Addresses::new(engram.clone(), Some(map))
+        .map_err(|error| LoadError::invalid(&dir.join("config.json"), error.to_string()))?;
+    let own = FileTables::open(dir, &addresses)?;
+    let source = match (source, &own) {
+        (Some(source), _) => source,
+        (None, Some(own)) => Arc::new(InMemoryTables::load(own)?),
+        (None, None) => {
+            let fact = "the model has tables of n-grams, but neither engram.safetensors nor tensors of them";
+            return Err(LoadError::invalid(dir, fact));
+        }
+    };
+    Tables::new(addresses, source, own).map(Some).map_err(|fact| LoadError::invalid(dir, fact))
 }
 
 fn max_model_len(config: &EngineConfig, model: &ModelConfig, kv_blocks: usize) -> Result<usize, LoadError> {

@@ -35,7 +35,7 @@ fn arena(model: &Llama, element: ElementType, sequences: usize) -> KvArena {
 /// The definition: logits of every token of one sequence, computed alone and at once.
 fn alone(model: &Llama, element: ElementType, tokens: &[u32]) -> Vec<f32> {
     let block_table = table(0, 1);
-    let chunk = SeqChunk { tokens, start_position: 0, block_table: &block_table, logits: LogitsOf::All };
+    let chunk = SeqChunk { tokens, before: &[], start_position: 0, block_table: &block_table, logits: LogitsOf::All };
     model.forward(&[chunk], &mut arena(model, element, 1))
 }
 
@@ -65,6 +65,7 @@ proptest! {
                 if until > done[index] {
                     batch.push(SeqChunk {
                         tokens: &tokens[done[index]..until],
+                        before: &tokens[..done[index]],
                         start_position: done[index],
                         block_table: &tables[index],
                         logits: LogitsOf::All,
@@ -98,7 +99,7 @@ proptest! {
         let want = alone(model, element, &tokens);
         let (from, to) = (table(0, 1), table(1, 3));
         let (mut cold, mut warm) = (arena(model, element, 1), arena(model, element, 3));
-        let chunk = SeqChunk { tokens: &tokens, start_position: 0, block_table: &from, logits: LogitsOf::Nothing };
+        let chunk = SeqChunk { tokens: &tokens, before: &[], start_position: 0, block_table: &from, logits: LogitsOf::Nothing };
         prop_assert!(model.forward(&[chunk], &mut cold).is_empty());
         let cached = (tokens.len() - 1) / BLOCK;
         for block in 0..cached {
@@ -107,7 +108,7 @@ proptest! {
             }
         }
         let start_position = cached * BLOCK;
-        let chunk = SeqChunk { tokens: &tokens[start_position..], start_position, block_table: &to, logits: LogitsOf::All };
+        let chunk = SeqChunk { tokens: &tokens[start_position..], before: &[], start_position, block_table: &to, logits: LogitsOf::All };
         let got = model.forward(&[chunk], &mut warm);
         prop_assert_eq!(&want[start_position * VOCAB as usize..], &got[..]);
     }

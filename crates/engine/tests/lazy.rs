@@ -8,6 +8,7 @@ use cenote_codec::{
     Channels, CodecId, Declined, DecodeError, Element, Frame, Layout, Order, Page, PageCodec, PageKind, PageMut, QPack,
     Shape, Side, SpecKv, SpecKvMode,
 };
+use cenote_engine::engram::Rows;
 use cenote_engine::kv::{KvArena, KvLayout};
 use cenote_engine::lazy::LazyBlock;
 use cenote_engine::llama::{Beyond, LogitsOf, SeqChunk};
@@ -26,8 +27,13 @@ const BLOCK: usize = 16;
 
 type Store = RegionStore<Arc<Coherent>>;
 
-fn beyond<'a>(lazy: &'a [LazyBlock], streamer: &'a mut Streamer, sparse: &'a mut SparseDecode) -> Beyond<'a> {
-    Beyond { lazy, streamer, sparse, choosing: &[] }
+fn beyond<'a>(
+    lazy: &'a [LazyBlock],
+    streamer: &'a mut Streamer,
+    sparse: &'a mut SparseDecode,
+    rows: &'a mut Rows,
+) -> Beyond<'a> {
+    Beyond { lazy, streamer, sparse, choosing: &[], rows }
 }
 
 fn pool() -> Pool<Arc<Coherent>> {
@@ -76,7 +82,7 @@ fn tokens(seed: u64, length: usize) -> Vec<TokenId> {
 fn fill(model: &LoadedModel, store: &mut Store, tokens: &[TokenId]) -> Vec<BlockHash> {
     let table: Vec<u32> = (0..tokens.len().div_ceil(BLOCK) as u32).collect();
     let mut kv = KvArena::new(*model.layout(), table.len());
-    let chunk = SeqChunk { tokens, start_position: 0, block_table: &table, logits: LogitsOf::Nothing };
+    let chunk = SeqChunk { tokens, before: &[], start_position: 0, block_table: &table, logits: LogitsOf::Nothing };
     model.forward(&[chunk], &mut kv);
     let hashes = store.match_prefix(None, tokens).hashes;
     for (depth, hash) in (0..).zip(&hashes) {
@@ -113,6 +119,7 @@ fn logits_equal_those_of_blocks_decoded_first() {
                 let start = hashes.len() * BLOCK;
                 let chunk = |tokens, start_position, block_table| SeqChunk {
                     tokens,
+                    before: &[],
                     start_position,
                     block_table,
                     logits: LogitsOf::All,
@@ -120,7 +127,11 @@ fn logits_equal_those_of_blocks_decoded_first() {
                 let batch = [chunk(&cold[..], 0, &tables[1][..]), chunk(&warm[start..], start, &tables[0])];
                 assert_eq!(lazy.len(), if first { 0 } else { hashes.len() });
                 let logits: Vec<u32> = model
-                    .forward_beyond(&batch, &mut kv, beyond(&lazy, &mut Streamer::off(), &mut SparseDecode::off()))
+                    .forward_beyond(
+                        &batch,
+                        &mut kv,
+                        beyond(&lazy, &mut Streamer::off(), &mut SparseDecode::off(), &mut Rows::new()),
+                    )
                     .into_iter()
                     .map(f32::to_bits)
                     .collect();
@@ -227,8 +238,13 @@ fn a_forged_block_does_not_affect_other_requests_of_the_step() {
     let model = LoadedModel::load(&config(dir.path())).unwrap();
     let (warm, cold) = (tokens(1, 40), tokens(2, 40));
     let tables = [[0_u32, 2, 4], [1, 3, 5]];
-    let chunk =
-        |tokens, start_position, block_table| SeqChunk { tokens, start_position, block_table, logits: LogitsOf::All };
+    let chunk = |tokens, start_position, block_table| SeqChunk {
+        tokens,
+        before: &[],
+        start_position,
+        block_table,
+        logits: LogitsOf::All,
+    };
     let want = model.forward(&[chunk(&cold[..], 0, &tables[1][..])], &mut KvArena::new(*model.layout(), 6));
     for forged in 0..2 * model.layout().num_layers {
         // Undecodable pages are NaN.
@@ -238,7 +254,7 @@ fn a_forged_block_does_not_affect_other_requests_of_the_step() {
         let logits = model.forward_beyond(
             &batch,
             &mut KvArena::new(*model.layout(), 6),
-            beyond(&lazy, &mut Streamer::off(), &mut SparseDecode::off()),
+            beyond(&lazy, &mut Streamer::off(), &mut SparseDecode::off(), &mut Rows::new()),
         );
         assert!(lazy.iter().all(LazyBlock::has_failed));
         assert!(logits[logits.len() - want.len()..] == want, "page {forged}");
@@ -336,11 +352,12 @@ fn compute_late(model: &LoadedModel, threads: usize) -> Vec<Event> {
     let pages = || Box::new(Script { events: Arc::clone(&events), forged: None, waits });
     let lazy = [0, 1].map(|block| LazyBlock::new(block, pages()));
     let (tokens, table) = (tokens(1, 5), [0, 1, 2]);
-    let chunk = SeqChunk { tokens: &tokens, start_position: 32, block_table: &table, logits: LogitsOf::Last };
+    let chunk =
+        SeqChunk { tokens: &tokens, before: &[], start_position: 32, block_table: &table, logits: LogitsOf::Last };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     pool.install(|| {
         let (streamer, sparse) = (&mut Streamer::off(), &mut SparseDecode::off());
-        model.forward_beyond(&[chunk], &mut kv, beyond(&lazy, streamer, sparse), &mut |seen| {
+        model.forward_beyond(&[chunk], &mut kv, beyond(&lazy, streamer, sparse, &mut Rows::new()), &mut |seen| {
             events.tell(Event::Attend(seen.layer));
             if waits && seen.layer + 1 < num_layers {
                 events.await_event(Event::Decode(2 * seen.layer + 2));

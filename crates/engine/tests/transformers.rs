@@ -41,7 +41,8 @@ fn expected(case: &str) -> Expected {
 /// Computes `tokens` from position `start` on; returns the logits of all of them.
 fn forward(model: &Llama, kv: &mut KvArena, tokens: &[u32], start: usize) -> Vec<f32> {
     let block_table: Vec<u32> = (0..16).rev().collect();
-    let chunk = SeqChunk { tokens, start_position: start, block_table: &block_table, logits: LogitsOf::All };
+    let chunk =
+        SeqChunk { tokens, before: &[], start_position: start, block_table: &block_table, logits: LogitsOf::All };
     model.forward(&[chunk], kv)
 }
 

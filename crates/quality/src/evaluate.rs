@@ -147,6 +147,7 @@ pub fn evaluate(
             let chunks: Vec<SeqChunk<'_>> = (batch.iter().zip(&tables))
                 .map(|(window, table)| SeqChunk {
                     tokens: &window[start..start + block_tokens],
+                    before: &window[..start],
                     start_position: start,
                     block_table: table,
                     logits: LogitsOf::All,

@@ -98,7 +98,8 @@ fn look(model: &LoadedModel, prompt: &[TokenId], observe: &mut (dyn FnMut(Observ
     let layout = KvLayout { block_tokens: 16, ..*model.layout() };
     let table: Vec<u32> = (0..prompt.len().div_ceil(16) as u32).collect();
     let mut arena = KvArena::new(layout, table.len());
-    let chunk = SeqChunk { tokens: prompt, start_position: 0, block_table: &table, logits: LogitsOf::Nothing };
+    let chunk =
+        SeqChunk { tokens: prompt, before: &[], start_position: 0, block_table: &table, logits: LogitsOf::Nothing };
     drop(model.forward_observed(&[chunk], &mut arena, observe));
 }
 

@@ -9,6 +9,7 @@ use crate::StudyError;
 use crate::evaluate::{Harm, Sums, check_windows, compare, perplexity};
 use cenote_base::{RequestId, TokenId};
 use cenote_engine::LoadedModel;
+use cenote_engine::engram::Rows;
 use cenote_engine::kv::{KvArena, KvLayout};
 use cenote_engine::llama::{Beyond, LogitsOf, SeqChunk};
 use cenote_engine::sparse::{ChoiceRecord, PrefetchDepth, SparseConfig, SparseDecode};
@@ -224,15 +225,15 @@ pub fn evaluate_sparse(
         let mut start_position = 0;
         while start_position < prompt {
             let end = (start_position + CHUNK).min(prompt);
-            let tokens = &window[start_position..end];
+            let (before, tokens) = window[..end].split_at(start_position);
             model.forward(
-                &[SeqChunk { tokens, start_position, block_table: table, logits: LogitsOf::Nothing }],
+                &[SeqChunk { tokens, before, start_position, block_table: table, logits: LogitsOf::Nothing }],
                 &mut kv,
             );
             start_position = end;
         }
-        let chunk =
-            SeqChunk { tokens: &window[prompt..], start_position: prompt, block_table: table, logits: LogitsOf::All };
+        let (before, tokens) = window.split_at(prompt);
+        let chunk = SeqChunk { tokens, before, start_position: prompt, block_table: table, logits: LogitsOf::All };
         truth.push(model.forward(&[chunk], &mut kv));
     }
     let row = |window: usize, position: usize| &truth[window][(position - prompt) * vocabulary..][..vocabulary];
@@ -270,14 +271,25 @@ pub fn evaluate_sparse(
             let batch: Vec<SeqChunk<'_>> = (windows.iter().zip(&tables))
                 .map(|(window, table)| SeqChunk {
                     tokens: &window[position..=position],
+                    before: &window[..position],
                     start_position: position,
                     block_table: table,
                     logits: LogitsOf::Last,
                 })
                 .collect();
             let choosing: Vec<(usize, RequestId)> = requests.iter().copied().enumerate().collect();
-            let beyond = Beyond { lazy: &[], streamer: &mut streamer, sparse: &mut sparse, choosing: &choosing };
+            let mut ngrams = Rows::new();
+            let beyond = Beyond {
+                lazy: &[],
+                streamer: &mut streamer,
+                sparse: &mut sparse,
+                choosing: &choosing,
+                rows: &mut ngrams,
+            };
             let logits = model.forward_beyond(&batch, &mut kv, beyond);
+            if let Some((_, why)) = ngrams.take_failed().pop_first() {
+                return Err(StudyError::Model(why));
+            }
             let rows: Vec<f32> = (0..windows.len()).flat_map(|window| row(window, position)).copied().collect();
             compare(&rows, &logits, windows, position, 1, &mut sums);
             progress(windows.len());

@@ -1,4 +1,5 @@
-//! Writes the model in Hugging Face format: bf16 weights, configuration, generation settings.
+//! Writes the model in Hugging Face format: bf16 weights, configuration, generation settings, and
+//! the tables of n-grams if the model has some.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -7,18 +8,19 @@ use half::bf16;
 use safetensors::{Dtype, tensor::TensorView};
 use serde_json::json;
 
+use crate::engram;
 use crate::error::{Error, Result, write_whole};
 use crate::model::Model;
 use crate::tokens::{BOS_ID, EOS_ID};
 
 /// Writes `model.safetensors` (weights rounded to nearest-even bf16), `config.json` and
-/// `generation_config.json`.
+/// `generation_config.json`, and `engram.safetensors` if the model has tables.
 ///
 /// The tied output head is not written; `tie_word_embeddings` is set instead.
 pub fn save(model: &Model, folder: &Path) -> Result<()> {
     let path = folder.join("model.safetensors");
     let mut rounded = Vec::new();
-    for (name, var) in model.weights() {
+    for (name, var) in model.weights().iter().filter(|(name, _)| !engram::is_table(name)) {
         let values = var.flatten_all()?.to_vec1::<f32>()?;
         let bytes = values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect::<Vec<_>>();
         rounded.push((name, var.dims().to_vec(), bytes));
@@ -32,6 +34,7 @@ pub fn save(model: &Model, folder: &Path) -> Result<()> {
     let note = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let bytes = safetensors::serialize(views, Some(note)).map_err(|error| Error::content(&path, error))?;
     write_whole(&path, &bytes)?;
+    engram::save(model.weights().iter(), folder)?;
     let path = folder.join("config.json");
     let config = serde_json::to_string_pretty(model.config()).map_err(|error| Error::content(&path, error))?;
     write_whole(&path, format!("{config}\n").as_bytes())?;
@@ -53,7 +56,7 @@ mod tests {
     #[test]
     fn a_saved_model_reloads_with_names_shapes_and_rounded_values() {
         let folder = tempfile::tempdir().unwrap();
-        let model = Model::random(Config::new(30, 64, 96, 2, 2, 1, 32).unwrap(), 5).unwrap();
+        let model = Model::random(Config::new(30, 64, 96, 2, 2, 1, 32).unwrap(), 5, std::path::Path::new("")).unwrap();
         save(&model, folder.path()).unwrap();
         let bytes = std::fs::read(folder.path().join("model.safetensors")).unwrap();
         let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
@@ -74,7 +77,11 @@ mod tests {
     #[test]
     fn a_weight_of_another_shape_is_refused_by_name() {
         let folder = tempfile::tempdir().unwrap();
-        save(&Model::random(Config::new(30, 64, 96, 1, 2, 1, 32).unwrap(), 5).unwrap(), folder.path()).unwrap();
+        save(
+            &Model::random(Config::new(30, 64, 96, 1, 2, 1, 32).unwrap(), 5, std::path::Path::new("")).unwrap(),
+            folder.path(),
+        )
+        .unwrap();
         let path = folder.path().join("config.json");
         let config = std::fs::read_to_string(&path).unwrap().replace("\"vocab_size\": 30", "\"vocab_size\": 31");
         std::fs::write(&path, config).unwrap();

@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn every_token_but_the_first_is_counted_and_an_untrained_model_guesses() {
-        let model = Model::random(Config::new(30, 64, 96, 1, 2, 1, 128).unwrap(), 5).unwrap();
+        let model = Model::random(Config::new(30, 64, 96, 1, 2, 1, 128).unwrap(), 5, std::path::Path::new("")).unwrap();
         let tokens = (0..200).map(|index| index * 7 % 30).collect::<Vec<u32>>();
         let evaluation = evaluate(&model, &tokens, 128).unwrap();
         assert_eq!((evaluation.tokens, evaluation.by_position.len()), (199, 2));

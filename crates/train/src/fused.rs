@@ -11,12 +11,14 @@ use candle_core::{CpuStorage, CustomOp1, CustomOp2, CustomOp3, Layout, Result, S
 
 use crate::lanes;
 
-fn values<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
+/// The values of a contiguous input.
+pub fn values<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
     let Some((start, end)) = layout.contiguous_offsets() else { bail!("a fused operation needs contiguous input") };
     Ok(&storage.as_slice::<f32>()?[start..end])
 }
 
-fn made(values: Vec<f32>, shape: impl Into<Shape>) -> Result<(CpuStorage, Shape)> {
+/// An output.
+pub fn made(values: Vec<f32>, shape: impl Into<Shape>) -> Result<(CpuStorage, Shape)> {
     Ok((CpuStorage::F32(values), shape.into()))
 }
 

@@ -7,6 +7,7 @@ mod checkpoint;
 mod corpus;
 mod data;
 mod dialogue;
+mod engram;
 mod error;
 mod evaluate;
 mod fused;
@@ -105,6 +106,8 @@ struct TrainFlags {
     tokenizer: TokenizerFlags,
     #[command(flatten)]
     schedule: train::Schedule,
+    #[command(flatten)]
+    tables: engram::EngramFlags,
     /// Width of the residual stream
     #[arg(long, default_value_t = 256)]
     hidden: usize,
@@ -202,8 +205,9 @@ fn train_model(flags: &TrainFlags) -> Result<()> {
     } else {
         let vocab = tokenizer.get_vocab_size(true);
         let TrainFlags { hidden, intermediate, layers, heads, kv_heads, .. } = *flags;
-        let config = Config::new(vocab, hidden, intermediate, layers, heads, kv_heads, *context)?;
-        Model::random(config, flags.schedule.seed)?
+        let mut config = Config::new(vocab, hidden, intermediate, layers, heads, kv_heads, *context)?;
+        config.engram = flags.tables.keys(&path, layers)?;
+        Model::random(config, flags.schedule.seed, &path)?
     };
     let [articles, documentation, conversations] = streams.lengths()[..] else { unreachable!("three streams") };
     say(&format!(

@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Shape, Tensor, Var};
 use cenote_base::prng::Prng;
+use cenote_engram::{Addresses, ConfigError, NgramConfig};
 use serde::{Deserialize, Serialize};
 
+use crate::engram::{self, Keys, Module};
 use crate::error::{Error, Result};
 use crate::fused::{CausalSoftmax, CrossEntropy, RmsNorm, Rope, RopeTable, SwiGlu};
 use crate::tokens::{BOS_ID, EOS_ID};
@@ -39,6 +41,8 @@ pub struct Config {
     pub eos_token_id: u32,
     pub use_cache: bool,
     pub torch_dtype: String,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub engram: Option<Keys>,
 }
 
 /// Width of an attention head, fixed at a realistic value for the codecs and the tests of other
@@ -84,11 +88,18 @@ impl Config {
             eos_token_id: EOS_ID,
             use_cache: true,
             torch_dtype: "bfloat16".into(),
+            engram: None,
         })
     }
 
     /// Every weight's name and shape; a projection is `[out, in]`.
     pub fn shapes(&self) -> BTreeMap<String, Vec<usize>> {
+        let mut shapes = self.llama_shapes();
+        shapes.extend(self.engram.iter().flat_map(|keys| keys.shapes(self.hidden_size)));
+        shapes
+    }
+
+    fn llama_shapes(&self) -> BTreeMap<String, Vec<usize>> {
         let (hidden, middle) = (self.hidden_size, self.intermediate_size);
         let (queries, keys) = (self.num_attention_heads * self.head_dim, self.num_key_value_heads * self.head_dim);
         let mut shapes = BTreeMap::from([
@@ -116,6 +127,7 @@ impl Config {
 
 /// One layer's weights, in the order of use.
 struct Layer {
+    engram: Option<Module>,
     attention_norm: Var,
     query: Var,
     key: Var,
@@ -135,39 +147,57 @@ pub struct Model {
     norm: Var,
     layers: Vec<Layer>,
     rope: Arc<RopeTable>,
+    /// Rows of the tables, if the model has some.
+    addresses: Option<Addresses>,
 }
 
 impl Model {
     /// Creates random weights: normal with deviation 0.02, norms 1. Projections into the residual
-    /// stream are smaller by √(2 · layers), as in GPT-2.
-    pub fn random(config: Config, seed: u64) -> Result<Self> {
-        let mut prng = Prng::new(seed);
+    /// stream are smaller by √(2 · layers), as in GPT-2. Equal seeds give a model with tables and
+    /// one without them the same other weights. `tokenizer` is read if the model has tables.
+    pub fn random(config: Config, seed: u64, tokenizer: &Path) -> Result<Self> {
         let residual = 1.0 / (2.0 * config.num_hidden_layers as f64).sqrt();
         let mut tensors = BTreeMap::new();
-        for (name, shape) in config.shapes() {
-            let deviation = if name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight") {
-                config.initializer_range * residual
-            } else {
-                config.initializer_range
-            };
-            let count = shape.iter().product::<usize>();
-            let data = (0..count)
-                .map(|_| if shape.len() == 1 { 1.0 } else { (normal(&mut prng) * deviation) as f32 })
-                .collect::<Vec<_>>();
-            tensors.insert(name, Tensor::from_vec(data, Shape::from(shape), &Device::Cpu)?);
+        let of_tables = config.engram.iter().flat_map(|keys| keys.shapes(config.hidden_size)).collect();
+        for (shapes, seed) in [(config.llama_shapes(), seed), (of_tables, seed ^ 0xE46A)] {
+            let mut prng = Prng::new(seed);
+            for (name, shape) in shapes {
+                let deviation = if name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight") {
+                    config.initializer_range * residual
+                } else {
+                    config.initializer_range
+                };
+                let count = shape.iter().product::<usize>();
+                let data = (0..count)
+                    .map(|_| if shape.len() == 1 { 1.0 } else { (normal(&mut prng) * deviation) as f32 })
+                    .collect::<Vec<_>>();
+                tensors.insert(name, Tensor::from_vec(data, Shape::from(shape), &Device::Cpu)?);
+            }
         }
-        Self::from_tensors(config, tensors)
+        Self::from_tensors(config, tensors, tokenizer)
     }
 
-    /// Reads `config.json` and `model.safetensors` of `folder`.
+    /// Reads `config.json` and `model.safetensors` of `folder`, and its tables if it has some.
     pub fn load(folder: &Path) -> Result<Self> {
         let path = folder.join("config.json");
-        let config: Config =
-            serde_json::from_str(&crate::error::read_text(&path)?).map_err(|error| Error::content(&path, error))?;
+        let text = crate::error::read_text(&path)?;
+        let config: Config = serde_json::from_str(&text).map_err(|error| Error::content(&path, error))?;
+        // A damaged key makes the flattened part absent.
+        match NgramConfig::parse(text.as_bytes()) {
+            Err(ConfigError::NoTables) => {}
+            Ok(_) if config.engram.is_none() => {
+                return Err(Error::content(&path, "its n-gram tables are of Qwen's kind"));
+            }
+            Ok(_) => {}
+            Err(error) => return Err(Error::content(&path, error)),
+        }
         let path = folder.join("model.safetensors");
         let bytes = std::fs::read(&path).map_err(Error::io(&path))?;
-        let loaded = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu)
+        let mut loaded = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu)
             .map_err(|error| Error::content(&path, error))?;
+        if config.engram.is_some() {
+            loaded.extend(engram::load(folder)?);
+        }
         let mut tensors = BTreeMap::new();
         for (name, shape) in config.shapes() {
             match loaded.get(&name) {
@@ -181,10 +211,11 @@ impl Model {
                 None => return Err(Error::content(&path, format!("{name} is missing"))),
             }
         }
-        Self::from_tensors(config, tensors)
+        Self::from_tensors(config, tensors, &folder.join("tokenizer.json"))
     }
 
-    fn from_tensors(config: Config, tensors: BTreeMap<String, Tensor>) -> Result<Self> {
+    fn from_tensors(config: Config, tensors: BTreeMap<String, Tensor>, tokenizer: &Path) -> Result<Self> {
+        let addresses = config.engram.as_ref().map(|keys| keys.addresses(tokenizer)).transpose()?;
         let weights = tensors
             .into_iter()
             .map(|(name, tensor)| Ok((name, Var::from_tensor(&tensor)?)))
@@ -192,7 +223,14 @@ impl Model {
         let layers = (0..config.num_hidden_layers)
             .map(|layer| {
                 let weight = |name: &str| weights[&format!("model.layers.{layer}.{name}.weight")].clone();
+                let has_table = config.engram.as_ref().is_some_and(|keys| keys.engram_layer_ids.contains(&layer));
                 Layer {
+                    engram: has_table.then(|| Module {
+                        embed: weight("engram.embed"),
+                        wkv: weight("engram.wkv"),
+                        q_norm: weight("engram.q_norm"),
+                        k_norm: weight("engram.k_norm"),
+                    }),
                     attention_norm: weight("input_layernorm"),
                     query: weight("self_attn.q_proj"),
                     key: weight("self_attn.k_proj"),
@@ -208,7 +246,7 @@ impl Model {
         let embedding = weights["model.embed_tokens.weight"].clone();
         let norm = weights["model.norm.weight"].clone();
         let rope = Arc::new(RopeTable::new(config.max_position_embeddings, config.head_dim, config.rope_theta));
-        Ok(Self { config, weights, embedding, norm, layers, rope })
+        Ok(Self { config, weights, embedding, norm, layers, rope, addresses })
     }
 
     /// The model's shape.
@@ -231,9 +269,15 @@ impl Model {
     pub fn logits(&self, ids: &[u32], batch: usize) -> Result<Tensor> {
         let length = ids.len() / batch;
         let eps = self.config.rms_norm_eps as f32;
+        let rows = self.addresses.as_ref().map(|addresses| engram::rows(addresses, ids, batch)).transpose()?;
         let ids = Tensor::from_slice(ids, ids.len(), &Device::Cpu)?;
         let mut x = self.embedding.index_select(&ids, 0)?;
-        for layer in &self.layers {
+        for (index, layer) in self.layers.iter().enumerate() {
+            if let (Some(module), Some(rows), Some(keys)) = (&layer.engram, &rows, &self.config.engram)
+                && let Some(table) = keys.engram_layer_ids.iter().position(|id| *id == index)
+            {
+                x = (&x + module.forward(&x, &rows[table], eps)?)?;
+            }
             let normed = x.apply_op2(&layer.attention_norm, RmsNorm(eps))?;
             x = (x + self.attention(layer, &normed, batch, length)?)?;
             let normed = x.apply_op2(&layer.feed_norm, RmsNorm(eps))?;
@@ -284,7 +328,7 @@ mod tests {
     use super::*;
 
     fn tiny() -> Model {
-        Model::random(Config::new(30, 64, 96, 2, 2, 1, 32).unwrap(), 5).unwrap()
+        Model::random(Config::new(30, 64, 96, 2, 2, 1, 32).unwrap(), 5, Path::new("")).unwrap()
     }
 
     #[test]

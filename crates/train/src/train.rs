@@ -9,6 +9,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use candle_core::Var;
 use candle_core::backprop::GradStore;
 use candle_nn::{AdamW, Optimizer, ParamsAdamW};
 use cenote_base::prng::Prng;
@@ -18,6 +19,7 @@ use serde_json::json;
 
 use crate::checkpoint;
 use crate::data::Streams;
+use crate::engram;
 use crate::error::{Error, Result, write_whole};
 use crate::evaluate::{Evaluation, evaluate};
 use crate::model::Model;
@@ -62,6 +64,9 @@ pub struct Schedule {
     /// Weight decay of the matrices; norms have none
     #[arg(long, default_value_t = 0.1)]
     pub decay: f64,
+    /// Factor of the learning rate for rows of n-gram tables, which few tokens change
+    #[arg(long, default_value_t = 5.0)]
+    pub table_rate: f64,
     /// Largest norm of a step's gradient
     #[arg(long, default_value_t = 1.0)]
     pub clip: f64,
@@ -134,19 +139,29 @@ pub struct Summary {
     pub held_out: Vec<Evaluation>,
 }
 
-/// Two optimizers: matrices have weight decay, norms have none.
-struct Optimizers([AdamW; 2]);
+/// An optimizer for each kind of weight, with the factor of its learning rate: matrices have weight
+/// decay, norms and tables have none.
+struct Optimizers([(AdamW, f64); 3]);
 
 impl Optimizers {
     fn new(model: &Model, schedule: &Schedule) -> Result<Self> {
-        let (matrices, norms) = model.weights().values().cloned().partition::<Vec<_>, _>(|var| var.rank() > 1);
-        let parameters = |decay| ParamsAdamW { lr: 0.0, beta1: 0.9, beta2: 0.98, eps: 1e-8, weight_decay: decay };
-        Ok(Self([AdamW::new(matrices, parameters(schedule.decay))?, AdamW::new(norms, parameters(0.0))?]))
+        let group = |kind: usize, decay: f64, factor: f64| -> Result<(AdamW, f64)> {
+            let kind_of = |name: &str, var: &Var| match var.rank() {
+                _ if engram::is_table(name) => 2,
+                1 => 1,
+                _ => 0,
+            };
+            let of_kind = model.weights().iter().filter(|(name, var)| kind_of(name, var) == kind);
+            let weights = of_kind.map(|(_, var)| var.clone()).collect();
+            let parameters = ParamsAdamW { lr: 0.0, beta1: 0.9, beta2: 0.98, eps: 1e-8, weight_decay: decay };
+            Ok((AdamW::new(weights, parameters)?, factor))
+        };
+        Ok(Self([group(0, schedule.decay, 1.0)?, group(1, 0.0, 1.0)?, group(2, 0.0, schedule.table_rate)?]))
     }
 
     fn step(&mut self, gradients: &GradStore, rate: f64) -> Result<()> {
-        for optimizer in &mut self.0 {
-            optimizer.set_learning_rate(rate);
+        for (optimizer, factor) in &mut self.0 {
+            optimizer.set_learning_rate(rate * *factor);
             optimizer.step(gradients)?;
         }
         Ok(())

@@ -93,6 +93,34 @@ fn for_rows<F: Fn(usize, &mut [f32]) + Sync + Send>(out: &mut [f32], width: usiz
     });
 }
 
+/// `x += g · value` row by row, with `g = sigmoid(±√max(|d|, 1e-6))`, negative iff `d` is, and
+/// `d = query · key / √width` (Engram's gate).
+pub fn add_gated(query: &[f32], key: &[f32], value: &[f32], width: usize, x: &mut [f32]) {
+    for_rows(
+        x,
+        width,
+        #[inline(always)]
+        |index, x| {
+            let row = index * width..(index + 1) * width;
+            let (query, key, value) = (&query[row.clone()], &key[row.clone()], &value[row]);
+            let ((queries, query), (keys, key)) = (query.as_chunks::<PANEL>(), key.as_chunks::<PANEL>());
+            let mut sums = [0.0_f32; PANEL];
+            for (query, key) in queries.iter().zip(keys) {
+                for lane in 0..PANEL {
+                    sums[lane] = query[lane].mul_add(key[lane], sums[lane]);
+                }
+            }
+            for ((sum, query), key) in sums.iter_mut().zip(query).zip(key) {
+                *sum = query.mul_add(*key, *sum);
+            }
+            let product = add_lanes(sums) / (width as f32).sqrt();
+            let root = product.abs().max(1e-6).sqrt();
+            let gate = 1.0 / (1.0 + exp(if product < 0.0 { root } else { -root }));
+            x.iter_mut().zip(value).for_each(|(x, value)| *x = gate.mul_add(*value, *x));
+        },
+    );
+}
+
 /// `out = x / sqrt(mean(x²) + eps) · weight`, row by row (Zhang and Sennrich, 2019).
 pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     let width = weight.len();

@@ -9,6 +9,7 @@ use super::promoting::{self, Promoting};
 use super::request::{Admission, Running};
 use super::spill::Spills;
 use super::swap::{self, Swapper};
+use crate::engram::Rows;
 use crate::kv::KvArena;
 use crate::model::LoadedModel;
 use crate::sparse::SparseDecode;
@@ -59,6 +60,7 @@ pub(super) struct Core {
     swapper: Swapper,
     spills: Spills,
     sparse: SparseDecode,
+    rows: Rows,
     clock: SystemClock,
     shared: Arc<Shared>,
     counters: Counters,
@@ -112,6 +114,7 @@ impl Core {
             swapper: Swapper::new(observer),
             spills,
             sparse,
+            rows: Rows::new(),
             clock,
             shared,
             counters: Counters::default(),
@@ -373,6 +376,9 @@ impl Core {
         let mut values: BTreeMap<String, f64> = own.map(|(name, value)| (name.to_owned(), value)).into();
         values.extend(self.spills.stats());
         values.extend(self.sparse.stats());
+        if self.model.llama().tables().is_some() {
+            values.extend(self.rows.stats());
+        }
         values.extend(self.promoting.stats());
         let mut health = Health::Ok;
         if let Some(store) = &self.store {

@@ -6,9 +6,12 @@
 //! encoded, so the tokens equal those of a run without pressure.
 
 use super::observe::{Direction, Observer, SwapRecord, Why};
+use crate::engram::Rows;
 use crate::kv::KvArena;
-use crate::llama::{LogitsOf, SeqChunk};
+use crate::llama::{Beyond, LogitsOf, SeqChunk};
 use crate::model::LoadedModel;
+use crate::sparse::SparseDecode;
+use crate::stream::Streamer;
 use cenote_base::{RequestId, TokenId};
 use cenote_policy::scheduler::{NoSwap, Preemption, SwapConfig, SwapTransfer};
 use cenote_store::{FarBlock, PrefixStore};
@@ -165,7 +168,18 @@ fn recompute_token_ns(model: &LoadedModel, kv: &mut KvArena) -> u64 {
     let count = MEASURED_TOKENS.min(config.max_num_batched_tokens).min(room).max(1);
     let tokens: Vec<TokenId> = vec![0; count];
     let block_table: Vec<u32> = (0..).take(count.div_ceil(config.block_tokens)).collect();
-    let chunk = [SeqChunk { tokens: &tokens, start_position: 0, block_table: &block_table, logits: LogitsOf::Nothing }];
-    let time = best(|| drop(model.forward(&chunk, kv)));
+    let chunk = [SeqChunk {
+        tokens: &tokens,
+        before: &[],
+        start_position: 0,
+        block_table: &block_table,
+        logits: LogitsOf::Nothing,
+    }];
+    let time = best(|| {
+        // The result does not matter, so it may lack rows of n-grams.
+        let (streamer, sparse, rows) = (&mut Streamer::off(), &mut SparseDecode::off(), &mut Rows::new());
+        let beyond = Beyond { lazy: &[], streamer, sparse, choosing: &[], rows };
+        drop(model.forward_beyond(&chunk, kv, beyond));
+    });
     time / count as u64
 }

@@ -1,6 +1,7 @@
 //! A small engine with an in-memory store, for tests of the serving loop.
 #![allow(dead_code, reason = "several test binaries share it")]
 
+pub mod engram;
 pub mod region;
 
 use cenote_base::engine::{Event, FinishReason, HandOver, Phase, Prompt, Usage};

@@ -27,7 +27,8 @@ impl Pages {
         let blocks = (prompt.len() / block_tokens) as u32;
         let mut arena = KvArena::new(layout, blocks as usize);
         let table: Vec<u32> = (0..blocks).collect();
-        let chunk = SeqChunk { tokens: prompt, start_position: 0, block_table: &table, logits: LogitsOf::Nothing };
+        let chunk =
+            SeqChunk { tokens: prompt, before: &[], start_position: 0, block_table: &table, logits: LogitsOf::Nothing };
         drop(model.forward(&[chunk], &mut arena));
         Self { layout, arena, blocks }
     }

@@ -5,7 +5,8 @@
 //! is sent after saving, so that its receiver finds the blocks.
 //!
 //! Encoded blocks are decoded while the step computes. If a block fails to decode, the step's
-//! result for its request is discarded, and the request continues from the blocks before.
+//! result for its request is discarded, and the request continues from the blocks before. If rows
+//! of n-grams cannot be read, the request ends: it cannot be computed without them.
 
 use super::Core;
 use crate::lazy::LazyBlock;
@@ -13,8 +14,9 @@ use crate::llama::{Beyond, LogitsOf, SeqChunk};
 use crate::runtime::observe::StepRecord;
 use crate::runtime::request::Running;
 use crate::sampler::{adjusted, sample};
+use cenote_base::engine::ErrorKind;
 use cenote_base::fault::{self, Point};
-use cenote_base::{Clock, Event, RequestId};
+use cenote_base::{Clock, EngineError, Event, RequestId};
 use cenote_policy::kv_blocks::BlockId;
 use cenote_policy::scheduler::{PrefixSource, ScheduledRequest, SchedulerOutput};
 use cenote_store::{Computed, Loaded, PrefixStore};
@@ -65,9 +67,16 @@ impl Core {
         let loads = scheduled.iter().any(|part| part.num_loaded_tokens > 0);
         let logits = self.compute(&scheduled, &lazy);
         let failed = self.failed(&lazy);
+        let without_rows: BTreeMap<RequestId, String> =
+            self.rows.take_failed().into_iter().map(|(at, why)| (scheduled[at].id, why)).collect();
         let mut rows = logits.chunks_exact(self.model.llama().config().vocab_size);
         scheduled.retain(|part| {
             let row = part.samples.then(|| rows.next().expect("one row of logits for each request that samples"));
+            // No later step would have the rows either, so the request ends.
+            if let Some(why) = without_rows.get(&part.id) {
+                self.fail(part.id, EngineError::new(ErrorKind::Unavailable, why.clone()));
+                return false;
+            }
             if let Some(blocks) = self.first_of(part.id, &failed) {
                 self.fall_back(part.id, blocks);
                 return false;
@@ -261,16 +270,19 @@ impl Core {
             .iter()
             .map(|part| {
                 let start = part.num_computed_tokens as usize;
+                let (before, tokens) = self.requests[&part.id].tokens.split_at(start);
                 SeqChunk {
-                    tokens: &self.requests[&part.id].tokens[start..start + part.num_new_tokens as usize],
+                    tokens: &tokens[..part.num_new_tokens as usize],
+                    before,
                     start_position: start,
                     block_table: self.scheduler.block_table(part.id),
                     logits: if part.samples { LogitsOf::Last } else { LogitsOf::Nothing },
                 }
             })
             .collect();
-        let (streamer, sparse) = (self.spills.streamer(), &mut self.sparse);
-        self.model.forward_beyond(&batch, &mut self.kv, Beyond { lazy, streamer, sparse, choosing: &choosing })
+        let (streamer, sparse, rows) = (self.spills.streamer(), &mut self.sparse, &mut self.rows);
+        let beyond = Beyond { lazy, streamer, sparse, choosing: &choosing, rows };
+        self.model.forward_beyond(&batch, &mut self.kv, beyond)
     }
 
     /// Adds what the step computed to what later steps choose from.
