@@ -87,7 +87,8 @@ pub fn model_tables(path: &Path) -> Result<Vec<ModelTable>, TableError> {
     let config_path = path.join("config.json");
     let failed = |error| TableError::File { path: config_path.clone(), error };
     let bad = |fact: String| TableError::Source(format!("{}: {fact}", config_path.display()));
-    let config = NgramConfig::parse(&std::fs::read(&config_path).map_err(failed)?).map_err(|error| bad(error.to_string()))?;
+    let config =
+        NgramConfig::parse(&std::fs::read(&config_path).map_err(failed)?).map_err(|error| bad(error.to_string()))?;
     let hashes = layer_hashes(&config).map_err(|error| bad(error.to_string()))?;
     let folder = Folder::open(path)?;
     let model = path.canonicalize().unwrap_or_else(|_| path.to_owned());

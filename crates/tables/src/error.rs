@@ -57,7 +57,9 @@ pub enum TableError {
         what: String,
     },
     /// Another worker loads or drops the table.
-    #[error("worker {owner} {verb} table `{name}` ({done} of {total} extents) and was not done in time; wait longer, or end it")]
+    #[error(
+        "worker {owner} {verb} table `{name}` ({done} of {total} extents) and was not done in time; wait longer, or end it"
+    )]
     Busy {
         /// The name.
         name: String,

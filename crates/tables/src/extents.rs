@@ -32,7 +32,9 @@ pub(crate) fn digests_of(facts: &Facts, bytes: &[u8]) -> Vec<u8> {
 pub(crate) fn table_hasher(facts: &Facts) -> blake3::Hasher {
     let mut hasher = blake3::Hasher::new();
     let scale = facts.scale.map_or(0, f32::to_bits);
-    hasher.update(format!("cenote table v1 {} {} {} {scale:08x}\n", facts.format, facts.row_bytes, facts.rows).as_bytes());
+    hasher.update(
+        format!("cenote table v1 {} {} {} {scale:08x}\n", facts.format, facts.row_bytes, facts.rows).as_bytes(),
+    );
     hasher
 }
 
@@ -73,9 +75,8 @@ pub(crate) fn read<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, record: &Record, 
 pub(crate) fn plan<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, facts: &Facts, most: u64) -> Result<u64, TableError> {
     let chunk_bytes = pool.chunk_bytes();
     let too_small = |what: String| TableError::Chunks { chunk_bytes, what };
-    let rows = extent_rows(facts, chunk_bytes.min(most)).ok_or_else(|| {
-        too_small(format!("{RUN_ROWS} rows of {} bytes", facts.row_bytes))
-    })?;
+    let rows = extent_rows(facts, chunk_bytes.min(most))
+        .ok_or_else(|| too_small(format!("{RUN_ROWS} rows of {} bytes", facts.row_bytes)))?;
     let extents = facts.rows.div_ceil(rows);
     // A header has a few hundred bytes, and a line for each file.
     let record = extents * 16 + 4096 + 256 * facts.source.len() as u64;

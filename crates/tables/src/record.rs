@@ -120,7 +120,9 @@ impl Record {
         let fits = |(number, extent): (u64, &Extent)| {
             let bytes = record.padded_bytes(number);
             let end = extent.offset.checked_add(bytes);
-            extent.offset.is_multiple_of(64) && space.contains(&extent.offset) && end.is_some_and(|end| end <= space.end)
+            extent.offset.is_multiple_of(64)
+                && space.contains(&extent.offset)
+                && end.is_some_and(|end| end <= space.end)
         };
         let count = record.extents.len() as u64;
         let whole = count <= record.total() && (record.header.state != State::Sealed || count == record.total());

@@ -4,8 +4,8 @@
 use crate::error::TableError;
 use crate::facts::{Facts, SourceFile};
 use crate::source::RowSource;
-use safetensors::tensor::{Metadata, TensorInfo};
 use safetensors::Dtype;
+use safetensors::tensor::{Metadata, TensorInfo};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -48,7 +48,10 @@ impl TensorFile {
         let data = 8 + header;
         let wanted = data + metadata.data_len() as u64;
         if about.len() != wanted {
-            return Err(bad(format!("the file has {} bytes, and its header says {wanted}: it is truncated or damaged", about.len())));
+            return Err(bad(format!(
+                "the file has {} bytes, and its header says {wanted}: it is truncated or damaged",
+                about.len()
+            )));
         }
         let modified = about.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         let description = SourceFile {
@@ -70,9 +73,9 @@ impl TensorFile {
     /// # Errors
     /// The file does not have it.
     pub fn info(&self, name: &str) -> Result<&TensorInfo, TableError> {
-        self.metadata.info(name).ok_or_else(|| {
-            TableError::Source(format!("{}: there is no tensor `{name}`", self.path.display()))
-        })
+        self.metadata
+            .info(name)
+            .ok_or_else(|| TableError::Source(format!("{}: there is no tensor `{name}`", self.path.display())))
     }
 
     /// The one value of an f32 tensor.
@@ -170,7 +173,9 @@ impl TensorRows {
             let width: u64 = columns.iter().map(Column::width).sum();
             let rows = columns.first().map_or(0, Column::rows);
             if columns.iter().any(|column| column.rows != rows) {
-                return Err(TableError::Source(format!("shard {number}: values and scales have different numbers of rows")));
+                return Err(TableError::Source(format!(
+                    "shard {number}: values and scales have different numbers of rows"
+                )));
             }
             if number == 0 {
                 facts.row_bytes = width;

@@ -55,7 +55,10 @@ fn deepseeks_values_and_scales_are_rows() {
     let pool = region.attach(0);
     for (at, table) in tables.iter().enumerate() {
         let facts = table.rows.facts();
-        assert_eq!((table.layer, &*facts.format, facts.row_bytes, facts.rows), ([1, 14][at], "e4m3-ue8m0", 66, rows[at]));
+        assert_eq!(
+            (table.layer, &*facts.format, facts.row_bytes, facts.rows),
+            ([1, 14][at], "e4m3-ue8m0", 66, rows[at])
+        );
         let name = format!("t{at}");
         load(&pool, &name, &table.rows, &LoadOptions::waiting(Duration::from_secs(9))).unwrap();
         let opened = Table::open(&pool, &name, Opening::Verified).unwrap();
@@ -89,10 +92,13 @@ fn tables_of_other_sizes_and_missing_parts_are_refused() {
     write(&file, &[(values, Dtype::F8_E4M3, vec![whole, 64], &bytes[..whole * 64])]);
     refused("no file has the scales of layer 1's table");
     let scales = "layers.1.engram.embed.scale";
-    write(&file, &[
-        (values, Dtype::F8_E4M3, vec![whole, 64], &bytes[..whole * 64]),
-        (scales, Dtype::F8_E8M0, vec![less, 2], &bytes[..less * 2]),
-    ]);
+    write(
+        &file,
+        &[
+            (values, Dtype::F8_E4M3, vec![whole, 64], &bytes[..whole * 64]),
+            (scales, Dtype::F8_E8M0, vec![less, 2], &bytes[..less * 2]),
+        ],
+    );
     refused("different numbers of rows");
     write(&file, &[(values, Dtype::I32, vec![whole, 32], &bytes[..whole * 128])]);
     refused("are not known");
@@ -121,7 +127,10 @@ fn qwens_shards_are_one_table() {
     let per = rows.div_ceil(5);
     for (shard, bytes) in bytes.chunks(per * 16).enumerate() {
         let name = format!("model.language_model.layers.1.ple.ngram_embedding.ngram_embedding.shard_{shard}.weight");
-        write(&folder.path().join(format!("{shard}.safetensors")), &[(&name, Dtype::F8_E4M3, vec![bytes.len() / 16, 16], bytes)]);
+        write(
+            &folder.path().join(format!("{shard}.safetensors")),
+            &[(&name, Dtype::F8_E4M3, vec![bytes.len() / 16, 16], bytes)],
+        );
     }
     let refused = model_tables(folder.path()).err().unwrap().to_string();
     assert!(refused.contains("scale of layer 2's table"), "{refused}");

@@ -14,8 +14,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 use support::*;
 
@@ -23,7 +23,12 @@ const ROWS: usize = 12_000;
 const VALUES: usize = 64;
 
 fn options(progress: &(dyn Fn(Progress) + Sync)) -> LoadOptions<'_> {
-    LoadOptions { journal_bytes: 1 << 16, extent_bytes: 64 << 10, progress, ..LoadOptions::waiting(Duration::from_secs(30)) }
+    LoadOptions {
+        journal_bytes: 1 << 16,
+        extent_bytes: 64 << 10,
+        progress,
+        ..LoadOptions::waiting(Duration::from_secs(30))
+    }
 }
 
 /// Loads `t` from the file, and says each step.
@@ -135,8 +140,13 @@ fn deaths_at_named_places_leave_no_table_or_a_whole_one() {
     let bytes = bf16_file(&file, ROWS, VALUES, 2);
     let region = Region::new("places", 8 << 20, 256 << 10, Flush::None);
     let pool = region.attach(0);
-    let places =
-        [Point::ObjectWritten, Point::ObjectNamed, Point::ObjectEntered, Point::MemoryDescribed, Point::MemoryAllocated];
+    let places = [
+        Point::ObjectWritten,
+        Point::ObjectNamed,
+        Point::ObjectEntered,
+        Point::MemoryDescribed,
+        Point::MemoryAllocated,
+    ];
     let mut deaths = 0;
     for point in places {
         for count in [1, 2, 3, 7, 20, 25] {
@@ -208,12 +218,16 @@ fn one_rank_loads_and_the_others_wait() {
             // The waiting rank lets the loader go on.
             let once = Mutex::new(Some(go));
             let waits = |progress: Progress| {
-                if progress.waiting && let Some(go) = once.lock().unwrap().take() {
+                if progress.waiting
+                    && let Some(go) = once.lock().unwrap().take()
+                {
                     go.send(()).unwrap();
                 }
             };
             let second = load(&pool, "t", &source, &options(&waits)).unwrap();
-            let Outcome::Loaded { digest, resumed_bytes: 0 } = first.join().unwrap().unwrap() else { panic!("it was first") };
+            let Outcome::Loaded { digest, resumed_bytes: 0 } = first.join().unwrap().unwrap() else {
+                panic!("it was first")
+            };
             assert_eq!(second, Outcome::Found { digest }, "{flush:?}");
         });
     }

@@ -7,8 +7,8 @@ use cenote_pool::HostPool;
 use cenote_tables::checkpoint::tensor_table;
 use cenote_tables::safetensors::TensorRows;
 use cenote_tables::{
-    GatherError, Gatherer, HotRows, ListedState, LoadOptions, Opening, Outcome, Output, RowSource, Table, TableError, check,
-    drop_table, list, load,
+    GatherError, Gatherer, HotRows, ListedState, LoadOptions, Opening, Outcome, Output, RowSource, Table, TableError,
+    check, drop_table, list, load,
 };
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -40,7 +40,8 @@ fn rows_of_a_loaded_table_are_those_of_the_file() {
     for flush in flushes() {
         let region = Region::new("rows", 16 << 20, 256 << 10, flush);
         let loader = region.attach(0);
-        let Outcome::Loaded { resumed_bytes: 0, digest } = load(&loader, "t", &source(&file), &options()).unwrap() else {
+        let Outcome::Loaded { resumed_bytes: 0, digest } = load(&loader, "t", &source(&file), &options()).unwrap()
+        else {
             panic!("nothing was there")
         };
         assert!(matches!(load(&loader, "t", &source(&file), &options()), Ok(Outcome::Found { .. })));

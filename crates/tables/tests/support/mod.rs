@@ -70,11 +70,8 @@ impl Drop for Region {
 
 pub fn attach(source: &RegionSource, host: u8) -> HostPool {
     let fabric = open_region(source, &MapOptions::default()).expect("the region is there");
-    let options = AttachOptions {
-        host: HostId(host),
-        host_timeout: Duration::from_secs(20),
-        ..AttachOptions::named("test")
-    };
+    let options =
+        AttachOptions { host: HostId(host), host_timeout: Duration::from_secs(20), ..AttachOptions::named("test") };
     Pool::attach(fabric, &options).expect("it attaches")
 }
 
