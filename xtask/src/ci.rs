@@ -1,6 +1,6 @@
 //! All checks, the cheapest first.
 
-use crate::{python, tidy};
+use crate::{python, rtl, tidy};
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -24,6 +24,8 @@ pub fn run(root: &Path) -> Result<(), String> {
     let mut steps = Steps { done: 0, start: Instant::now() };
     steps.run("format", || cargo(root, &["fmt", "--all", "--check"], &[]))?;
     steps.run("tidy", || tidy::run(root))?;
+    steps.run("tools of the RTL", || rtl::install(root))?;
+    steps.run("lint of the RTL", || rtl::lint(root).map(|_| ()))?;
     steps.run("clippy", || {
         cargo(root, &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"], &[])
     })?;
@@ -77,7 +79,7 @@ struct Steps {
 impl Steps {
     /// Runs one step under a heading, and prints its time.
     fn run<T>(&mut self, name: &str, step: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-        const COUNT: usize = 9;
+        const COUNT: usize = 11;
         self.done += 1;
         println!("\n== {}/{COUNT} {name}", self.done);
         let start = Instant::now();

@@ -1,7 +1,7 @@
 //! Tasks of this repository: `cargo xtask tidy`, `cargo xtask ci`, `cargo xtask python-env`,
 //! `cargo xtask python`, `cargo xtask wheel`, `cargo xtask vllm`, `cargo xtask sglang`,
 //! `cargo xtask peers`, `cargo xtask install-c`, `cargo xtask simulate`, `cargo xtask two-host`,
-//! `cargo xtask fuzz`.
+//! `cargo xtask rtl`, `cargo xtask fuzz`.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks")]
 
@@ -10,6 +10,7 @@ mod fuzz;
 mod install_c;
 mod peers;
 mod python;
+mod rtl;
 mod rust_text;
 mod sglang;
 mod simulate;
@@ -35,6 +36,8 @@ const USAGE: &str = "usage: cargo xtask <task>
   install-c   libcenote for C programs, with a file for pkg-config: --prefix FOLDER (docs/guides/c.md)
   simulate    the pool on a model of hosts with private caches; --help tells its flags
   two-host    two emulated hosts that share one CXL memory device; names of scenarios may follow
+  rtl         the cache engine in SystemVerilog: lint, compare, mutate, synthesize, route; names of
+              steps may follow (rtl/README.md)
   fuzz        hostile regions under cargo-fuzz; --seconds N and names of targets may follow";
 
 fn main() -> ExitCode {
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
         },
         ["two-host", scenarios @ ..] => two_host::run(&root, scenarios),
         ["install-c", arguments @ ..] => install_c::run(&root, arguments),
+        ["rtl", steps @ ..] => rtl::run(&root, steps),
         ["fuzz", arguments @ ..] => fuzz::run(&root, arguments),
         [] | ["help" | "--help" | "-h"] => {
             println!("{USAGE}");

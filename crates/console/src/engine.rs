@@ -8,8 +8,10 @@ use crate::failure::Failure;
 use crate::output;
 use crate::profile;
 use crate::region::{self, HostPool};
+use crate::tables::RegionTables;
 use cenote_codec::{LayerSpecs, PageCodec, Profile, Raw, Side, SpecError};
 use cenote_engine::config::ModelConfig;
+use cenote_engine::engram::RowTables;
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel, Observer, SparseConfig, SwapRecord};
 use cenote_pool::Ticker;
 use cenote_store::{BlockCodec, RegionStore};
@@ -67,8 +69,9 @@ pub fn start_observed(
         // Every thread of the engine and of its store starts from this one.
         region::stay_near(pool.fabric());
     }
+    let tables = region_tables(args, pool.as_ref())?;
     let spinner = output::spinner("loading the model");
-    let model = load(args, region)?;
+    let model = LoadedModel::load_with(&config(args, region)?, tables)?;
     spinner.finish_and_clear();
     let Some((pool, region)) = pool.zip(region) else {
         return Ok(Running { engine: Arc::new(LlmEngine::start_observed(model, None, observer)?), _ticker: None });
@@ -182,6 +185,19 @@ pub fn check_codec(args: &EngineArgs, model_dir: &Path) -> Result<(), Failure> {
 /// Loads the model that the arguments name.
 pub fn load(args: &EngineArgs, region: Option<&RegionArgs>) -> Result<LoadedModel, Failure> {
     Ok(LoadedModel::load(&config(args, region)?)?)
+}
+
+/// The n-gram tables of the region that `--engram-tables` names.
+fn region_tables(args: &EngineArgs, pool: Option<&HostPool>) -> Result<Option<Arc<dyn RowTables>>, Failure> {
+    let Some(name) = &args.engram_tables else { return Ok(None) };
+    let Some(pool) = pool else {
+        return Err(Failure::new(format!("--engram-tables {name}: without a region there are no such tables")));
+    };
+    let model = ModelConfig::load(&model_dir(args)?)?;
+    let Some(engram) = model.engram else {
+        return Err(Failure::new(format!("--engram-tables {name}: the model reads no n-gram tables")));
+    };
+    Ok(Some(Arc::new(RegionTables::open(pool, name, &engram.layer_ids)?)))
 }
 
 fn config(args: &EngineArgs, region: Option<&RegionArgs>) -> Result<EngineConfig, Failure> {

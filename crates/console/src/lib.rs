@@ -17,4 +17,5 @@ pub mod settings;
 pub mod shell;
 pub mod signals;
 pub mod stale;
+pub mod tables;
 pub mod usage;

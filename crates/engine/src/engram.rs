@@ -127,6 +127,17 @@ impl RowBuffer {
         self.data.is_empty()
     }
 
+    /// Takes rows that their source has decoded: the bf16 bits of their values, for the places from
+    /// `first` on.
+    ///
+    /// # Panics
+    /// The values are no whole rows, or more than there is room for.
+    pub fn set_bf16(&mut self, first: usize, bits: &[u16]) {
+        assert!(bits.len().is_multiple_of(self.values), "whole rows");
+        let places = &mut self.data[first * self.values..][..bits.len()];
+        places.iter_mut().zip(bits).for_each(|(value, bits)| *value = bf16::from_bits(*bits).to_f32());
+    }
+
     /// Decodes a stored row into place `index`.
     ///
     /// # Errors
@@ -139,10 +150,20 @@ impl RowBuffer {
             let (bytes, unit) = (row.len(), format.stored().row_bytes(self.values)?);
             return Err(FormatError::RowBytes { format: format.stored().name(), bytes, unit });
         }
-        format.to_bf16(row, &mut self.bits)?;
-        let place = &mut self.data[index * self.values..][..self.values];
-        place.iter_mut().zip(&self.bits).for_each(|(value, bits)| *value = bf16::from_bits(*bits).to_f32());
-        Ok(())
+        let mut bits = std::mem::take(&mut self.bits);
+        let decoded = format.to_bf16(row, &mut bits);
+        self.set_bf16(index, &bits);
+        self.bits = bits;
+        decoded
+    }
+
+    /// Takes all rows, decoded to bf16.
+    ///
+    /// # Panics
+    /// There is another number of values.
+    pub fn set_bf16(&mut self, bits: &[u16]) {
+        assert_eq!(bits.len(), self.data.len(), "the values of all rows");
+        self.data.iter_mut().zip(bits).for_each(|(value, bits)| *value = bf16::from_bits(*bits).to_f32());
     }
 
     /// Makes a row zero.

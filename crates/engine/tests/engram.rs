@@ -38,7 +38,7 @@ enum Treatment {
     Holes,
 }
 
-/// Rows from another thread. It and the engine wait for each other, so no test depends on time.
+/// Rows from another thread. It and the engine wait for each other, so no result depends on time.
 struct Remote {
     memory: InMemoryTables,
     treatment: Treatment,
@@ -49,12 +49,12 @@ struct Remote {
 struct Job {
     fetch: Box<dyn Fetch>,
     from: Instant,
-    asked: Receiver<()>,
     done: Sender<Result<Fetched, FetchError>>,
 }
 
 struct Waiting {
-    ask: Sender<()>,
+    /// A job that starts only when its layer asks for the rows.
+    held: Option<(Sender<Job>, Job)>,
     done: Receiver<Result<Fetched, FetchError>>,
     arrived: Option<Result<Fetched, FetchError>>,
     treatment: Treatment,
@@ -66,10 +66,6 @@ impl Remote {
         let (jobs, inbox) = channel::<Job>();
         std::thread::spawn(move || {
             let answer = |job: Job| {
-                if treatment == Treatment::Late {
-                    // Ends without an ask if the engine has dropped the fetch.
-                    let _ = job.asked.recv();
-                }
                 let mut fetched = job.fetch.finish(Deadline::after(Duration::from_secs(60)));
                 if let Ok(fetched) = &mut fetched {
                     fetched.ns = job.from.elapsed().as_nanos() as u64;
@@ -98,11 +94,16 @@ impl RowTables for Remote {
     }
 
     fn start(&self, table: usize, rows: &[u64], into: RowBuffer) -> Box<dyn Fetch> {
-        let ((ask, asked), (sender, done)) = (channel(), channel());
+        let (sender, done) = channel();
         let (fetch, from) = (self.memory.start(table, rows, into), Instant::now());
-        self.jobs.lock().unwrap().send(Job { fetch, from, asked, done: sender }).unwrap();
+        let (job, jobs) = (Job { fetch, from, done: sender }, self.jobs.lock().unwrap().clone());
         let number = self.fetches.fetch_add(1, Ordering::Relaxed);
-        let mut waiting = Waiting { ask, done, arrived: None, treatment: self.treatment, number };
+        let mut waiting = Waiting { held: None, done, arrived: None, treatment: self.treatment, number };
+        if self.treatment == Treatment::Late {
+            waiting.held = Some((jobs, job));
+        } else {
+            jobs.send(job).unwrap();
+        }
         if self.treatment == Treatment::Early {
             waiting.arrived = Some(waiting.done.recv().unwrap());
         }
@@ -119,7 +120,9 @@ impl Fetch for Waiting {
     }
 
     fn finish(mut self: Box<Self>, _: Deadline) -> Result<Fetched, FetchError> {
-        let _ = self.ask.send(());
+        if let Some((jobs, job)) = self.held.take() {
+            jobs.send(job).unwrap();
+        }
         let mut fetched = self.arrived.take().unwrap_or_else(|| self.done.recv().unwrap())?;
         match self.treatment {
             Treatment::Expired if self.number % 3 == 1 => Err(FetchError::Late),
@@ -138,8 +141,7 @@ impl Fetch for Waiting {
 
 /// Fills a row with NaN, which changes results if it is read.
 fn poison(rows: &mut RowBuffer, index: usize) {
-    let format = cenote_engram::RowFormat::new(cenote_engram::Stored::Bf16, None).unwrap();
-    rows.decode(index, &format, &[0xff; 2 * common::engram::ROW_VALUES]).unwrap();
+    rows.set_bf16(index, &[0x7fc0; common::engram::ROW_VALUES]);
 }
 
 fn memory(tiny: &Tiny) -> InMemoryTables {
@@ -228,7 +230,7 @@ fn forward(model: &LoadedModel, batch: &[(&[u32], usize)], rows: &mut Rows) -> V
             .collect();
         if !chunks.is_empty() {
             let (streamer, sparse) = (&mut Streamer::off(), &mut SparseDecode::off());
-            let beyond = Beyond { lazy: &[], streamer, sparse, choosing: &[], rows };
+            let beyond = Beyond { lazy: &[], streamer, sparse, choosing: &[], rows: &mut *rows };
             logits = model.forward_beyond(&chunks, &mut kv, beyond);
         }
     }
@@ -241,9 +243,9 @@ fn a_chunk_reads_the_tokens_before_it() {
     let model = LoadedModel::load(&config(tiny.path())).unwrap();
     let (one, two) = (tiny.tokens(1, 40), tiny.tokens(2, 50));
     let bits = |logits: &[f32]| logits.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
-    let whole = forward(&model, &[(&one, 0)], &mut Rows::new());
+    let whole = forward(&model, &[(&one[..], 0)], &mut Rows::new());
     for start in [1, 2, 3, 16, 39] {
-        let both = forward(&model, &[(&two, 7), (&one, start)], &mut Rows::new());
+        let both = forward(&model, &[(&two[..], 7), (&one[..], start)], &mut Rows::new());
         assert_eq!(bits(&both[43 * tiny.vocab..]), bits(&whole[start * tiny.vocab..]), "from {start}");
     }
 }

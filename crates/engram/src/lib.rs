@@ -14,6 +14,7 @@
 
 mod addresses;
 mod config;
+mod digest;
 mod error;
 mod format;
 mod hash;
@@ -25,6 +26,7 @@ mod token_map;
 
 pub use addresses::{Addresses, History, Tokens};
 pub use config::{Family, NgramConfig, Scheme};
+pub use digest::{RUN_ROWS, TableDigest, run_digests};
 pub use error::{ConfigError, FormatError, MapError, TokenError};
 pub use format::{RowFormat, Stored};
 pub use hash::{LayerHash, layers_of as layer_hashes};

@@ -7,8 +7,8 @@ mod study;
 mod torture;
 
 pub use bench::{
-    BenchChildArgs, BenchCodecArgs, BenchCommands, BenchCoreArgs, BenchTiersArgs, BenchTraceArgs, BenchTtftArgs,
-    EngramLoadChildArgs, PageElementArg, RivalArg, TiersPart,
+    BenchChildArgs, BenchCodecArgs, BenchCommands, BenchCoreArgs, BenchPredictArgs, BenchTiersArgs, BenchTraceArgs,
+    BenchTtftArgs, EngramLoadChildArgs, PageElementArg, RivalArg, TiersPart,
 };
 pub use sim::{CapacityArg, InstantArg, LoadArg, RoutingArg, SimArgs, TraceFormatArg, pool_name};
 pub use study::{

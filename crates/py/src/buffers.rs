@@ -16,8 +16,36 @@ pub struct Lent(Vec<Piece>);
 struct Piece {
     address: *mut u8,
     len: usize,
+    /// Type of the elements, if they are whole numbers.
+    integer: Option<Integer>,
     /// Keeps the memory at `address` alive.
     _keeper: Keeper,
+}
+
+/// A type of whole numbers, in this machine's byte order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Integer {
+    pub signed: bool,
+    pub bytes: usize,
+}
+
+impl Integer {
+    /// The type of a buffer's elements, from its format in the language of Python's `struct`.
+    fn of_format(buffer: &PyUntypedBuffer) -> Option<Self> {
+        let native = if cfg!(target_endian = "little") { b'<' } else { b'>' };
+        let letter = match buffer.format().to_bytes() {
+            [letter] => *letter,
+            [b'@' | b'=', letter] => *letter,
+            [order, letter] if *order == native => *letter,
+            _ => return None,
+        };
+        let signed = match letter {
+            b'b' | b'h' | b'i' | b'l' | b'q' | b'n' => true,
+            b'B' | b'H' | b'I' | b'L' | b'Q' | b'N' => false,
+            _ => return None,
+        };
+        Some(Self { signed, bytes: buffer.item_size() })
+    }
 }
 
 enum Keeper {
@@ -38,18 +66,20 @@ impl Piece {
                 return Err(PyBufferError::new_err("the buffer is read-only"));
             }
             let (address, len) = (buffer.buf_ptr().cast(), buffer.len_bytes());
-            return Self { address, len, _keeper: Keeper::Buffer(buffer) }.checked();
+            let integer = Integer::of_format(&buffer);
+            return Self { address, len, integer, _keeper: Keeper::Buffer(buffer) }.checked();
         }
         if let Ok((address, len)) = object.extract::<(usize, usize)>() {
             if address == 0 {
                 return Err(wrong(format!("{len} bytes at address 0x0")));
             }
             let address = std::ptr::with_exposed_provenance_mut(address);
-            return Self { address, len, _keeper: Keeper::Caller }.checked();
+            return Self { address, len, integer: None, _keeper: Keeper::Caller }.checked();
         }
         let tensor = Tensor::take(object)?;
         let (address, len) = tensor.place()?;
-        Self { address, len, _keeper: Keeper::Tensor(tensor) }.checked()
+        let integer = tensor.integer();
+        Self { address, len, integer, _keeper: Keeper::Tensor(tensor) }.checked()
     }
 
     /// Refuses impossible memory: a slice has at most `isize::MAX` bytes and must not wrap around.
@@ -96,6 +126,22 @@ impl Lent {
     /// Bytes of all pieces; `None` on overflow.
     pub fn len(&self) -> Option<u64> {
         self.0.iter().try_fold(0_u64, |sum, piece| sum.checked_add(piece.len as u64))
+    }
+
+    /// Type of the elements, if this is one piece of whole numbers.
+    pub fn integer(&self) -> Option<Integer> {
+        match &self.0[..] {
+            [piece] => piece.integer,
+            _ => None,
+        }
+    }
+
+    /// Address and length of the memory, if it is one piece.
+    pub fn place(&self) -> Option<(*mut u8, usize)> {
+        match &self.0[..] {
+            [piece] => Some((piece.address, piece.len)),
+            _ => None,
+        }
     }
 
     /// Refuses parts that do not concatenate to a payload of `wanted` bytes.

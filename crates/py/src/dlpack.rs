@@ -1,5 +1,6 @@
 //! Tensors of other libraries by DLPack: address and length of contiguous tensors on the CPU.
 
+use crate::buffers::Integer;
 use crate::errors::wrong;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;
@@ -30,6 +31,10 @@ const DIMENSIONS_MAX: usize = 64;
 /// Device kinds of memory that the CPU can access: `kDLCPU`, and page-locked `kDLCUDAHost`.
 const PROCESSOR: [i32; 2] = [1, 3];
 
+/// Codes of whole numbers: `kDLInt`, `kDLUInt`.
+const SIGNED: u8 = 0;
+const UNSIGNED: u8 = 1;
+
 const NAME: &CStr = c"dltensor";
 const USED: &CStr = c"used_dltensor";
 
@@ -52,6 +57,19 @@ impl Tensor {
             return Err(PyErr::fetch(object.py()));
         }
         Ok(Self(tensor))
+    }
+
+    /// Type of the elements, if they are whole numbers.
+    pub fn integer(&self) -> Option<Integer> {
+        // SAFETY: DLPack defines that a capsule with this name points to a `DLManagedTensor`. It
+        // stays valid until its deleter runs, which only `drop` calls.
+        let tensor = unsafe { self.0.as_ref() };
+        let is_whole = tensor.lanes == 1 && tensor.bits.is_multiple_of(8);
+        match tensor.code {
+            SIGNED if is_whole => Some(Integer { signed: true, bytes: usize::from(tensor.bits / 8) }),
+            UNSIGNED if is_whole => Some(Integer { signed: false, bytes: usize::from(tensor.bits / 8) }),
+            _ => None,
+        }
     }
 
     /// Address and length in bytes. Fails for tensors on other devices or with gaps.

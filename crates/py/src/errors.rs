@@ -2,7 +2,8 @@
 
 use cenote_mem::MapError;
 use cenote_pool::{OpenError, PoolError};
-use pyo3::exceptions::PyRuntimeError;
+use cenote_tables::{GatherError, TableError};
+use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::{PyErr, PyResult, create_exception};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -45,6 +46,26 @@ pub fn of_opening(region: &str, error: &OpenError) -> PyErr {
         OpenError::Map(_) => CenoteError::new_err(error.to_string()),
         OpenError::Pool(error) => of_pool(region, error),
         OpenError::Flush(_) => RegionMismatch::new_err(format!("{region}: {error}")),
+    }
+}
+
+/// The exception for a table's error in the region with this name.
+pub fn of_table(region: &str, error: &TableError) -> PyErr {
+    let text = format!("{region}: {error}");
+    match error {
+        TableError::Pool(error) => of_pool(region, error),
+        TableError::NoRoom { .. } | TableError::Chunks { .. } => RegionFull::new_err(text),
+        TableError::Name(_) | TableError::Format(_) | TableError::Source(_) => wrong(error.to_string()),
+        TableError::File { .. } => PyOSError::new_err(error.to_string()),
+        _ => CenoteError::new_err(text),
+    }
+}
+
+/// The exception for rows that were not read.
+pub fn of_gather(region: &str, error: &GatherError) -> PyErr {
+    match error {
+        GatherError::Row { .. } | GatherError::Buffer { .. } => wrong(error.to_string()),
+        _ => CenoteError::new_err(format!("{region}: {error}")),
     }
 }
 

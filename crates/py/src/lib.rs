@@ -5,6 +5,7 @@
 
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 passes arguments by value")]
 
+mod addresses;
 mod buffers;
 mod codec;
 mod cold;
@@ -23,11 +24,14 @@ mod numbers;
 mod region;
 mod rows;
 mod save;
+mod tables;
 
 use pyo3::prelude::*;
 
 #[pymodule]
 mod _native {
+    #[pymodule_export]
+    use super::addresses::Addresses;
     #[pymodule_export]
     use super::codec::Codec;
     #[pymodule_export]
@@ -56,6 +60,8 @@ mod _native {
     use super::rows::Rows;
     #[pymodule_export]
     use super::save::Save;
+    #[pymodule_export]
+    use super::tables::{Pending, Table, check_table, drop_table, load_tables, tables};
 
     use cenote_base::fault::{self, Plan, UnknownName};
     use pyo3::exceptions::PyValueError;

@@ -6,6 +6,7 @@ use crate::creation::{Difference, Size, Wanted};
 use crate::errors::{CenoteError, guarded, of_opening, of_pool, wrong};
 use crate::events::Follower;
 use crate::namespace::Namespace;
+use crate::tables::TableSlot;
 use cenote_base::{Deadline, HashSeed, HostId};
 use cenote_mem::fork::ProcessStamp;
 use cenote_mem::numa::{self, Place};
@@ -14,7 +15,7 @@ use cenote_pool::{AttachOptions, Counter, HostPool, NamespaceRecord, Pool, Ticke
 use cenote_store::cold::ColdTier;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 /// State of an open region, shared by all objects made from it.
@@ -25,12 +26,23 @@ pub struct Open {
     process: u32,
     /// Detects forked children: they inherit the memory but not the worker slot.
     stamp: ProcessStamp,
+    /// This machine's number among those that share the region.
+    pub host: HostId,
     pool: RwLock<Option<HostPool>>,
+    /// Open tables, which `close` closes: each holds the pool.
+    tables: Mutex<Vec<Weak<TableSlot>>>,
     /// L4, until `close`.
     cold: RwLock<Option<Arc<ColdTier>>>,
 }
 
 impl Open {
+    /// Closes this table with the region.
+    pub fn close_with(&self, table: &Arc<TableSlot>) {
+        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        tables.retain(|table| table.strong_count() > 0);
+        tables.push(Arc::downgrade(table));
+    }
+
     /// L4, if the region has one. None in a forked child and after `close`.
     pub fn cold(&self) -> Option<Arc<ColdTier>> {
         if self.is_inherited() {
@@ -67,15 +79,15 @@ impl Open {
 /// A shared region that this process has joined as a worker.
 #[pyclass(frozen, module = "cenote")]
 pub struct Region {
-    open: Arc<Open>,
+    pub open: Arc<Open>,
     ticker: Mutex<Option<Ticker>>,
 }
 
-fn source(region: &str) -> PyResult<RegionSource> {
+pub fn source(region: &str) -> PyResult<RegionSource> {
     region.parse().map_err(|error: cenote_mem::region::ParseRegionError| wrong(error.to_string()))
 }
 
-fn seconds(text: &str, value: f64) -> PyResult<Duration> {
+pub fn seconds(text: &str, value: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(value).map_err(|_| wrong(format!("{text} of {value} seconds is not a duration")))
 }
 
@@ -161,7 +173,9 @@ impl Region {
             name: region.to_owned(),
             process: std::process::id(),
             stamp: ProcessStamp::current(),
+            host: options.host,
             pool: RwLock::new(Some(pool)),
+            tables: Mutex::default(),
             cold: RwLock::new(tier),
         };
         let open = Arc::new(open);
@@ -360,6 +374,10 @@ impl Region {
             drop(ticker);
             // First: its threads use the pool.
             drop(self.open.cold.write().unwrap_or_else(PoisonError::into_inner).take());
+            let tables = std::mem::take(&mut *self.open.tables.lock().unwrap_or_else(PoisonError::into_inner));
+            for table in tables.iter().filter_map(Weak::upgrade) {
+                drop(table.write().unwrap_or_else(PoisonError::into_inner).take());
+            }
             drop(self.open.pool.write().unwrap_or_else(PoisonError::into_inner).take());
         });
     }
@@ -377,6 +395,7 @@ impl Region {
     }
 }
 
-fn parse(py: Python<'_>, text: &str) -> PyResult<Py<PyAny>> {
+/// The value of a JSON text.
+pub fn parse(py: Python<'_>, text: &str) -> PyResult<Py<PyAny>> {
     Ok(py.import("json")?.call_method1("loads", (text,))?.unbind())
 }

@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import ctypes
 import random
+import struct
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cenote.device import DeviceError, Stream
+from tables_of import decode
+
+from cenote.device import DeviceError, RowGather, Stream, TablePlace
 from cenote.device.interface import Copy
+
+# The device sees registered memory at other addresses than the processor.
+SEEN = 1 << 60
 
 
 @dataclass
@@ -27,6 +33,13 @@ class Event:
 @dataclass
 class _Copies:
     left: list[Copy]
+
+
+@dataclass
+class _Gather:
+    table: TablePlace
+    rows: RowGather
+    left: list[int]
 
 
 @dataclass
@@ -42,7 +55,7 @@ class FakeDevice:
         self.memory = (ctypes.c_uint8 * size)()
         self.base = ctypes.addressof(self.memory)
         self.lock = threading.RLock()
-        self.streams: dict[Stream, deque[_Copies | _Wait | Event | Callable[[], None]]] = {s: deque() for s in Stream}
+        self.streams: dict[Stream, deque[_Copies | _Gather | _Wait | Event | Callable[[], None]]] = {s: deque() for s in Stream}
         self.held: set[Stream] = set()
         self.locked: dict[int, int] = {}
         self.allocated: list[ctypes.Array[ctypes.c_uint8]] = []
@@ -52,7 +65,9 @@ class FakeDevice:
         self.register_max: int | None = None
         self.copies_until: int | None = None
         self.queries_until: int | None = None
-        self.calls = {"copy": 0, "query": 0}
+        self.gathers_until: int | None = None
+        self.calls = {"copy": 0, "query": 0, "gather": 0}
+        self.uploaded: list[ctypes.Array[ctypes.c_char]] = []
         self.wrong: list[str] = []
         self.watch: Callable[[Copy], None] | None = None
 
@@ -68,7 +83,7 @@ class FakeDevice:
     def unregister(self, address: int) -> None:
         with self.lock:
             del self.locked[address]
-            if any(isinstance(call, _Copies) for stream in self.streams.values() for call in stream):
+            if any(isinstance(call, _Copies | _Gather) for stream in self.streams.values() for call in stream):
                 self.wrong.append("memory was unregistered under a copy")
 
     def allocate(self, length: int) -> int:
@@ -79,10 +94,11 @@ class FakeDevice:
 
     def forget(self, addresses: Sequence[int]) -> None:
         with self.lock:
-            if any(isinstance(call, _Copies) for stream in self.streams.values() for call in stream):
+            if any(isinstance(call, _Copies | _Gather) for stream in self.streams.values() for call in stream):
                 self.wrong.append("memory was forgotten under a copy")
             for address in addresses:
                 self.forgotten.append(address)
+                self.uploaded = [each for each in self.uploaded if ctypes.addressof(each) != address]
                 for memory in [each for each in self.allocated if ctypes.addressof(each) == address]:
                     self.allocated.remove(memory)
                     del self.locked[address]
@@ -95,6 +111,20 @@ class FakeDevice:
                 if not any(at <= host and host + length <= at + size for at, size in self.locked.items()):
                     self.wrong.append(f"{length} bytes at {host:#x} are not page-locked as a whole")
             self.streams[stream].append(_Copies(list(copies)))
+
+    def upload(self, data: bytes) -> int:
+        self.uploaded.append(ctypes.create_string_buffer(data, len(data)))
+        return ctypes.addressof(self.uploaded[-1])
+
+    def seen(self, address: int) -> int:
+        if not any(at <= address < at + size for at, size in self.locked.items()):
+            raise DeviceError(f"{address:#x} is not registered")
+        return address + SEEN
+
+    def gather_async(self, stream: Stream, table: TablePlace, rows: RowGather) -> None:
+        with self.lock:
+            self._count("gather", self.gathers_until)
+            self.streams[stream].append(_Gather(table, rows, list(range(rows.tokens * rows.heads))))
 
     def record(self, stream: Stream) -> Event:
         with self.lock:
@@ -150,9 +180,12 @@ class FakeDevice:
             case _Copies(left) if left:
                 self._copy_some(left)
                 return True
+            case _Gather(table, rows, left) if left:
+                self._gather_one(table, rows, left.pop(self.random.randrange(len(left))))
+                return True
             case Event() as event:
                 event.came = True
-            case _Wait() | _Copies():
+            case _Wait() | _Copies() | _Gather():
                 pass
             case work:
                 work()
@@ -172,6 +205,25 @@ class FakeDevice:
         ctypes.memmove(to, start, now)
         if now < length:
             left.append((to + now, start + now, length - now))
+
+
+    def _gather_one(self, table: TablePlace, rows: RowGather, number: int) -> None:
+        """One row, by one row's arithmetic."""
+        token, head = divmod(number, rows.heads)
+        at = rows.ids + rows.id_bytes * (token * rows.id_strides[0] + head * rows.id_strides[1])
+        (row,) = struct.unpack({4: "i", 8: "q"}[rows.id_bytes], ctypes.string_at(at, rows.id_bytes)) if head < rows.known_heads else (-1,)
+        if rows.first_row <= row < rows.end_row:
+            extent, within = divmod(row, table.extent_rows)
+            (start,) = struct.unpack("q", ctypes.string_at(table.starts + 8 * extent, 8))
+            place = table.region - SEEN + start + within * table.row_bytes
+            if not any(at <= place and place + table.row_bytes <= at + size for at, size in self.locked.items()):
+                self.wrong.append(f"row {row} at {place:#x} is not page-locked")
+                return
+            content = ctypes.string_at(place, table.row_bytes)
+            content = decode(table.format, content, table.scale) if rows.decode else content
+        else:
+            content = bytes(2 * table.row_values if rows.decode else table.row_bytes)
+        ctypes.memmove(rows.out + token * rows.out_stride + head * len(content), content, len(content))
 
 
 def until(so: Callable[[], bool], device: FakeDevice | None = None, seconds: float = 10) -> None:

@@ -4,6 +4,7 @@
 //! overlaps memory and arithmetic, so the longer of the two is the step's time (the roofline).
 //! Prompts are bound by arithmetic, answers by memory. The host's time to prepare a step is added.
 
+pub mod cache_engine;
 mod calibration;
 mod devices;
 

@@ -2,7 +2,7 @@
 //!
 //! | family | tensors of layer `l` |
 //! |---|---|
-//! | DeepSeek-V4.1 Engram | `layers.l.engram.embed.weight` and, for e4m3, `.scale` |
+//! | DeepSeek-V4.1 Engram | `layers.l.engram.embed.weight` and, for e4m3, `.scale`; or one `.weight_scale` |
 //! | Qwen3.8 PLE | `layers.(l-1).…ngram_embedding.shard_N.weight` and, for e4m3, `….weight_scale` |
 //!
 //! vLLM 0.32's names (`embed_tokens`, `weight_scale_inv`) and prefixes before `layers.` are known,
@@ -134,6 +134,11 @@ fn deepseek(folder: &Folder, layer: u64, mut facts: Facts) -> Result<TensorRows,
         .ok_or_else(|| folder.missing(layer, "values"))?;
     let values = Column::of(file, name)?;
     if values.dtype != Dtype::F8_E4M3 {
+        facts.format = format_of(values.dtype, false)?.to_string();
+        return TensorRows::new(facts, vec![vec![values]]);
+    }
+    if let Some((name, file)) = folder.find(layer, &[".engram.embed.weight_scale"]) {
+        facts.scale = Some(file.scalar(name)?);
         facts.format = format_of(values.dtype, false)?.to_string();
         return TensorRows::new(facts, vec![vec![values]]);
     }

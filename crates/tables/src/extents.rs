@@ -1,17 +1,14 @@
 //! Bytes of extents: writing, checking, and the digest of a table.
 //!
-//! A table's digest is BLAKE3 over the digests of each 64 rows, behind the format, the row's length
-//! and the number of rows. So it does not depend on the region, and threads hash extents of their
-//! own. An extent has a whole number of such runs.
+//! An extent has a whole number of the runs of rows that have digests (`engram/src/digest.rs`), so
+//! threads hash extents of their own.
 
 use crate::error::TableError;
 use crate::facts::Facts;
 use crate::record::{Extent, Record};
+use cenote_engram::{RUN_ROWS, Stored, TableDigest, run_digests};
 use cenote_mem::{Fabric, HostLocal};
 use cenote_pool::Pool;
-
-/// Rows with one digest.
-pub(crate) const RUN_ROWS: u64 = 64;
 
 /// Largest extent: what a killed load must read again.
 pub(crate) const EXTENT_BYTES_MAX: u64 = 64 << 20;
@@ -24,18 +21,18 @@ pub(crate) fn extent_rows(facts: &Facts, bytes: u64) -> Option<u64> {
 
 /// Digests of an extent's runs, one after the other.
 pub(crate) fn digests_of(facts: &Facts, bytes: &[u8]) -> Vec<u8> {
-    let run = (RUN_ROWS * facts.row_bytes) as usize;
-    bytes.chunks(run).flat_map(|run| *blake3::hash(run).as_bytes()).collect()
+    run_digests(facts.row_bytes as usize, bytes)
 }
 
 /// A hasher of a table's runs.
-pub(crate) fn table_hasher(facts: &Facts) -> blake3::Hasher {
-    let mut hasher = blake3::Hasher::new();
-    let scale = facts.scale.map_or(0, f32::to_bits);
-    hasher.update(
-        format!("cenote table v1 {} {} {} {scale:08x}\n", facts.format, facts.row_bytes, facts.rows).as_bytes(),
-    );
-    hasher
+pub(crate) fn table_digest(facts: &Facts) -> Result<TableDigest, TableError> {
+    let stored: Stored = facts.format.parse().map_err(TableError::Format)?;
+    Ok(TableDigest::new(stored, facts.row_bytes as usize, facts.rows, facts.scale))
+}
+
+/// A digest in hexadecimal.
+pub(crate) fn hex(digest: [u8; 32]) -> String {
+    blake3::Hash::from_bytes(digest).to_hex().to_string()
 }
 
 /// Writes an extent's bytes, which end with zeros up to a whole line.

@@ -107,6 +107,11 @@ impl Gatherer {
         table.still_there()
     }
 
+    /// Runs a job in one of the threads. A gather of the job uses the others too.
+    pub fn spawn(&self, job: impl FnOnce() + Send + 'static) {
+        self.threads.spawn(job);
+    }
+
     /// Starts a gather and returns at once. The buffer comes back with the rows.
     pub fn start<F: Fabric, H: HostLocal>(&self, table: &Arc<Table<F, H>>, rows: Vec<u64>, into: Output) -> Pending {
         let (sender, receiver) = sync_channel(1);

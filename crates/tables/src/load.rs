@@ -5,10 +5,11 @@
 //! caller takes the journal over, frees what the journal does not name, and goes on.
 
 use crate::error::TableError;
-use crate::extents::{self, EXTENT_BYTES_MAX, digests_of, table_hasher};
+use crate::extents::{self, EXTENT_BYTES_MAX, digests_of, hex, table_digest};
 use crate::record::{Extent, Record, State};
 use crate::registry::{Work, finish_drop, free_own, free_unrecorded, journal_key, now, sealed, table_key, work};
 use crate::source::RowSource;
+use cenote_engram::TableDigest;
 use cenote_mem::{Fabric, HostLocal};
 use cenote_pool::{Over, Pool, PoolError, Root};
 use rayon::prelude::*;
@@ -192,7 +193,7 @@ impl<F: Fabric, H: HostLocal> Load<'_, F, H> {
             work.record.header.facts = facts.clone();
             work.record.header.extent_rows = extents::plan(self.pool, facts, self.options.extent_bytes)?;
         }
-        let mut hasher = table_hasher(facts);
+        let mut hasher = table_digest(facts)?;
         let kept = self.keep_whole(&mut work.record, &mut hasher);
         self.enter(work)?;
         free_unrecorded(self.pool, &work.record.makers())?;
@@ -212,7 +213,7 @@ impl<F: Fabric, H: HostLocal> Load<'_, F, H> {
                 .map(|(&number, offset)| self.copy(record, number, offset))
                 .collect::<Result<_, TableError>>()?;
             for (extent, digests) in written {
-                hasher.update(&digests);
+                hasher.runs(&digests);
                 work.record.extents.push(extent);
             }
             unrecorded += numbers.iter().map(|&at| work.record.padded_bytes(at)).sum::<u64>();
@@ -226,7 +227,7 @@ impl<F: Fabric, H: HostLocal> Load<'_, F, H> {
             }
             self.show(&work.record);
         }
-        let digest = hasher.finalize().to_hex().to_string();
+        let digest = hex(hasher.finish());
         // The journal first: if this worker dies before the table is sealed, the next one seals it.
         self.enter(work)?;
         self.seal(work, &digest)?;
@@ -234,7 +235,7 @@ impl<F: Fabric, H: HostLocal> Load<'_, F, H> {
     }
 
     /// Keeps the extents up to the first damaged one.
-    fn keep_whole(&self, record: &mut Record, hasher: &mut blake3::Hasher) -> usize {
+    fn keep_whole(&self, record: &mut Record, hasher: &mut TableDigest) -> usize {
         let step = rayon::current_num_threads();
         let mut whole = 0;
         while whole < record.extents.len() {
@@ -245,7 +246,7 @@ impl<F: Fabric, H: HostLocal> Load<'_, F, H> {
                 .collect();
             let count = read.len();
             let digests: Vec<Vec<u8>> = read.into_iter().map_while(|digests| digests).collect();
-            digests.iter().for_each(|digests| _ = hasher.update(digests));
+            digests.iter().for_each(|digests| hasher.runs(digests));
             whole += digests.len();
             if digests.len() < count {
                 break;

@@ -290,7 +290,7 @@ pub struct Checked {
 pub fn check<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, name: &str) -> Result<Checked, TableError> {
     crate::facts::verify_name(name)?;
     let (root, record) = sealed(pool, name)?.ok_or_else(|| TableError::Missing(name.to_owned()))?;
-    let (mut hasher, mut damaged) = (extents::table_hasher(&record.header.facts), Vec::new());
+    let (mut hasher, mut damaged) = (extents::table_digest(&record.header.facts)?, Vec::new());
     let numbers: Vec<u64> = (0..record.total()).collect();
     for numbers in numbers.chunks(rayon::current_num_threads()) {
         let digests: Vec<Option<Vec<u8>>> = numbers
@@ -299,7 +299,7 @@ pub fn check<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, name: &str) -> Result<C
             .collect();
         for (number, digests) in numbers.iter().zip(digests) {
             match digests {
-                Some(digests) => _ = hasher.update(&digests),
+                Some(digests) => hasher.runs(&digests),
                 None => damaged.push(*number),
             }
         }
@@ -307,7 +307,7 @@ pub fn check<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, name: &str) -> Result<C
     if !pool.holds(&root) {
         return Err(TableError::Missing(name.to_owned()));
     }
-    let digest = damaged.is_empty().then(|| hasher.finalize().to_hex().to_string());
+    let digest = damaged.is_empty().then(|| extents::hex(hasher.finish()));
     let is_whole = digest.as_ref() == Some(&record.header.digest);
     Ok(Checked { extents: record.total(), damaged, digest, is_whole })
 }

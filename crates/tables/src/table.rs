@@ -142,6 +142,13 @@ impl<F: Fabric, H: HostLocal> Table<F, H> {
         self.place(row)
     }
 
+    /// Offset in the region of each extent, and the rows of an extent, for devices that compute
+    /// places by themselves.
+    #[must_use]
+    pub fn extents(&self) -> (&[u64], u64) {
+        (&self.starts, self.extent_rows)
+    }
+
     fn place(&self, row: u64) -> u64 {
         self.places()(row)
     }

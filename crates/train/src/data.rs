@@ -128,6 +128,17 @@ impl Streams {
         self.streams.iter().map(|stream| stream.tokens.len()).collect()
     }
 
+    /// Share of each token among those that windows are drawn from.
+    pub fn frequencies(&self, vocabulary: usize) -> Vec<f64> {
+        let mut frequencies = vec![0.0; vocabulary];
+        let all = self.streams.iter().map(|stream| stream.share).sum::<f64>();
+        for stream in self.streams.iter().filter(|stream| stream.share > 0.0) {
+            let each = stream.share / all / stream.tokens.len() as f64;
+            stream.tokens.iter().for_each(|token| frequencies[*token as usize] += each);
+        }
+        frequencies
+    }
+
     /// Draws `batch` windows of `length` contiguous tokens from random places. A stream shorter
     /// than a window wraps around.
     ///
@@ -181,6 +192,8 @@ mod tests {
         let streams = vec![stream(0, 1.0), stream(1000, 0.0), stream(2000, 1.0)];
         let streams = Streams { streams, repeat_share: 0.0 };
         let make = || streams.batch(8, 10, &mut Prng::new(3));
+        let frequencies = streams.frequencies(2050);
+        assert!((frequencies[0] - 0.01).abs() < 1e-12 && frequencies[1000] == 0.0 && frequencies[60] == 0.0);
         let batch = make();
         assert!(batch.ids.iter().zip(&batch.targets).all(|(id, target)| id + 1 == *target));
         assert!(batch.ids.iter().all(|id| !(1000..2000).contains(id)) && batch.ids.iter().any(|id| *id >= 2000));

@@ -1,6 +1,6 @@
 //! Trains Cenote's demo model: a small Llama with real, trained attention. Its KV cache therefore
-//! has the statistics that codecs and predictors need. Also trains one of these predictors. See `models/demo/README.md` for the run that
-//! produced it.
+//! has the statistics that codecs and predictors need. Also trains two predictors: of pages that
+//! sparse attention chooses, and of tokens. See `models/demo/README.md` for the run that produced it.
 #![forbid(unsafe_code)]
 
 mod checkpoint;
@@ -14,6 +14,7 @@ mod fused;
 mod lanes;
 mod model;
 mod predictor;
+mod token_predictor;
 mod tokens;
 mod train;
 
@@ -47,6 +48,8 @@ enum Action {
     Evaluate(EvaluateFlags),
     /// Train the predictor of the pages that sparse attention chooses
     Predictor(predictor::PredictorFlags),
+    /// Train the predictor of the next tokens
+    TokenPredictor(token_predictor::TokenPredictorFlags),
 }
 
 #[derive(Args)]
@@ -165,6 +168,7 @@ fn run(action: &Action) -> Result<()> {
         }
         Action::Train(flags) => train_model(flags),
         Action::Predictor(flags) => print_json(&predictor::run(flags)?),
+        Action::TokenPredictor(flags) => print_json(&token_predictor::run(flags)?),
         Action::Evaluate(flags) => {
             let model = Model::load(&flags.model)?;
             let tokenizer = tokens::load(&flags.model.join("tokenizer.json"))?;

@@ -12,6 +12,7 @@ mod demo;
 mod diff;
 mod endings;
 mod engram;
+mod engram_tables;
 mod full_region;
 mod generate;
 mod killed_worker;

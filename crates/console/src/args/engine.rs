@@ -138,6 +138,10 @@ pub struct EngineArgs {
     /// or none
     #[arg(long, value_name = "KIND", env = "CENOTE_SPARSE_PREDICTOR", default_value = "none", value_parser = predictor)]
     pub sparse_predictor: Predictor,
+    /// Read n-gram tables from the region instead of the model's folder: those that `cenote engram load
+    /// --table NAME` brought
+    #[arg(long, value_name = "NAME", env = "CENOTE_ENGRAM_TABLES")]
+    pub engram_tables: Option<String>,
     /// Bytes of the region for preempted requests; without it they are recomputed
     #[arg(long, value_name = "SIZE", env = "CENOTE_SWAP", default_value = "0")]
     pub swap: ByteSize,

@@ -10,7 +10,7 @@ use super::{Fetch, FetchError, Fetched, RowBuffer, RowTables, TableShape};
 use crate::checkpoint::{Checkpoint, Place};
 use crate::error::LoadError;
 use cenote_base::Deadline;
-use cenote_engram::{Addresses, RowFormat, Stored};
+use cenote_engram::{Addresses, RowFormat, Stored, TableDigest};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -21,8 +21,8 @@ const FILE: &str = "engram.safetensors";
 /// Bytes that are read at a time when a whole table is read.
 const READ_BYTES: usize = 1 << 20;
 
-/// Identifies the content of tables: equal rows in equal formats have equal digests, wherever they
-/// lie. Tables are added in the order of the configuration, each with all its rows.
+/// Identifies the content of a model's tables: equal rows in equal formats have equal digests, wherever
+/// they lie. Tables are added in the order of the configuration, each by its [`TableDigest`].
 pub struct TablesDigest(blake3::Hasher);
 
 impl Default for TablesDigest {
@@ -34,16 +34,10 @@ impl Default for TablesDigest {
 }
 
 impl TablesDigest {
-    /// Begins a table. `scale`: the scale of all its rows, if the format has one.
-    pub fn table(&mut self, shape: &TableShape, scale: Option<f32>) {
-        let TableShape { layer, rows, values, stored } = shape;
-        let scale = scale.map_or(0, f32::to_bits);
-        self.0.update(format!("; layer {layer}: {rows} rows of {values} {stored}, scale {scale:08x}; ").as_bytes());
-    }
-
-    /// Adds stored rows of the table, in their order.
-    pub fn rows(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
+    /// Adds a table.
+    pub fn table(&mut self, shape: &TableShape, digest: &[u8; 32]) {
+        self.0.update(format!("; layer {}: {} values; ", shape.layer, shape.values).as_bytes());
+        self.0.update(digest);
     }
 
     /// The digest.
@@ -129,8 +123,9 @@ impl FileTables {
         let mut opened = Self { tables, shapes, digest: [0; 32] };
         let mut digest = TablesDigest::default();
         for (table, shape) in opened.tables.iter().zip(&opened.shapes) {
-            digest.table(shape, table.scale);
-            table.for_all(shape.rows, |bytes| digest.rows(bytes))?;
+            let mut rows = TableDigest::new(shape.stored, table.row_bytes, shape.rows, table.scale);
+            table.for_all(shape.rows, |bytes| rows.rows(bytes))?;
+            digest.table(shape, &rows.finish());
         }
         opened.digest = digest.finish();
         Ok(Some(opened))

@@ -59,7 +59,7 @@ impl Tiny {
             "intermediate_size": MIDDLE, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
             "num_key_value_heads": KV_HEADS, "head_dim": HEAD_DIM, "rms_norm_eps": EPS,
             "max_position_embeddings": 512, "tie_word_embeddings": true, "eos_token_id": null,
-            "engram_layer_ids": TABLES.map(|(layer, _)| layer), "engram_num_embeddings": [u64::MAX; 3],
+            "engram_layer_ids": TABLES.map(|(layer, _)| layer), "engram_num_embeddings": vec![u64::MAX; 3],
             "engram_max_ngram_size": 3, "engram_n_heads": 2, "engram_head_dim": ROW_VALUES,
             "engram_vocab_size": 70, "engram_compressed_vocab_size": map.size(), "engram_pad_token_id": 0,
         });

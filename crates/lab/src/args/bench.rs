@@ -35,6 +35,8 @@ pub enum BenchCommands {
     Tiers(BenchTiersArgs),
     /// Encode and decode pages on one core, beside copies of as many bytes
     Codec(BenchCodecArgs),
+    /// Guess the next tokens of a text: time, accuracy, and rows of n-gram tables fetched early
+    Predict(BenchPredictArgs),
 }
 
 fn whole_panels(text: &str) -> Result<u16, String> {
@@ -85,6 +87,22 @@ impl BenchCodecArgs {
     pub fn wants(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|only| only == name)
     }
+}
+
+#[derive(Args, Debug)]
+pub struct BenchPredictArgs {
+    /// Fewer calls, a tenth of the text and one request; figures differ
+    #[arg(long)]
+    pub quick: bool,
+    /// Directory of a tokenizer and of `token_predictor.weights` [default: the demo model]
+    #[arg(long, value_name = "DIR")]
+    pub model: Option<PathBuf>,
+    /// Text whose last 5 % is held out [default: WikiText-2's validation split in ../shared/data,
+    /// if it is there]
+    #[arg(long, value_name = "FILE")]
+    pub text: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 #[derive(Args, Debug)]

@@ -245,6 +245,11 @@ pub struct SimArgs {
     /// The ladder decides between this, demotion and eviction
     #[arg(long, conflicts_with = "hosts", help_heading = "Cold tier")]
     pub cold_compress: bool,
+    /// Clock in MHz of a cache engine in hardware that compresses instead of a processor, with the measured
+    /// cycles of its RTL (rtl/README.md)
+    #[arg(long, value_name = "MHZ", requires = "cold_compress", value_parser = clap::value_parser!(u32).range(1..),
+        help_heading = "Cold tier")]
+    pub cold_engine: Option<u32>,
 
     /// Device: a100, h200, l20 or a6000
     #[arg(long, value_name = "DEVICE", default_value = "a100", help_heading = "Engine")]

@@ -1,6 +1,6 @@
 //! `cenote-lab bench`: the pool's speed against the machine's limits, in the same run.
 //!
-//! `ttft` measures a whole engine, `codec` only codecs. The others measure the pool alone: this
+//! `ttft` measures a whole engine, `codec` only codecs, `predict` only predictors of tokens. The others measure the pool alone: this
 //! process and its children share a region, and every timed block is published, found and read
 //! through the pool, so its checksum and generation were verified.
 
@@ -15,6 +15,7 @@ mod index;
 mod lock;
 mod memory;
 mod pool;
+mod predict;
 mod regions;
 mod rows;
 mod tiers;
@@ -81,6 +82,7 @@ pub fn run(command: &BenchCommands) -> Result<(), Failure> {
         BenchCommands::Ttft(args) => ttft::run(args),
         BenchCommands::Trace(args) => trace::run(args),
         BenchCommands::Codec(args) => codec::run(args),
+        BenchCommands::Predict(args) => predict::run(args),
         BenchCommands::Tiers(args) => tiers::run(args),
         BenchCommands::Pool(args) => core(&["pool"], &[DesignArg::Cenote], args),
         BenchCommands::Index(args) => core(&["index"], &[DesignArg::Cenote], args),

@@ -13,7 +13,7 @@ use cenote_console::failure::Failure;
 use cenote_console::output;
 use cenote_policy::{Eviction, Watermark};
 use cenote_serving_sim::model::{
-    Calibration, CostModel, DEVICES, Device, MODELS, Machine, ModelShape, NVME_L4, SPECKV_L3, TierLink,
+    Calibration, CostModel, DEVICES, Device, MODELS, Machine, ModelShape, NVME_L4, SPECKV_L3, TierLink, cache_engine,
 };
 use cenote_serving_sim::serving::{Compression, ConfigError, Pool, Prefetch};
 use cenote_serving_sim::{
@@ -160,8 +160,15 @@ fn cold(args: &SimArgs) -> Option<Cold> {
         tier: TierLink { link: args.cold_link, ..NVME_L4 },
         write_bytes_per_s: args.cold_write,
         writes_max: args.cold_writes,
-        compression: args.cold_compress.then_some(Compression::QPACK),
+        compression: args.cold_compress.then(|| compression(args)),
         prefetch: Prefetch { waiting: args.cold_prefetch, hint_ns, speculate: args.cold_speculate },
+    })
+}
+
+/// The codec of cold blocks: QPack on a processor, or in hardware at a clock.
+fn compression(args: &SimArgs) -> Compression {
+    args.cold_engine.map_or(Compression::QPACK, |mhz| {
+        Compression::by_engine(&cache_engine::QPACK, Compression::QPACK.percent, u64::from(mhz) * 1_000_000)
     })
 }
 

@@ -47,3 +47,31 @@ async fn a_new_region_finds_what_the_cold_tier_holds() {
     let found = found.expect("its row");
     assert_eq!((found["ratio"].as_f64(), found["met"].as_bool()), (Some(1.0), Some(true)), "{report}");
 }
+
+#[tokio::test]
+async fn guesses_are_timed_without_a_text_and_counted_with_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = folder.path().join("text.txt");
+    std::fs::write(&text, "The rows of the next step depend on one more token , which is guessed .\n".repeat(900))
+        .unwrap();
+    let text = text.to_str().expect("a name");
+    let report = bare_lab(["bench", "predict", "--quick", "--json", "--text", text]).ok().await.json();
+    let rows = report["rows"].as_array().expect("rows");
+    let goals: Vec<_> = rows.iter().filter(|row| row["goal"].is_string()).collect();
+    assert!(goals.len() == 1 && goals[0]["met"].is_boolean() && goals[0]["ratio"].is_number(), "{report}");
+    let accuracy = report["accuracy"].as_array().expect("accuracy");
+    for row in accuracy {
+        let top: Vec<f64> = row["top"].as_array().expect("four").iter().map(|share| share.as_f64().unwrap()).collect();
+        assert!(top.is_sorted() && top[0] >= 0.0 && top[3] <= 1.0, "{row}");
+        // The text repeats itself, so what reads the request knows its next tokens.
+        let reads = row["predictor"] == "suffix" || row["predictor"] == "n-gram";
+        assert!(!reads || row["horizon"] != 1 || top[1] > 0.95, "{row}");
+    }
+    for row in report["early"].as_array().expect("early") {
+        let [needed, fetched, used, wasted] =
+            ["needed", "fetched", "used", "wasted"].map(|key| row[key].as_f64().unwrap());
+        assert!(needed == 32.0 && used <= needed && (fetched - used - wasted).abs() < 1e-9, "{row}");
+    }
+    assert!(!report["hidden"].as_array().expect("hidden").is_empty() && report["skipped"].is_null());
+    bare_lab(["bench", "predict", "--text", "no-such-text"]).fails(&["no-such-text"]).await;
+}

@@ -15,11 +15,12 @@
 ...                 break  # damaged: a miss
 
 `examples/share.py` of the source tree does this with two processes.
-`cenote.vllm` is a KV connector for vLLM. This package does not import it.
+`cenote.engram` has n-gram embedding tables. `cenote.vllm` is a KV connector for vLLM. This package does not import it.
 """
 
 from cenote._native import (
     FORMAT_VERSION,
+    Addresses,
     BlockView,
     CenoteError,
     Codec,
@@ -30,6 +31,7 @@ from cenote._native import (
     Lease,
     Load,
     Namespace,
+    Pending,
     Promotion,
     Region,
     RegionFull,
@@ -37,11 +39,13 @@ from cenote._native import (
     RegionMissing,
     Rows,
     Save,
+    Table,
     __version__,
 )
 
 __all__ = [
     "FORMAT_VERSION",
+    "Addresses",
     "BlockView",
     "CenoteError",
     "Codec",
@@ -52,6 +56,7 @@ __all__ = [
     "Lease",
     "Load",
     "Namespace",
+    "Pending",
     "Promotion",
     "Region",
     "RegionFull",
@@ -59,5 +64,6 @@ __all__ = [
     "RegionMissing",
     "Rows",
     "Save",
+    "Table",
     "__version__",
 ]

@@ -7,6 +7,14 @@ from typing import Any, Literal, Protocol, Self, TypeAlias, final, overload
 
 from typing_extensions import Buffer
 
+from cenote._tables import Addresses as Addresses
+from cenote._tables import Pending as Pending
+from cenote._tables import Table as Table
+from cenote._tables import check_table as check_table
+from cenote._tables import drop_table as drop_table
+from cenote._tables import load_tables as load_tables
+from cenote._tables import tables as tables
+
 __version__: str
 FORMAT_VERSION: int
 

@@ -15,6 +15,7 @@ pub use ahead::Prefetch;
 use super::{Pool, Setup};
 use crate::cache::{MakeRoom, Victim, WHOLE};
 use crate::kernel::Time;
+use crate::model::cache_engine::CodecCycles;
 use crate::model::{Link, TierLink};
 use crate::tiers::{Job, Mover};
 use crate::workload::{BlockNumber, Workload};
@@ -63,6 +64,14 @@ impl Compression {
     /// `qpack` on one processor with AVX2, from and to memory (docs/evidence/codecs.md): 3.98 of 16
     /// bits.
     pub const QPACK: Self = Self { percent: 25, encode_bytes_per_s: 5_700_000_000, decode_bytes_per_s: 9_300_000_000 };
+
+    /// A codec in hardware at a clock, with the measured cycles of its RTL. A load waits for pages in a
+    /// row, so latencies do not count.
+    #[must_use]
+    pub const fn by_engine(cycles: &CodecCycles, percent: u32, clock_hz: u64) -> Self {
+        let (encode, decode) = (cycles.encode.at(clock_hz), cycles.decode.at(clock_hz));
+        Self { percent, encode_bytes_per_s: encode.bytes_per_s, decode_bytes_per_s: decode.bytes_per_s }
+    }
 
     fn units(&self) -> u8 {
         (u32::from(WHOLE) * self.percent).div_ceil(100).clamp(1, u32::from(WHOLE) - 1) as u8

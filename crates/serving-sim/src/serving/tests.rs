@@ -1,5 +1,6 @@
 use super::cold::{Compression, Prefetch};
 use super::*;
+use crate::model::cache_engine::QPACK;
 use crate::model::{CostModel, Device, Link, ModelShape, NVME_L4, NVME_L4_WRITE, PCIE_5, SPECKV_L3};
 use crate::workload::{Length, Synthetic, cpen};
 use cenote_policy::{Eviction, Watermark};
@@ -275,4 +276,17 @@ fn the_ladder_uses_every_rung() {
     let (_, cold) = run_cold(&small, &slow, &workload);
     assert!(cold.compressed > 0 && cold.demoted > 0 && cold.evicted > 0, "{cold:?}");
     assert!(cold.writes_waiting_max <= 8, "{cold:?}");
+}
+
+/// The clock of a hardware codec decides whether compressing is worth its time.
+#[test]
+fn a_slow_engine_in_hardware_compresses_less() {
+    let (small, workload) = (Setup { shared: pool(Some(3 * GIB)), ..setup() }, load());
+    let at = |clock_hz: u64| {
+        let compression = Some(Compression::by_engine(&QPACK, Compression::QPACK.percent, clock_hz));
+        run_cold(&small, &Cold { bytes: Some(0), compression, ..DISK }, &workload)
+    };
+    let ((fast, fast_cold), (slow, slow_cold)) = (at(200_000_000), at(100_000));
+    assert!(fast_cold.compressed > 2 * slow_cold.compressed, "{fast_cold:?} {slow_cold:?}");
+    assert!(fast.hit_rate > slow.hit_rate, "{} at 200 MHz, {} at 0.1 MHz", fast.hit_rate, slow.hit_rate);
 }

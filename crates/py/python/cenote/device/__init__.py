@@ -8,5 +8,17 @@ copies and why the engine never uses wrong bytes.
 from cenote.device.interface import Device, DeviceError, Stream
 from cenote.device.layout import PageLayout, page_layout
 from cenote.device.memory import DeviceMemory
+from cenote.device.rows import DeviceTable, RowDevice, RowGather, TablePlace
 
-__all__ = ["Device", "DeviceError", "DeviceMemory", "PageLayout", "Stream", "page_layout"]
+__all__ = [
+    "Device",
+    "DeviceError",
+    "DeviceMemory",
+    "DeviceTable",
+    "PageLayout",
+    "RowDevice",
+    "RowGather",
+    "Stream",
+    "TablePlace",
+    "page_layout",
+]

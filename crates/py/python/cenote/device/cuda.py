@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 
 from cenote.device.interface import Copy, DeviceError, Stream
+from cenote.device.rows import RowGather, TablePlace
 
 
 class CudaDevice:
@@ -83,6 +84,30 @@ class CudaDevice:
         with torch.cuda.stream(self._stream(stream)):
             for to, start, length in copies:
                 self._at(to, length).copy_(self._at(start, length), non_blocking=True)
+
+    def upload(self, data: bytes) -> int:
+        with self._on():
+            memory = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(self.device)
+        self._show(memory.data_ptr(), memory)
+        self._users[memory.data_ptr()] = 1
+        return memory.data_ptr()
+
+    def seen(self, address: int) -> int:
+        # PyTorch has loaded the runtime and does not bind this call.
+        runtime, found = ctypes.CDLL(None), ctypes.c_void_p()
+        with self._on():
+            error = runtime.cudaHostGetDevicePointer(ctypes.byref(found), ctypes.c_void_p(address), 0)
+            if error != 0 or found.value is None:
+                self._forget_error()
+                raise DeviceError(f"cudaHostGetDevicePointer: error {error}")
+        return found.value
+
+    def gather_async(self, stream: Stream, table: TablePlace, rows: RowGather) -> None:
+        # Here, because only rows need Triton.
+        from cenote.device.rows_kernel import launch
+
+        with self._on(), torch.cuda.stream(self._stream(stream)):
+            launch(table, rows)
 
     def record(self, stream: Stream) -> torch.cuda.Event:
         event = torch.cuda.Event()

@@ -15,6 +15,7 @@ import vllm
 from vllm.platforms import current_platform
 
 from cenote.content import contents
+from cenote.vllm import tables
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -127,6 +128,8 @@ def fingerprint(
         "tensor parallel": [tp_rank, parallel.tensor_parallel_size],
         "pipeline parallel": [pp_rank, parallel.pipeline_parallel_size],
         "tenant salt": settings.tenant_salt,
+        # Absent unless the engine reads n-gram tables of a region.
+        **tables.facts(config),
     }
     return b"cenote vllm v5 " + json.dumps(facts, sort_keys=True, default=str).encode()
 

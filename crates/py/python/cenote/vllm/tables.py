@@ -1,0 +1,144 @@
+"""Which tables of a region an engine reads: the setting `CENOTE_ENGRAM`, and the tables' digests."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import threading
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cenote
+from cenote import engram
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+VARIABLE = "CENOTE_ENGRAM"
+
+# Letters that a table's name may have, other than letters and digits, and its length without the
+# layer: as `cenote engram load --model` names tables.
+_LETTERS = "._-"
+_LENGTH = 30
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The content of `CENOTE_ENGRAM`: a region's name, or a JSON object."""
+
+    region: str
+    tables: str = ""
+    """Tables are named `TABLES.L<layer>`; by default the name of the model's folder."""
+    verify: bool = True
+    """Reads and checks each table when the engine starts."""
+    threads: int = 4
+    """Threads of an engine that gathers on the processor."""
+    host_slot: int = 0
+    """Number of this machine among the machines that share the region."""
+    layers: dict[str, str] = field(default_factory=dict)
+    """Names of tables by layer, instead of `tables`."""
+
+    @classmethod
+    def of(cls, text: str) -> Settings:
+        """Reads the setting. Raises ValueError for what it cannot mean."""
+        if not text.lstrip().startswith("{"):
+            return cls(text.strip())
+        try:
+            given = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"{VARIABLE}: {error}") from error
+        known = {known.name: known for known in fields(cls)}
+        if unknown := sorted(set(given) - set(known)):
+            raise ValueError(f"{VARIABLE}: unknown {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+        if not given.get("region"):
+            raise ValueError(f'{VARIABLE}: no region is given; give {{"region": "shm:NAME"}}')
+        for name, value in given.items():
+            kind = {"verify": bool, "threads": int, "host_slot": int, "layers": dict}.get(name, str)
+            if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+                raise ValueError(f"{VARIABLE}: {name} is {value!r}; give a {kind.__name__}")
+        return cls(**given)
+
+    def name_of(self, layer: int, model: str) -> str:
+        """The name of a layer's table."""
+        if (name := self.layers.get(str(layer))) is not None:
+            return name
+        folder = self.tables or Path(model).resolve().name
+        known = "".join(letter if letter.isascii() and (letter.isalnum() or letter in _LETTERS) else "_" for letter in folder)
+        return f"{self.tables or known[:_LENGTH]}.L{layer}"
+
+
+def settings() -> Settings | None:
+    """The setting of this process; None: its engine keeps tables of its own."""
+    text = os.environ.get(VARIABLE)
+    return Settings.of(text) if text else None
+
+
+def layers_of(config: VllmConfig) -> list[int]:
+    """Layers with tables, as the model's configuration counts them."""
+    model = config.model_config.hf_text_config
+    if listed := getattr(model, "engram_layer_ids", None):
+        return [int(layer) for layer in listed]
+    return sorted({int(layer) for layer in getattr(model, "ple_layer_ids", None) or ()})
+
+
+class Opened:
+    """A region and its tables in one process. Modules of a model share it."""
+
+    def __init__(self, given: Settings) -> None:
+        self.settings = given
+        self._lock = threading.Lock()
+        self._tables: dict[str, cenote.Table] = {}
+        try:
+            self.region = cenote.Region.open(given.region, worker="vllm-engram", host_slot=given.host_slot)
+        except cenote.CenoteError as error:
+            raise type(error)(f"{VARIABLE}: {error}") from error
+
+    def table(self, name: str) -> cenote.Table:
+        """Opens a table once. Raises CenoteError if it is missing or damaged."""
+        with self._lock:
+            if name not in self._tables:
+                try:
+                    table = engram.Table(self.region, name, verify=self.settings.verify, threads=self.settings.threads)
+                except cenote.CenoteError as error:
+                    raise type(error)(f"{VARIABLE}: {error}") from error
+                self._tables[name] = table
+            return self._tables[name]
+
+    def digest(self, name: str) -> str:
+        """The digest of a table that is open, or of the region's table of this name."""
+        with self._lock:
+            if name in self._tables:
+                return self._tables[name].digest
+        for row in engram.tables(self.region):
+            if row["name"] == name and row["state"] == "sealed":
+                return str(row["digest"])
+        raise ValueError(f"{VARIABLE}: the region {self.region.name} has no table {name}; `cenote engram load` makes it")
+
+
+# By process, because a forked child cannot use its parent's, and by setting.
+_opened: dict[tuple[int, str], Opened] = {}
+_opening = threading.Lock()
+
+
+def opened_of(given: Settings) -> Opened:
+    """The region of these settings, opened once in a process."""
+    key = os.getpid(), json.dumps(dataclasses.asdict(given), sort_keys=True)
+    with _opening:
+        if key not in _opened:
+            _opened[key] = Opened(given)
+        return _opened[key]
+
+
+def facts(config: VllmConfig) -> dict[str, Any]:
+    """What a namespace's name must cover: the digest of each table that the engine reads.
+
+    Empty for an engine with tables of its own, whose files the model's digest covers."""
+    given = settings()
+    layers = layers_of(config) if given is not None else []
+    if given is None or not layers:
+        return {}
+    names = {layer: given.name_of(layer, config.model_config.model) for layer in layers}
+    tables = opened_of(given)
+    return {"tables": {str(layer): tables.digest(name) for layer, name in names.items()}}

@@ -1,0 +1,119 @@
+//! The cache engine in hardware: cycles of its RTL, and what follows from them at a clock.
+//!
+//! The cycles are those of `rtl/cycles.json`, which a simulation of the RTL measures; a test compares
+//! them. The clock is the caller's assumption: nothing here supports one. The equations are
+//! CXL-SpecKV's (§3.5), with the numbers of this RTL.
+
+use super::Link;
+
+/// Bytes of the page that was measured: 2 heads, 16 tokens and 64 channels of two bytes.
+pub const PAGE_BYTES: u64 = 2 * 16 * 64 * 2;
+
+/// Cycles of one direction of a codec, for pages of [`PAGE_BYTES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PipelineCycles {
+    /// From a page's first beat in to its first beat out.
+    pub latency: u64,
+    /// From page to page.
+    pub page_interval: u64,
+}
+
+impl PipelineCycles {
+    /// The pipeline at a clock, as a link that carries pages. Its latency is rounded up to whole
+    /// nanoseconds.
+    #[must_use]
+    pub const fn at(&self, clock_hz: u64) -> Link {
+        Link {
+            bytes_per_s: PAGE_BYTES * clock_hz / self.page_interval,
+            latency_ns: (self.latency * 1_000_000_000).div_ceil(clock_hz),
+        }
+    }
+}
+
+/// Cycles of both directions of a codec.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CodecCycles {
+    /// Encoding.
+    pub encode: PipelineCycles,
+    /// Decoding.
+    pub decode: PipelineCycles,
+}
+
+const fn cycles(encode: [u64; 2], decode: [u64; 2]) -> CodecCycles {
+    CodecCycles {
+        encode: PipelineCycles { latency: encode[0], page_interval: encode[1] },
+        decode: PipelineCycles { latency: decode[0], page_interval: decode[1] },
+    }
+}
+
+/// SpecKV's pipelines.
+pub const SPECKV: CodecCycles = cycles([185, 66], [13, 66]);
+/// QPack's.
+pub const QPACK: CodecCycles = cycles([51, 67], [14, 67]);
+/// Oaken's, whose grids take 37 cycles a token: of one token in latency when encoding, of all sixteen
+/// when decoding.
+pub const OAKEN: CodecCycles = cycles([63, 592], [588, 640]);
+/// Address translation: cycles of a hit, and what a walk adds with a memory of three cycles.
+pub const ATU: [u64; 2] = [3, 13];
+
+/// Mean cycles of a translation (SpecKV §3.5.1, eq. 1): `L_hit + (1 - H) · L_walk`.
+#[must_use]
+pub fn translation_cycles(hit_rate: f64, hit: u64, walk: u64) -> f64 {
+    hit as f64 + (1.0 - hit_rate) * walk as f64
+}
+
+/// Throughput of `engines` engines over a memory (SpecKV §3.5.5, eq. 6): what contention leaves of
+/// their sum, at most the memory's.
+#[must_use]
+pub fn aggregate_bytes_per_s(engines: u32, single: u64, contention: f64, memory: u64) -> u64 {
+    ((f64::from(engines) * single as f64 * (1.0 - contention)) as u64).min(memory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    /// The simulator's cycles are the measured ones.
+    #[test]
+    fn cycles_are_those_that_the_rtl_takes() {
+        let text = include_str!("../../../../rtl/cycles.json");
+        let measured: Value = serde_json::from_str(text).expect("cargo run -p cenote-rtl -- cycles prints JSON");
+        let of = |name: &str| measured[name].as_u64().unwrap_or_else(|| panic!("rtl/cycles.json has no `{name}`"));
+        assert_eq!(measured["page"], "2 heads, 16 tokens, 64 channels, f16", "PAGE_BYTES is of this shape");
+        for (codec, cycles) in [("speckv", SPECKV), ("qpack", QPACK), ("oaken", OAKEN)] {
+            for (direction, cycles) in [("encode", cycles.encode), ("decode", cycles.decode)] {
+                let latency = of(&format!("{codec}_{direction}.latency"));
+                let page_interval = of(&format!("{codec}_{direction}.page_interval"));
+                assert_eq!(cycles, PipelineCycles { latency, page_interval }, "{codec}_{direction}");
+            }
+        }
+        assert_eq!(ATU, [of("atu.hit_latency"), of("atu.walk")]);
+    }
+
+    /// SpecKV §3.5.2 prints 51.2 GB/s for 64 bytes a cycle at 800 MHz. A page of 64 beats takes two
+    /// cycles more here.
+    #[test]
+    fn speckv_carries_nearly_a_beat_a_cycle() {
+        let link = SPECKV.encode.at(800_000_000);
+        assert_eq!(link, Link { bytes_per_s: 49_648_484_848, latency_ns: 232 });
+        assert!(link.bytes_per_s as f64 / 51.2e9 > 0.96);
+    }
+
+    /// Table 6 prints 412, 798, 1,156 and 1,487 GB/s, and an efficiency of 93 % for four engines.
+    #[test]
+    fn table_6_has_another_efficiency_than_it_says() {
+        let efficiency = 1_487.0 / (4.0 * 412.0);
+        assert!((efficiency - 0.902_f64).abs() < 1e-3);
+        let four = aggregate_bytes_per_s(4, 412_000_000_000, 1.0 - efficiency, 1_600_000_000_000);
+        assert_eq!(four / 1_000_000_000, 1_487);
+        assert_eq!(aggregate_bytes_per_s(8, 412_000_000_000, 0.0, 1_600_000_000_000), 1_600_000_000_000);
+    }
+
+    /// Eq. 1 with the printed hit rate: 4 cycles, with 3 for a hit.
+    #[test]
+    fn a_translation_takes_four_cycles() {
+        assert!((translation_cycles(0.92, ATU[0], ATU[1]) - 4.04).abs() < 1e-9);
+        assert!((translation_cycles(0.92, ATU[0], 15) - 4.2).abs() < 1e-9);
+    }
+}

