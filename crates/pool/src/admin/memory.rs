@@ -106,9 +106,8 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         let mut freed = Freed::default();
         let mut unused = Vec::new();
         for chunk in 0..self.region.layout.num_chunks {
-            let is_theirs = |memory: &Memory| {
-                !memory.piece.named && makers.contains(&memory.piece.maker) && !keep(memory.offset)
-            };
+            let is_theirs =
+                |memory: &Memory| !memory.piece.named && makers.contains(&memory.piece.maker) && !keep(memory.offset);
             if !self.tables.memory_in(chunk).iter().any(is_theirs) {
                 continue;
             }

@@ -19,13 +19,16 @@ pub fn info(args: &EngramInfoArgs) -> Result<(), Failure> {
         if tables.is_empty() {
             return "The region has no tables. `cenote engram load` brings them.\n".to_owned();
         }
-        let mut shown = table(&["table", "state", "format", "row", "rows", "bytes", "layer", "model", "changed", "digest"]);
+        let mut shown =
+            table(&["table", "state", "format", "row", "rows", "bytes", "layer", "model", "changed", "digest"]);
         for listed in &tables {
             let of = |text: fn(&cenote_tables::Facts) -> String| listed.facts.as_ref().map_or_else(String::new, text);
             let state = match listed.state {
                 ListedState::Sealed => "sealed".to_owned(),
                 ListedState::Loading => format!("loading, {} of {} extents", listed.extents, listed.extents_total),
-                ListedState::Interrupted => format!("interrupted at {} of {} extents", listed.extents, listed.extents_total),
+                ListedState::Interrupted => {
+                    format!("interrupted at {} of {} extents", listed.extents, listed.extents_total)
+                }
                 ListedState::Dropping => "being dropped".to_owned(),
                 ListedState::Damaged => "damaged record".to_owned(),
             };
@@ -85,7 +88,9 @@ pub fn drop_all(args: &EngramDropArgs) -> Result<(), Failure> {
     let pool = args.region.attach("engram drop")?;
     for name in &args.tables {
         if !drop_table(&pool, name).map_err(explain)? {
-            return Err(Failure::new(format!("the region has no table `{name}`")).hint("`cenote engram info` lists its tables"));
+            return Err(
+                Failure::new(format!("the region has no table `{name}`")).hint("`cenote engram info` lists its tables")
+            );
         }
     }
     Ok(())

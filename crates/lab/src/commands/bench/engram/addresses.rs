@@ -45,7 +45,10 @@ pub fn measure(setting: &Setting) -> Result<Vec<Row>, Failure> {
         });
         let each: Times = times.iter().map(|time| time / ngrams as f64).collect();
         let speed = 1e9 / super::super::rows::median(&each) / GOAL;
-        all.push(Row::nanoseconds(format!("{name}: row numbers of an n-gram, over 100 M/s"), &each).ratio_at_least(speed, 1.0));
+        all.push(
+            Row::nanoseconds(format!("{name}: row numbers of an n-gram, over 100 M/s"), &each)
+                .ratio_at_least(speed, 1.0),
+        );
     }
     for (stored, scale, values) in
         [(Stored::E4m3Ue8m0, None, 256), (Stored::E4m3, Some(0.01), 160), (Stored::F16, None, 160)]

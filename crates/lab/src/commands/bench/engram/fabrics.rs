@@ -81,7 +81,12 @@ pub fn rdma() -> Link {
 
 /// The rows of a batch in one message (§6): the server gathers them at the speed of its memory.
 pub fn rdma_aggregated(server_gb_s: f64) -> Link {
-    Link { name: "RDMA, rows aggregated by the server (modelled)", request_bytes: 0, gb_s: 1.0 / (1.0 / 12.5 + 1.0 / server_gb_s), ..rdma() }
+    Link {
+        name: "RDMA, rows aggregated by the server (modelled)",
+        request_bytes: 0,
+        gb_s: 1.0 / (1.0 / 12.5 + 1.0 / server_gb_s),
+        ..rdma()
+    }
 }
 
 impl Link {

@@ -55,7 +55,8 @@ pub fn measure(setting: &Setting) -> Result<Vec<Row>, Failure> {
             let local = format!("{of}: DRAM, {} threads, table of {}{size}", gatherer.threads(), ByteSize(bytes));
             all.push(Row::microseconds(local, &times).ratio(measured / 1e3 / LAYER_US));
             let server_gb_s = (count * ROW_BYTES) as f64 / measured;
-            let links = [niagara(gatherer.threads()), niagara_64(), switched(), gpu(), rdma(), rdma_aggregated(server_gb_s)];
+            let links =
+                [niagara(gatherer.threads()), niagara_64(), switched(), gpu(), rdma(), rdma_aggregated(server_gb_s)];
             all.extend(links.iter().map(|link| modelled(&of, link, count)));
         }
     }

@@ -62,7 +62,8 @@ pub fn measure(setting: &Setting) -> Result<Vec<Row>, Failure> {
                 let listing = format!("{name}: Listing 1 on private memory");
                 all.push(Row::microseconds(listing, &times[2]).ratio(ratio(&times[2])));
             }
-            let name = format!("{fabric}: {DECODED_TOKENS} tokens of {format}, decoded to bf16 on the way (over as stored)");
+            let name =
+                format!("{fabric}: {DECODED_TOKENS} tokens of {format}, decoded to bf16 on the way (over as stored)");
             all.push(Row::microseconds(name, &decoded[1]).ratio(median(&decoded[0]) / median(&decoded[1])));
         }
     }

@@ -28,7 +28,11 @@ pub fn measure(setting: &Setting) -> Result<Vec<Row>, Failure> {
     let distinct = distinct(&batches);
     let caches = &CACHES[..setting.choose(4, 2) as usize];
     for &bytes in caches {
-        let of = format!("hot rows, {SEQUENCES} sequences of {name} ({} rows are distinct), cache of {}", distinct, ByteSize(bytes));
+        let of = format!(
+            "hot rows, {SEQUENCES} sequences of {name} ({} rows are distinct), cache of {}",
+            distinct,
+            ByteSize(bytes)
+        );
         all.extend(gain(&of, bytes, &batches)?);
     }
     for exponent in [0.8, 1.0, 1.2] {
@@ -102,7 +106,9 @@ fn zipf_batches(setting: &Setting, exponent: f64) -> Vec<Vec<u64>> {
         .map(|_| {
             let ngrams: Vec<u64> = (0..SEQUENCES).map(|_| draw()).collect();
             // A hash of n-gram and head is a row.
-            let row = |ngram: u64, head: u64| Prng::at(ngram, head).below(Preset::Engram27B.rows()) + head * Preset::Engram27B.rows();
+            let row = |ngram: u64, head: u64| {
+                Prng::at(ngram, head).below(Preset::Engram27B.rows()) + head * Preset::Engram27B.rows()
+            };
             ngrams.iter().flat_map(|&ngram| (0..ROWS_PER_TOKEN).map(move |head| row(ngram, head))).collect()
         })
         .collect()
@@ -137,7 +143,8 @@ fn gain(of: &str, bytes: u64, batches: &[Vec<u64>]) -> Result<Vec<Row>, Failure>
         without.push(link.gather_ns(rows.len() as u64, ROW_BYTES));
     }
     let after = hot.counts();
-    let rate = (after.hits - before.hits) as f64 / (after.hits + after.misses - before.hits - before.misses).max(1) as f64;
+    let rate =
+        (after.hits - before.hits) as f64 / (after.hits + after.misses - before.hits - before.misses).max(1) as f64;
     let name = format!("{of}: {:.1} % hits; a batch over {}, against no cache", 100.0 * rate, link.name);
     Ok(vec![Row::microseconds(name, &with).ratio(median(&without) / median(&with).max(1.0))])
 }
@@ -164,6 +171,7 @@ fn cost(setting: &Setting) -> Result<Vec<Row>, Failure> {
     }
     let ratio = median(&times[0]) / median(&times[1]);
     let rate = 100.0 * hot.counts().rate();
-    let name = format!("hot rows before local memory, uniform rows, {rate:.1} % hits, one thread (table alone over both)");
+    let name =
+        format!("hot rows before local memory, uniform rows, {rate:.1} % hits, one thread (table alone over both)");
     Ok(vec![Row::microseconds(name, &times[1]).ratio(ratio)])
 }

@@ -4,8 +4,8 @@
 use super::super::Setting;
 use super::super::regions::Shape;
 use super::super::rows::{Row, Times};
-use super::pattern::{Pattern, join};
 use super::ROW_BYTES;
+use super::pattern::{Pattern, join};
 use crate::args::EngramLoadChildArgs;
 use cenote_base::prng::Prng;
 use cenote_console::args::RegionArgs;
