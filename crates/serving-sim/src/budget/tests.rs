@@ -57,8 +57,8 @@ fn the_arbiter_finds_what_a_load_needs() {
     let shared = Load::of(&setup, &[&prompts(2000, true)], 1);
     let alone = Load::of(&setup, &[&prompts(600, false)], 1);
     let last = |load| serve(&setup, load, Division::Arbiter).shares.last().expect("a first one").kv_share;
-    assert!(last(&shared) > 0.7, "{}", last(&shared));
-    assert!(last(&alone) < 0.1, "{}", last(&alone));
+    assert!(last(&shared) > 0.6, "{}", last(&shared));
+    assert!(last(&alone) < 0.4, "{}", last(&alone));
 }
 
 #[test]
