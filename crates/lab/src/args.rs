@@ -12,8 +12,8 @@ pub use bench::{
 };
 pub use sim::{CapacityArg, InstantArg, LoadArg, RoutingArg, SimArgs, TraceFormatArg, pool_name};
 pub use study::{
-    StudyCommands, StudyEngineArgs, StudyPrefetchArgs, StudySparseArgs, StudySwapArgs, StudyWatermarkArgs,
-    StudyWeightsArgs,
+    StudyBudgetArgs, StudyCommands, StudyEngineArgs, StudyPrefetchArgs, StudySparseArgs, StudySwapArgs,
+    StudyWatermarkArgs, StudyWeightsArgs,
 };
 pub use torture::{ColdChildArgs, ColdFullChildArgs, TortureArgs, TortureChildArgs};
 

@@ -6,11 +6,13 @@
 //! channels, which large models have. [`papers`] holds the figures of two papers about their
 //! codecs. [`report`] renders an evaluation with [`plot`].
 //!
-//! [`watermark`] and [`swap`] study the scheduler in the simulator, [`prefetch`] KV beyond L1.
+//! [`watermark`] and [`swap`] study the scheduler in the simulator, [`prefetch`] KV beyond L1,
+//! [`budget`] one memory for KV and n-gram tables.
 #![forbid(unsafe_code)]
 
 pub mod agreement;
 pub mod baselines;
+pub mod budget;
 pub mod choose;
 pub mod outliers;
 pub mod papers;

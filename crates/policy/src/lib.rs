@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod ascent;
+pub mod budget;
 pub mod choice;
 pub mod codec;
 pub mod eviction;

@@ -163,6 +163,16 @@ impl BlockCache {
         false
     }
 
+    /// Gives it another capacity, in blocks. Blocks that no longer fit leave in the policy's order. The
+    /// policy's shared state keeps its size, which only the order of S3-FIFO depends on.
+    pub fn resize(&mut self, capacity: usize, instant: u64) {
+        self.capacity = capacity * usize::from(WHOLE);
+        while self.used > self.capacity {
+            let at = self.victim(instant);
+            self.evict(at);
+        }
+    }
+
     fn evict(&mut self, at: usize) {
         self.next = None;
         self.slot_of[self.numbers[at] as usize] = NOWHERE;
@@ -261,6 +271,19 @@ pub(crate) fn key(block: BlockNumber) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_smaller_cache_keeps_the_latest_blocks_and_grows_again() {
+        let mut cache = BlockCache::new(Eviction::Lru, Some(50), 100);
+        (0..50).for_each(|block| _ = cache.touch(block, 0, u64::from(block) + 1));
+        cache.resize(20, 51);
+        assert!(cache.len() == 20 && (30..50).all(|block| cache.contains(block)));
+        cache.resize(30, 51);
+        (60..70).for_each(|block| _ = cache.touch(block, 0, u64::from(block)));
+        assert!(cache.len() == 30 && (30..50).all(|block| cache.contains(block)), "none had to leave");
+        cache.resize(0, 100);
+        assert!(cache.is_empty() && !cache.touch(1, 0, 101) && cache.is_empty());
+    }
 
     #[test]
     fn compressed_blocks_make_room_for_others() {

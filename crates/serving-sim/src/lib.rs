@@ -9,6 +9,7 @@
 //! seed give equal results, byte for byte.
 #![forbid(unsafe_code)]
 
+pub mod budget;
 pub mod cache;
 pub mod hits;
 pub mod kernel;

@@ -1,5 +1,6 @@
 //! Flags of the studies of the scheduler and of prefetching.
 
+use cenote_base::units::ByteSize;
 use cenote_console::args::{EngineArgs, StudiedModelArgs, positive};
 use cenote_console::output::OutputArgs;
 use clap::{Args, Subcommand};
@@ -30,11 +31,38 @@ pub enum StudyCommands {
     /// Windows of a text are computed with all pages up to --prompt tokens, and token by token from
     /// there.
     Sparse(StudySparseArgs),
+    /// Divide one memory between KV and rows of n-gram tables: fixed shares, and by measured hit curves
+    ///
+    /// A host with Engram-40B's tables before a slower pool, simulated with the product's policy. Loads
+    /// are stationary or change in phases. `is_met`: on a stationary load, the arbiter is at most 5 %
+    /// slower than the best fixed share; on a load with phases, it is faster than every fixed share.
+    Budget(StudyBudgetArgs),
     /// Learn the weights by which codecs are chosen from an engine's throughput (CXL-SpecKV eq. 8)
     ///
     /// The engine serves prompts from a region that holds half of them raw. --codec-table names what
     /// `choose` has measured.
     Weights(Box<StudyWeightsArgs>),
+}
+
+#[derive(Args, Debug)]
+pub struct StudyBudgetArgs {
+    /// Local memory of both caches
+    #[arg(long, value_name = "SIZE", default_value = "64GiB")]
+    pub budget: ByteSize,
+    /// Requests of each kind
+    #[arg(long, value_name = "N", default_value_t = 6000, value_parser = positive)]
+    pub requests: usize,
+    /// Exponent of Zipf's law by which n-grams are drawn
+    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    pub zipf: f64,
+    /// A trace in Mooncake's format, whose requests are the chat
+    #[arg(long, value_name = "FILE")]
+    pub mooncake: Option<PathBuf>,
+    /// Seed of prompts and n-grams
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 #[derive(Args, Debug)]

@@ -1,5 +1,7 @@
-//! `cenote-lab study`: the scheduler under pressure and prefetching, in simulated time and in an engine.
+//! `cenote-lab study`: the scheduler under pressure, prefetching and the division of memory, in simulated
+//! time and in an engine.
 
+mod budget;
 mod engine;
 mod prefetch;
 mod real;
@@ -20,6 +22,7 @@ pub fn run(command: &StudyCommands) -> Result<(), Failure> {
         StudyCommands::Engine(args) => engine::run(args),
         StudyCommands::Prefetch(args) => prefetch::run(args),
         StudyCommands::Sparse(args) => sparse::run(args),
+        StudyCommands::Budget(args) => budget::run(args),
         StudyCommands::Weights(args) => weights::run(args),
     }
 }
