@@ -31,7 +31,7 @@ const HEADINGS: [(&str, &[&str]); 9] = [
             "calibration",
         ],
     ),
-    ("Model", &["model", "model_name", "dtype", "max_model_len", "tenant_salt"]),
+    ("Model", &["model", "model_name", "dtype", "max_model_len", "engram_tables", "tenant_salt"]),
     ("Codecs", &["codec", "cold_codec", "profile", "codec_table", "kl_max"]),
     ("Several hosts", &["host_slot", "host_timeout", "quarantine", "max_hosts", "flush", "hosts_lock"]),
     (
