@@ -1,7 +1,7 @@
 //! Studies one memory budget for KV blocks and rows of n-gram tables: fixed shares against the arbiter
 //! of the product, on loads with and without phases.
 
-use cenote_serving_sim::budget::{Division, Load, Outcome, Setup, serve};
+use cenote_serving_sim::budget::{Division, MixedLoad, Outcome, Setup, serve};
 use cenote_serving_sim::workload::{Length, Synthetic, Workload};
 use serde::Serialize;
 
@@ -38,7 +38,7 @@ pub struct Compared {
 pub struct Named {
     name: String,
     has_phases: bool,
-    load: Load,
+    load: MixedLoad,
 }
 
 /// Prompts of groups with a common prefix, or without (TraCT's workload A, in blocks of 512 tokens, of
@@ -61,12 +61,15 @@ fn prompts(requests: usize, share: bool, seed: u64) -> Workload {
 pub fn loads(setup: &Setup, requests: usize, chat: Option<&Workload>) -> Vec<Named> {
     let (shared, alone) = (prompts(requests, true, setup.seed), prompts(requests, false, setup.seed + 1));
     let phase = requests.div_ceil(PHASES);
-    let stationary =
-        |name: &str, of: &[&Workload]| Named { name: name.to_owned(), has_phases: false, load: Load::of(setup, of, 1) };
+    let stationary = |name: &str, of: &[&Workload]| Named {
+        name: name.to_owned(),
+        has_phases: false,
+        load: MixedLoad::of(setup, of, 1),
+    };
     let phases = |name: &str, of: &[&Workload]| Named {
         name: name.to_owned(),
         has_phases: true,
-        load: Load::of(setup, of, phase),
+        load: MixedLoad::of(setup, of, phase),
     };
     let mut loads = vec![
         stationary("shared prefixes", &[&shared]),

@@ -12,7 +12,7 @@
 
 mod load;
 
-pub use load::{Job, Load};
+pub use load::{Job, MixedLoad};
 
 use crate::cache::BlockCache;
 use crate::model::{Link, NIAGARA};
@@ -151,7 +151,7 @@ impl Outcome {
 
 /// Serves a load.
 #[must_use]
-pub fn serve(setup: &Setup, load: &Load, division: Division) -> Outcome {
+pub fn serve(setup: &Setup, load: &MixedLoad, division: Division) -> Outcome {
     let mut host = Host::new(setup, load, division);
     for (at, job) in load.jobs().iter().enumerate() {
         if let Some(split) = host.job(job, load.blocks(job), load.ngrams(at)) {
@@ -179,7 +179,7 @@ struct Host<'a> {
 }
 
 impl<'a> Host<'a> {
-    fn new(setup: &'a Setup, load: &Load, division: Division) -> Self {
+    fn new(setup: &'a Setup, load: &MixedLoad, division: Division) -> Self {
         let block_tokens = u64::from(load.block_tokens());
         let block_bytes = block_tokens * setup.kv_token_bytes;
         let half = UNITS / 2;

@@ -16,7 +16,7 @@ pub struct Job {
 
 /// Requests in order. All divisions of the memory are compared on the same load.
 #[derive(Clone, Debug)]
-pub struct Load {
+pub struct MixedLoad {
     block_tokens: u32,
     jobs: Vec<Job>,
     blocks: Vec<BlockNumber>,
@@ -27,7 +27,7 @@ pub struct Load {
     ends: Vec<usize>,
 }
 
-impl Load {
+impl MixedLoad {
     /// Requests of several workloads by turns: `run` of the first, then `run` of the next. It ends
     /// with the first workload that has no more.
     ///

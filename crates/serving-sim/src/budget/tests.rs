@@ -24,7 +24,7 @@ fn setup() -> Setup {
 #[test]
 fn times_are_those_of_the_misses() {
     let setup = setup();
-    let load = Load::of(&setup, &[&prompts(400, true)], 1);
+    let load = MixedLoad::of(&setup, &[&prompts(400, true)], 1);
     let block_ns = setup.link.time(512 * setup.kv_token_bytes);
     let [none, half, all] = [0, 50, 100].map(|percent| serve(&setup, &load, Division::Fixed(percent)));
     for outcome in [&none, &half, &all] {
@@ -33,7 +33,7 @@ fn times_are_those_of_the_misses() {
         assert!(outcome.moves == 0 && outcome.shares.len() == 1);
     }
     assert!(none.kv_hits == 0 && half.kv_hits > 0 && all.kv_hits > half.kv_hits);
-    assert!(all.row_hits == 0 && half.row_hits > 0 && none.row_hits > half.row_hits);
+    assert!(all.row_hits == 0 && half.row_hits > 0 && none.row_hits >= half.row_hits, "{none:?} {half:?} {all:?}");
     assert_eq!([none.ngrams, none.reused_blocks], [all.ngrams, all.reused_blocks], "the load is the same");
     let twice = [(); 2].map(|()| serve(&setup, &load, Division::Arbiter));
     assert_eq!(twice[0], twice[1]);
@@ -45,26 +45,34 @@ fn simulated_ngrams_stand_for_all() {
     let sparse = Setup { thinning: 16, ..setup() };
     let workload = prompts(60, false);
     let hits = [dense, sparse].map(|setup| {
-        let outcome = serve(&setup, &Load::of(&setup, &[&workload], 1), Division::Fixed(0));
+        let outcome = serve(&setup, &MixedLoad::of(&setup, &[&workload], 1), Division::Fixed(0));
         outcome.rows_ns as f64 / outcome.tokens as f64
     });
     assert!((hits[0] / hits[1] - 1.0).abs() < 0.1, "{hits:?} ns per token");
 }
 
+/// The time per token with the arbiter, and with the best fixed share of KV and that share.
+fn beside_fixed(setup: &Setup, load: &MixedLoad) -> (f64, f64, u64) {
+    let fixed = |part: u64| (serve(setup, load, Division::Fixed(10 * part)).ns_per_token(), 10 * part);
+    let (best, share) =
+        (0..=10).map(fixed).fold((f64::INFINITY, 0), |best, one| if one.0 < best.0 { one } else { best });
+    (serve(setup, load, Division::Arbiter).ns_per_token(), best, share)
+}
+
 #[test]
-fn the_arbiter_finds_what_a_load_needs() {
+fn the_arbiter_is_near_the_best_fixed_share() {
     let setup = setup();
-    let shared = Load::of(&setup, &[&prompts(2000, true)], 1);
-    let alone = Load::of(&setup, &[&prompts(600, false)], 1);
-    let last = |load| serve(&setup, load, Division::Arbiter).shares.last().expect("a first one").kv_share;
-    assert!(last(&shared) > 0.6, "{}", last(&shared));
-    assert!(last(&alone) < 0.4, "{}", last(&alone));
+    for (share, requests) in [(true, 2000), (false, 600)] {
+        let load = MixedLoad::of(&setup, &[&prompts(requests, share)], 1);
+        let (arbiter, best, part) = beside_fixed(&setup, &load);
+        assert!(arbiter < 1.05 * best, "shared: {share}: {arbiter} ns, {best} with {part} % for KV");
+    }
 }
 
 #[test]
 fn a_load_in_phases_needs_the_arbiter() {
     let setup = setup();
-    let load = Load::of(&setup, &[&prompts(2400, true), &prompts(2400, false)], 800);
+    let load = MixedLoad::of(&setup, &[&prompts(2400, true), &prompts(2400, false)], 800);
     let arbiter = serve(&setup, &load, Division::Arbiter);
     let best = (0..=10).map(|part| serve(&setup, &load, Division::Fixed(10 * part)).ns_per_token());
     let best = best.fold(f64::INFINITY, f64::min);
