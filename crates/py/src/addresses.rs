@@ -4,6 +4,7 @@ use crate::errors::wrong;
 use crate::numbers::integers;
 use cenote_engram::{NgramConfig, TokenMap, Tokens};
 use pyo3::prelude::*;
+use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyByteArray, PyMemoryView, PyTuple};
 
 /// Row numbers of token ids, as `cenote engram rows` computes them.
@@ -15,8 +16,8 @@ pub struct Addresses {
 /// Bytes, or a text.
 #[derive(FromPyObject)]
 enum Content {
-    Text(String),
-    Bytes(Vec<u8>),
+    Text(PyBackedStr),
+    Bytes(PyBackedBytes),
 }
 
 impl Content {

@@ -2,7 +2,7 @@
 
 use crate::buffers::Lent;
 use crate::errors::{CenoteError, guarded, of_gather, of_opening, of_pool, of_table, wrong};
-use crate::numbers::integers;
+use crate::numbers::{Items, integers};
 use crate::region::{Open, Region, parse, seconds, source};
 use cenote_base::HostId;
 use cenote_mem::MapOptions;
@@ -27,6 +27,9 @@ pub type TableSlot = RwLock<Option<Arc<HostTable>>>;
 const THREADS_MAX: usize = 64;
 /// Threads by default: a few cores reach the bandwidth of one memory channel.
 const THREADS: usize = 4;
+
+/// Longest wait for another loader.
+const WAIT_MAX: Duration = Duration::from_secs(1 << 32);
 
 /// A region that this process has joined, or the name of one that a call joins for its duration.
 #[derive(FromPyObject)]
@@ -439,7 +442,7 @@ pub fn load_tables<'py>(
     region: At<'py>,
     name: &str,
     model: Option<PathBuf>,
-    layers: Option<Vec<u64>>,
+    layers: Option<Items<u64>>,
     weights: Option<PathBuf>,
     tensor: Option<String>,
     scales: Option<String>,
@@ -447,8 +450,9 @@ pub fn load_tables<'py>(
     wait: f64,
     host_slot: u8,
 ) -> PyResult<Bound<'py, PyList>> {
-    let shown = region.name().to_owned();
-    let wait = seconds("a wait", wait)?;
+    let (shown, layers) = (region.name().to_owned(), layers.map(|layers| layers.0));
+    // A longer wait would end behind the last time that the clock can tell.
+    let wait = seconds("a wait", wait)?.min(WAIT_MAX);
     let sources: Vec<(String, TensorRows)> = match (model, weights, tensor) {
         (Some(folder), None, None) => {
             let mut tables = py.detach(|| model_tables(&folder)).map_err(|error| of_table(&shown, &error))?;

@@ -5,6 +5,7 @@ Excluded are addresses of unmapped memory: callers guarantee the validity of add
 
 import ctypes
 import itertools
+import json
 import random
 from array import array
 from collections.abc import Callable, Iterator
@@ -14,9 +15,11 @@ from typing import Any
 import pytest
 
 import cenote
-from cenote import _native
+from cenote import _native, engram
 from conftest import SMALL
+from tables_of import Made
 from test_blocks import Managed, Tensor
+from test_engram import QWEN
 from test_memory import BLOCKS, LAYERS, PAGE, Engine
 
 BLOCK = LAYERS * PAGE
@@ -228,6 +231,45 @@ def memory(chance: random.Random) -> Any:
     return chance.choice([*kinds, chance.choice(ANYTHING)])
 
 
+def tables_of_region(name: str, region: cenote.Region, any_of: Callable[..., Any]) -> Iterator[tuple[str, Callable[[random.Random], object]]]:
+    """The calls of tables and addresses. The working folder is the test's own."""
+    made = Made(Path.cwd(), "bf16", 100, 32)
+    engram.load(region, "t", **made.how)  # type: ignore[arg-type]
+    table, addresses = engram.Table(region, "t", threads=2), engram.Addresses(json.dumps(QWEN))
+
+    def rows(chance: random.Random) -> Any:
+        return any_of(chance, array("q", [chance.randrange(100) for _ in range(32)]), range(32), memory(chance))
+
+    def out(chance: random.Random) -> Any:
+        return any_of(chance, bytearray(32 * 64), memory(chance))
+
+    def dtype(chance: random.Random) -> Any:
+        return any_of(chance, "stored", "bfloat16")
+
+    yield "Table", lambda chance: engram.Table(
+        region, any_of(chance, "t", *TEXTS), verify=any_of(chance, True), threads=any_of(chance, 1, 2, 65)
+    ).threads
+    yield "Table.gather", lambda chance: table.gather(rows(chance), out(chance), dtype=dtype(chance))
+    yield "Table.start", lambda chance: table.start(rows(chance), out(chance), dtype=dtype(chance)).wait()
+    yield "Pending.wait", lambda chance: table.start([1] * 32, bytearray(32 * 64)).wait(any_of(chance, *FLOATS, None))
+    yield "Addresses", lambda chance: engram.Addresses(
+        any_of(chance, json.dumps(QWEN), *TEXTS), tokenizer=any_of(chance, None, *BYTES), token_map=any_of(chance, None, [0, 1, 2])
+    ).columns
+    yield "Addresses.rows", lambda chance: addresses.rows(
+        any_of(chance, [1, 2, 3], [chance.randrange(200) for _ in range(3)], memory(chance)), starts=any_of(chance, None, [0, 1, 3]),
+        lookback=any_of(chance, None, [-1, 5, 5, -1]), masked=any_of(chance, None, [0, 1, 0]), layer=any_of(chance, None, 2),
+    )  # fmt: skip
+    yield "load_tables", lambda chance: engram.load(
+        any_of(chance, region, name), any_of(chance, "t", *TEXTS),
+        **({**made.how, "wait": 5.0} | {key: chance.choice(ANYTHING) for key in chance.sample(["scale", "tensor", "layers", "wait", "model"], 2)}),
+    )  # fmt: skip
+    for what, call in (("tables", engram.tables), ("check_table", engram.check), ("drop_table", engram.drop)):
+        names = [] if what == "tables" else ["u", *TEXTS]
+        yield what, lambda chance, call=call, names=names: call(  # type: ignore[misc]
+            any_of(chance, region, name), *([any_of(chance, *names)] if names else []), host_slot=any_of(chance, 0)
+        )
+
+
 def callables(name: str, seed: int) -> Iterator[tuple[str, Callable[[random.Random], object]]]:
     """Calls of every public callable with random arguments. Each seed has its own region."""
     cenote.Region.create(name, "8MiB", **SMALL)
@@ -353,6 +395,7 @@ def callables(name: str, seed: int) -> Iterator[tuple[str, Callable[[random.Rand
     yield "Load.wait_layer", lambda chance: load(chance, lambda one: one.wait_layer(number(chance), any_of(chance, *FLOATS)))
     yield "Load.failed", lambda chance: load(chance, lambda one: one.failed())
     yield "Load.cancel", lambda chance: load(chance, lambda one: (one.cancel(), one.failed()))
+    yield from tables_of_region(name, region, any_of)
     # Last, because it removes the blocks.
     yield "Namespace.forget", lambda chance: blocks.forget()
     report = region.check(payloads=True)
@@ -379,11 +422,12 @@ def test_any_argument_returns_or_raises_an_exception(
 
 
 def public_callables() -> Iterator[str]:
+    yield from ("check_table", "drop_table", "load_tables", "tables")
     for kind in vars(_native).values():
         # A promotion needs a cold tier: tests/test_cold.py.
         if not isinstance(kind, type) or issubclass(kind, BaseException) or kind is _native.Promotion:
             continue
-        if kind in (cenote.Codec, cenote.KvMemory):
+        if kind in (cenote.Addresses, cenote.Codec, cenote.KvMemory, cenote.Table):
             yield kind.__name__
         for name in vars(kind):
             if not name.startswith("_") and callable(getattr(kind, name)):
