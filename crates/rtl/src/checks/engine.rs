@@ -16,6 +16,8 @@ use std::sync::Arc;
 const LIMIT: u64 = 100_000;
 /// Halves that the model's buffers hold (`DEPTH` of src/tops.rs).
 const STORED_HALVES: usize = 256 * 32;
+/// Reasons why a page is not supported, of [`Task::unsupported`].
+const UNSUPPORTED: u32 = 8;
 /// Registers (rtl/top/axi_lite_regs.sv).
 const ID: u32 = 0x00;
 const HEADER: u32 = 0x10;
@@ -251,12 +253,12 @@ impl Task {
 
     /// A page with a title that the engine does not support: of another codec, version or element
     /// type, without values, of a head too narrow, or of a size beyond 32 bits.
-    fn unsupported(prng: &mut Prng) -> Self {
+    fn unsupported(prng: &mut Prng, why: u32) -> Self {
         let shape = Shape { heads: 1, tokens: 1, dim: 64 };
         let mut task = Self::of_speckv(prng, shape);
         task.is_supported = false;
         let mut set = |at: usize, number: u16| task.title[at..at + 2].copy_from_slice(&number.to_le_bytes());
-        match prng.below(8) {
+        match why {
             0 => task.title[0] = [0, 2, 4][prng.below(3) as usize],
             1 => task.title[1] = 2,
             2 => task.title[2] |= 1 + prng.below(2) as u8,
@@ -333,59 +335,65 @@ pub fn cache_engine(seed: u64, rounds: u64) -> Result<(), Failure> {
     same("id", &engine.read(ID)?, &0x4345_4e4f)?;
     for round in 0..6 * rounds {
         engine.bench.pace = Pace::any(&mut prng);
-        let task = match round % 6 {
-            3 => Task::largest(&mut prng),
-            4 => Task::unsupported(&mut prng),
-            _ => Task::any(&mut prng),
+        let tasks = match round % 6 {
+            3 => vec![Task::largest(&mut prng)],
+            4 => (0..UNSUPPORTED).map(|why| Task::unsupported(&mut prng, why)).collect(),
+            _ => vec![Task::any(&mut prng)],
         };
-        engine.set(&task)?;
-        let frame = task.frame();
-        if let Some(frame) = &frame {
-            same_bytes("a sealed frame", &sealed(&frame[..TITLE_BYTES], &frame[HEADER_BYTES..]), frame)?;
-        }
-        if round % 6 == 5 {
-            engine.send(engine.pages, &task.page.bytes);
-            engine.send(engine.frames, frame.as_deref().unwrap_or(&[]));
-            for _ in 0..prng.below(250) {
-                engine.bench.step()?;
+        for task in tasks {
+            engine.set(&task)?;
+            let frame = task.frame();
+            if let Some(frame) = &frame {
+                same_bytes("a sealed frame", &sealed(&frame[..TITLE_BYTES], &frame[HEADER_BYTES..]), frame)?;
             }
-            inside += u32::from(engine.bench.is_inside(engine.pages, engine.encoded, 18));
-            engine.bench.reset();
-            counts = [0; 4];
-            continue;
-        }
-        let mut bytes = task.page.bytes.clone();
-        match prng.below(8) {
-            0 => bytes.truncate(prng.below(bytes.len() as u64) as usize),
-            1 => bytes.extend(vec![1; 1 + prng.below(200) as usize]),
-            _ => {}
-        }
-        engine.send(engine.pages, &bytes);
-        let got = engine.receive(engine.encoded)?;
-        let expected = frame.clone().filter(|_| bytes.len() == task.page.bytes.len());
-        counts[0] += 1;
-        counts[1] += u32::from(expected.is_none());
-        same(&format!("{}: declined", task.page.name), &got.is_none(), &expected.is_none())?;
-        if let (Some(got), Some(expected)) = (got, expected) {
-            same_bytes(&task.page.name, &got, &expected)?;
-        }
-        // A frame of a kind without a codec is otherwise sound.
-        let forged = (!task.is_supported).then(|| sealed(&task.title, &[&[2, 0, 0, 0, 63][..], &[1; 64]].concat()));
-        let Some(mut frame) = frame.or(forged) else { continue };
-        if task.is_supported {
-            damage(&mut prng, &mut frame);
-        }
-        engine.send(engine.frames, &frame);
-        let got = engine.receive(engine.decoded)?;
-        let expected = task.decoded(&frame);
-        counts[2] += 1;
-        counts[3] += u32::from(expected.is_none());
-        same(&format!("{}, header {:02x?}: refused", task.page.name, task.title), &got.is_none(), &expected.is_none())?;
-        if let (Some(got), Some(expected)) = (got, expected) {
-            same_bytes(&task.page.name, &task.plain(&got), &expected)?;
-        }
-        for (address, count) in COUNTS.into_iter().zip(counts) {
-            same(&format!("register {address:#x}"), &engine.read(address)?, &count)?;
+            if round % 6 == 5 {
+                engine.send(engine.pages, &task.page.bytes);
+                engine.send(engine.frames, frame.as_deref().unwrap_or(&[]));
+                for _ in 0..prng.below(250) {
+                    engine.bench.step()?;
+                }
+                inside += u32::from(engine.bench.is_inside(engine.pages, engine.encoded, 18));
+                engine.bench.reset();
+                counts = [0; 4];
+                continue;
+            }
+            let mut bytes = task.page.bytes.clone();
+            match prng.below(8) {
+                0 => bytes.truncate(prng.below(bytes.len() as u64) as usize),
+                1 => bytes.extend(vec![1; 1 + prng.below(200) as usize]),
+                _ => {}
+            }
+            engine.send(engine.pages, &bytes);
+            let got = engine.receive(engine.encoded)?;
+            let expected = frame.clone().filter(|_| bytes.len() == task.page.bytes.len());
+            counts[0] += 1;
+            counts[1] += u32::from(expected.is_none());
+            same(&format!("{}: declined", task.page.name), &got.is_none(), &expected.is_none())?;
+            if let (Some(got), Some(expected)) = (got, expected) {
+                same_bytes(&task.page.name, &got, &expected)?;
+            }
+            // A frame of a kind without a codec is otherwise sound.
+            let forged = (!task.is_supported).then(|| sealed(&task.title, &[&[2, 0, 0, 0, 63][..], &[1; 64]].concat()));
+            let Some(mut frame) = frame.or(forged) else { continue };
+            if task.is_supported {
+                damage(&mut prng, &mut frame);
+            }
+            engine.send(engine.frames, &frame);
+            let got = engine.receive(engine.decoded)?;
+            let expected = task.decoded(&frame);
+            counts[2] += 1;
+            counts[3] += u32::from(expected.is_none());
+            same(
+                &format!("{}, header {:02x?}: refused", task.page.name, task.title),
+                &got.is_none(),
+                &expected.is_none(),
+            )?;
+            if let (Some(got), Some(expected)) = (got, expected) {
+                same_bytes(&task.page.name, &task.plain(&got), &expected)?;
+            }
+            for (address, count) in COUNTS.into_iter().zip(counts) {
+                same(&format!("register {address:#x}"), &engine.read(address)?, &count)?;
+            }
         }
     }
     same("resets with a page inside", &(inside > 0), &true)
