@@ -97,7 +97,7 @@ pub struct BenchPredictArgs {
     /// Directory of a tokenizer and of `token_predictor.weights` [default: the demo model]
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
-    /// Text whose last 5 % is held out [default: WikiText-2's validation split in ../shared/data,
+    /// Text; its last 5 % is held out [default: WikiText-2's validation split in ../shared/data,
     /// if it is there]
     #[arg(long, value_name = "FILE")]
     pub text: Option<PathBuf>,

@@ -55,7 +55,7 @@ pub struct StudyBudgetArgs {
     /// Exponent of Zipf's law by which n-grams are drawn
     #[arg(long, value_name = "S", default_value_t = 1.0)]
     pub zipf: f64,
-    /// A trace in Mooncake's format, whose requests are the chat
+    /// A trace in Mooncake's format; its requests are the chat
     #[arg(long, value_name = "FILE")]
     pub mooncake: Option<PathBuf>,
     /// Seed of prompts and n-grams
