@@ -64,18 +64,23 @@ fn damaged_pages_are_recomputed() {
     assert!(tokens == expected);
 }
 
-/// Every third block that leaves L1 does not come back.
+/// Every eleventh block that leaves L1 does not come back. What leaves depends on time, so a round may
+/// need none of the lost blocks.
 #[test]
 fn lost_blocks_are_recomputed() {
     let dir = model_dir("gqa-untied-llama3");
     let requests = requests();
+    let expected = alone(&config(dir.path()), &requests);
     let store = MemoryStore::default();
     store.shared.lock().unwrap().swap_room = usize::MAX;
-    store.shared.lock().unwrap().swap_damage = Some(37);
+    store.shared.lock().unwrap().swap_damage = Some(11);
     let engine = start_with(&small(dir.path(), 64), Box::new(store));
-    let (tokens, stats) = crowd(&engine, &requests);
-    assert!(tokens == alone(&config(dir.path()), &requests));
-    assert!(stats["spill_lost_blocks_total"] > 0.0, "{stats:?}");
+    let lost = (0..50).any(|_| {
+        let (tokens, stats) = crowd(&engine, &requests);
+        assert!(tokens == expected);
+        stats["spill_lost_blocks_total"] > 0.0
+    });
+    assert!(lost, "no round needed a lost block");
 }
 
 /// The store takes few blocks. The requests that fit run by preemption.
