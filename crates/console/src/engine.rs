@@ -64,6 +64,10 @@ pub fn start_observed(
     if region.is_none() && args.spill.0 > 0 {
         return Err(Failure::new(format!("--spill {}: without a region there is nothing to spill to", args.spill)));
     }
+    if region.is_none() && args.near_size.0 > 0 {
+        let fact = format!("--near-size {}: without a region there is nothing to keep copies of", args.near_size);
+        return Err(Failure::new(fact));
+    }
     let pool = region.map(|region| region.attach_watching(worker_name, watch)).transpose()?;
     if let Some(pool) = &pool {
         // Every thread of the engine and of its store starts from this one.
@@ -215,6 +219,7 @@ fn config(args: &EngineArgs, region: Option<&RegionArgs>) -> Result<EngineConfig
         swap_bytes: args.swap.0,
         spill_bytes: if region.is_some() { args.spill.0 } else { 0 },
         spill_freely: false,
+        near_bytes: args.near_size.0,
         mover_threads: args.mover_threads,
         sparse: args.sparse_pages.map(|pages| SparseConfig {
             hot_pages: args.sparse_hot_pages.unwrap_or(2 * pages),

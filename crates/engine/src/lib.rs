@@ -24,6 +24,7 @@ pub mod kv;
 pub mod lazy;
 pub mod llama;
 pub mod model;
+pub mod near;
 pub mod runtime;
 pub mod sampler;
 pub mod sparse;

@@ -7,11 +7,12 @@ use crate::error::LoadError;
 use crate::kernels::ElementType;
 use crate::kv::{KvArena, KvLayout};
 use crate::llama::{Beyond, Llama, Observed, SeqChunk};
+use crate::near::NearMemory;
 use crate::sampler;
 use crate::sparse::SparseConfig;
 use crate::tokenizer::Tokenizer;
-use cenote_base::TokenId;
 use cenote_base::engine::{TokenLogprob, TokenLogprobs};
+use cenote_base::{SystemClock, TokenId};
 use cenote_engram::{Addresses, TokenMap};
 use cenote_policy::Watermark;
 use cenote_store::NamespaceSpec;
@@ -72,6 +73,9 @@ pub struct EngineConfig {
     /// Decode blocks from the store before a step instead of during it. For measurements of the
     /// overlap.
     pub decode_first: bool,
+    /// Bytes of host memory for copies of blocks and of rows of n-gram tables that the region returned.
+    /// 0: none. A policy divides them ([`crate::near`]).
+    pub near_bytes: u64,
     /// The shared region's name, for [`cenote_base::engine::EngineDescription`].
     pub region: Option<String>,
 }
@@ -102,6 +106,7 @@ impl EngineConfig {
             sparse: None,
             hand_over_hold_ms: 10_000,
             decode_first: false,
+            near_bytes: 0,
             region: None,
         }
     }
@@ -118,6 +123,7 @@ pub struct LoadedModel {
     kv_blocks: usize,
     spill_blocks: usize,
     max_model_len: usize,
+    near: Option<NearMemory>,
     threads: rayon::ThreadPool,
 }
 
@@ -152,7 +158,8 @@ impl LoadedModel {
         let mut hasher = blake3::Hasher::new();
         hasher.update(model.kv_identity().as_bytes());
         checkpoint.hash_content(&mut hasher)?;
-        let tables = tables(dir, &model, source)?;
+        let near = near(config, &model, source.is_some());
+        let tables = tables(dir, &model, source, near.as_ref())?;
         if let Some(tables) = &tables {
             hasher.update(&tables.identity());
         }
@@ -220,6 +227,7 @@ impl LoadedModel {
             kv_blocks,
             spill_blocks,
             max_model_len,
+            near,
             threads,
         })
     }
@@ -228,6 +236,12 @@ impl LoadedModel {
     #[must_use]
     pub const fn config(&self) -> &EngineConfig {
         &self.config
+    }
+
+    /// Host memory in front of the region, if there is some.
+    #[must_use]
+    pub const fn near(&self) -> Option<&NearMemory> {
+        self.near.as_ref()
     }
 
     /// The weights and the configuration.
@@ -349,8 +363,28 @@ impl LoadedModel {
     }
 }
 
+/// Host memory in front of the region, if the settings ask for it. `far_rows`: n-gram rows come from
+/// there too.
+fn near(config: &EngineConfig, model: &ModelConfig, far_rows: bool) -> Option<NearMemory> {
+    let layout = KvLayout {
+        num_layers: model.num_layers,
+        num_kv_heads: model.num_kv_heads,
+        head_dim: model.head_dim,
+        block_tokens: config.block_tokens,
+        element: config.dtype,
+    };
+    let row_values = model.engram.as_ref().map(|engram| engram.row_values).filter(|_| far_rows);
+    let clock = Arc::new(SystemClock::new());
+    (config.near_bytes > 0).then(|| NearMemory::new(config.near_bytes, layout.block_bytes(), row_values, clock))
+}
+
 /// The model's tables of n-grams, if it has some.
-fn tables(dir: &Path, model: &ModelConfig, source: Option<Arc<dyn RowTables>>) -> Result<Option<Tables>, LoadError> {
+fn tables(
+    dir: &Path,
+    model: &ModelConfig,
+    source: Option<Arc<dyn RowTables>>,
+    near: Option<&NearMemory>,
+) -> Result<Option<Tables>, LoadError> {
     let Some(engram) = &model.engram else {
         return match source {
             Some(_) => Err(LoadError::invalid(&dir.join("config.json"), "the model has no tables of n-grams")),
@@ -364,7 +398,7 @@ fn tables(dir: &Path, model: &ModelConfig, source: Option<Arc<dyn RowTables>>) -
         .map_err(|error| LoadError::invalid(&dir.join("config.json"), error.to_string()))?;
     let own = FileTables::open(dir, &addresses)?;
     let source = match (source, &own) {
-        (Some(source), _) => source,
+        (Some(source), _) => near.map_or(Arc::clone(&source), |near| near.tables(source, engram.rows_per_token())),
         (None, Some(own)) => Arc::new(InMemoryTables::load(own)?),
         (None, None) => {
             let fact = "the model has tables of n-grams, but neither engram.safetensors nor tensors of them";

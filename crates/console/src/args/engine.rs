@@ -142,6 +142,10 @@ pub struct EngineArgs {
     /// --table NAME` brought
     #[arg(long, value_name = "NAME", env = "CENOTE_ENGRAM_TABLES")]
     pub engram_tables: Option<String>,
+    /// Memory for copies of KV blocks and n-gram rows that came from the region, if the region is slower
+    /// than this memory; measured hit curves divide it
+    #[arg(long, value_name = "SIZE", env = "CENOTE_NEAR_SIZE", default_value = "0")]
+    pub near_size: ByteSize,
     /// Bytes of the region for preempted requests; without it they are recomputed
     #[arg(long, value_name = "SIZE", env = "CENOTE_SWAP", default_value = "0")]
     pub swap: ByteSize,

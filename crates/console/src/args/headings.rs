@@ -68,6 +68,7 @@ const HEADINGS: [(&str, &[&str]); 9] = [
             "max_waiting",
             "watermark",
             "spill",
+            "near_size",
             "mover_threads",
             "sparse_pages",
             "sparse_hot_pages",

@@ -79,12 +79,16 @@ struct Hold {
 impl Core {
     pub fn new(
         model: Arc<LoadedModel>,
-        mut store: Option<Box<dyn PrefixStore>>,
+        store: Option<Box<dyn PrefixStore>>,
         observer: Box<dyn Observer>,
         shared: Arc<Shared>,
         clock: SystemClock,
     ) -> Self {
         let config = model.config();
+        let mut store = store.map(|store| match model.near() {
+            Some(near) => near.store(store, config.block_tokens),
+            None => store,
+        });
         let blocks = model.kv_blocks();
         let mut kv = KvArena::new(*model.layout(), blocks);
         let small = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
@@ -378,6 +382,9 @@ impl Core {
         values.extend(self.sparse.stats());
         if self.model.llama().tables().is_some() {
             values.extend(self.rows.stats());
+        }
+        if let Some(near) = self.model.near() {
+            values.extend(near.stats());
         }
         values.extend(self.promoting.stats());
         let mut health = Health::Ok;

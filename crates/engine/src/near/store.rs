@@ -1,0 +1,104 @@
+//! A store whose blocks are kept in host memory when they were loaded.
+
+use super::{KV, NearMemory};
+use cenote_base::{BlockHash, CacheSalt, Health, TokenId};
+use cenote_store::{Computed, FarBlock, Loaded, PrefixMatch, PrefixStore, Promotion};
+use std::collections::BTreeMap;
+
+pub(super) struct NearStore {
+    pub far: Box<dyn PrefixStore>,
+    pub near: NearMemory,
+    pub block_tokens: u64,
+}
+
+impl NearStore {
+    /// Copies a kept block into `pages`. Reports the access, whether it was kept or not.
+    fn copy(&self, hash: BlockHash, pages: &mut [&mut [u8]]) -> bool {
+        let begin_ns = self.near.clock.now_ns();
+        let mut state = self.near.state();
+        state.ask(KV, hash.words()[0]);
+        state.serve(self.block_tokens);
+        let Some(mut kept) = state.blocks.get(&hash) else { return false };
+        for page in pages {
+            let (own, rest) = kept.split_at(page.len());
+            page.copy_from_slice(own);
+            kept = rest;
+        }
+        let ns = self.near.clock.now_ns() - begin_ns;
+        state.costs[KV].near.observe(1, ns);
+        true
+    }
+}
+
+impl PrefixStore for NearStore {
+    fn load(&mut self, hash: BlockHash, pages: &mut [&mut [u8]]) -> Loaded {
+        if self.copy(hash, pages) {
+            return Loaded::Whole;
+        }
+        let begin_ns = self.near.clock.now_ns();
+        let loaded = self.far.load(hash, pages);
+        let ns = self.near.clock.now_ns() - begin_ns;
+        if matches!(loaded, Loaded::Whole) {
+            let mut state = self.near.state();
+            state.costs[KV].far.observe(1, ns);
+            state.blocks.insert(hash, pages.concat().into());
+        }
+        loaded
+    }
+
+    fn root(&self, salt: &CacheSalt) -> BlockHash {
+        self.far.root(salt)
+    }
+
+    fn match_prefix(&mut self, root: Option<BlockHash>, tokens: &[TokenId]) -> PrefixMatch {
+        self.far.match_prefix(root, tokens)
+    }
+
+    fn promotable(&self, root: Option<BlockHash>, tokens: &[TokenId]) -> usize {
+        self.far.promotable(root, tokens)
+    }
+
+    fn promote(&mut self, root: Option<BlockHash>, tokens: &[TokenId]) -> Option<Promotion> {
+        self.far.promote(root, tokens)
+    }
+
+    fn has_computed(&mut self, tokens: u64, ns: u64) {
+        self.far.has_computed(tokens, ns);
+    }
+
+    fn save_all(&mut self, blocks: &[Computed<'_>]) -> usize {
+        self.far.save_all(blocks)
+    }
+
+    fn swap_out(&mut self, parts: &[&[u8]]) -> Option<Box<dyn FarBlock>> {
+        self.far.swap_out(parts)
+    }
+
+    fn open(&mut self, hash: BlockHash, parts: usize) -> Option<Box<dyn FarBlock>> {
+        self.far.open(hash, parts)
+    }
+
+    fn is_exact(&self) -> bool {
+        self.far.is_exact()
+    }
+
+    fn block_hash(&self, parent: Option<BlockHash>, tokens: &[TokenId]) -> BlockHash {
+        self.far.block_hash(parent, tokens)
+    }
+
+    fn hold(&mut self, hashes: &[BlockHash], ttl_ms: u64) -> u64 {
+        self.far.hold(hashes, ttl_ms)
+    }
+
+    fn release(&mut self, ticket: u64) {
+        self.far.release(ticket);
+    }
+
+    fn stats(&self) -> BTreeMap<String, f64> {
+        self.far.stats()
+    }
+
+    fn health(&self) -> Health {
+        self.far.health()
+    }
+}
