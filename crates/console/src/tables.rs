@@ -101,6 +101,7 @@ impl Fetch for RegionFetch {
         Ok(Fetched {
             rows: self.into,
             missing: Vec::new(),
+            failure: None,
             ns: u64::try_from(rows.took.as_nanos()).unwrap_or(u64::MAX),
         })
     }

@@ -84,6 +84,8 @@ pub struct Fetched {
     pub rows: RowBuffer,
     /// Indexes of rows that could not be fetched: damaged, evicted or gone.
     pub missing: Vec<usize>,
+    /// Why they are missing, if that is known.
+    pub failure: Option<FetchError>,
     /// Nanoseconds from the start until the last row had arrived, if they passed beside the caller; 0
     /// if `finish` itself copied the rows.
     pub ns: u64,

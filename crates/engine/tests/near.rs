@@ -13,7 +13,7 @@ use common::engram::Tiny;
 use common::{MemoryStore, alone, config, crowd, greedy, request, run};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Requests whose prompts share a head of `head` tokens.
@@ -116,7 +116,13 @@ const ROW_NS: u64 = 400;
 
 /// A region behind a link: it has each block and each row.
 #[derive(Clone)]
-struct Link(LinkClock);
+struct Link(LinkClock, Arc<AtomicBool>);
+
+impl Link {
+    fn new(clock: &LinkClock) -> Self {
+        Self(clock.clone(), Arc::default())
+    }
+}
 
 impl PrefixStore for Link {
     fn load(&mut self, hash: BlockHash, pages: &mut [&mut [u8]]) -> Loaded {
@@ -168,12 +174,12 @@ impl RowTables for Link {
     }
 
     fn start(&self, _: usize, rows: &[u64], into: RowBuffer) -> Box<dyn Fetch> {
-        Box::new(LinkFetch { clock: self.0.clone(), rows: rows.to_vec(), into })
+        Box::new(LinkFetch { link: self.clone(), rows: rows.to_vec(), into })
     }
 }
 
 struct LinkFetch {
-    clock: LinkClock,
+    link: Link,
     rows: Vec<u64>,
     into: RowBuffer,
 }
@@ -184,13 +190,16 @@ impl Fetch for LinkFetch {
     }
 
     fn finish(mut self: Box<Self>, _: Deadline) -> Result<Fetched, FetchError> {
-        self.clock.pass(ROW_NS * self.rows.len() as u64);
+        if self.link.1.load(Ordering::Relaxed) {
+            return Err(FetchError::Late);
+        }
+        self.link.0.pass(ROW_NS * self.rows.len() as u64);
         for (place, row) in self.rows.iter().enumerate() {
             self.into.set_bf16(place, &row_bits(*row));
         }
         // Every seventh row is damaged in the region.
         let missing = (0..self.rows.len()).filter(|&place| self.rows[place] % 7 == 6).collect();
-        Ok(Fetched { rows: self.into, missing, ns: 0 })
+        Ok(Fetched { rows: self.into, missing, failure: None, ns: 0 })
     }
 }
 
@@ -201,8 +210,8 @@ fn row_bits(row: u64) -> [u16; ROW_VALUES] {
 
 /// Reads `hot` blocks and rows in turn, in `rounds` rounds. Returns the link's time per round.
 fn load(near: &NearMemory, clock: &LinkClock, hot: [u64; 2], rounds: u64) -> u64 {
-    let mut store = near.store(Box::new(Link(clock.clone())), 64);
-    let tables = near.tables(Arc::new(Link(clock.clone())), 1);
+    let mut store = near.store(Box::new(Link::new(clock)), 64);
+    let tables = near.tables(Arc::new(Link::new(clock)), 1);
     let (begin_ns, mut block) = (clock.now_ns(), vec![0_u8; BLOCK_BYTES]);
     for _ in 0..rounds {
         for name in 0..hot[0] {
@@ -244,4 +253,23 @@ fn the_division_follows_the_load() {
         }
     }
     assert!(near.counts().moves < 60, "{:?}", near.counts());
+}
+
+#[test]
+fn kept_rows_are_there_while_the_link_is_down() {
+    let clock = LinkClock::default();
+    let near = NearMemory::new(1 << 20, BLOCK_BYTES, Some(ROW_VALUES), Arc::new(clock.clone()));
+    let link = Link::new(&clock);
+    let tables = near.tables(Arc::new(link.clone()), 1);
+    let fetch = |rows: &[u64]| {
+        let fetch = tables.start(0, rows, RowBuffer::new(rows.len(), ROW_VALUES));
+        fetch.finish(Deadline::after(Duration::from_secs(60))).unwrap()
+    };
+    assert_eq!(fetch(&[1, 2, 3]).failure, None);
+    link.1.store(true, Ordering::Relaxed);
+    let Fetched { rows, missing, failure, .. } = fetch(&[9, 2, 8, 1]);
+    assert_eq!((missing, failure), (vec![0, 2], Some(FetchError::Late)));
+    for (place, row) in [(1, 2), (3, 1)] {
+        assert_eq!(rows.values()[place * ROW_VALUES], f32::from_bits(u32::from(row_bits(row)[0]) << 16));
+    }
 }

@@ -263,6 +263,6 @@ impl Fetch for MemoryFetch {
                 Some(Err(_)) | None => missing.push(index),
             }
         }
-        Ok(Fetched { rows: into, missing, ns: 0 })
+        Ok(Fetched { rows: into, missing, failure: None, ns: 0 })
     }
 }

@@ -116,9 +116,11 @@ impl Rows {
         let fetched = fetch.finish(Deadline::after(PATIENCE));
         let stall_ns = self.clock.now_ns() - needed_ns;
         let (mut buffer, missing, why) = match fetched {
-            Ok(Fetched { rows: buffer, missing, ns }) => {
+            Ok(Fetched { rows: buffer, missing, failure, ns }) => {
                 self.counts.hidden_ns += if is_late { ns.saturating_sub(stall_ns) } else { ns };
-                (buffer, missing, "some rows are damaged or gone".to_owned())
+                let why =
+                    failure.map_or_else(|| "some rows are damaged or gone".to_owned(), |failure| failure.to_string());
+                (buffer, missing, why)
             }
             Err(error) => (RowBuffer::new(rows.len(), shape.values), (0..rows.len()).collect(), error.to_string()),
         };

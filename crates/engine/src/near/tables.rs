@@ -70,9 +70,13 @@ impl Fetch for NearFetch {
 
     fn finish(self: Box<Self>, deadline: Deadline) -> Result<Fetched, FetchError> {
         let Self { far, near, table, places, missing, mut into, start_ns } = *self;
-        let Some(far) = far else { return Ok(Fetched { rows: into, missing: Vec::new(), ns: 0 }) };
+        let Some(far) = far else { return Ok(Fetched { rows: into, missing: Vec::new(), failure: None, ns: 0 }) };
         let begin_ns = near.clock.now_ns();
-        let fetched = far.finish(deadline)?;
+        let fetched = match far.finish(deadline) {
+            Ok(fetched) => fetched,
+            // The rows that are kept are there all the same.
+            Err(failure) => return Ok(Fetched { rows: into, missing: places, failure: Some(failure), ns: 0 }),
+        };
         let waited_ns = near.clock.now_ns() - begin_ns;
         let mut state = near.state();
         // `ns` is 0 if the rows were copied by `finish`.
@@ -89,6 +93,6 @@ impl Fetch for NearFetch {
             into.set_bf16(place, &bits);
             state.rows.insert((table, row), bits);
         }
-        Ok(Fetched { rows: into, missing: lost, ns: fetched.ns })
+        Ok(Fetched { rows: into, missing: lost, failure: fetched.failure, ns: fetched.ns })
     }
 }
