@@ -15,11 +15,16 @@ from typing import Any
 
 from cenote.content import Cache, Content, contents
 
-# Names cover token ids, so tokenizers do not count. Nor do settings of sampling and training.
-_NOT_KV = (
+# Names cover token ids, so tokenizers do not count, but for models that read the text of tokens
+# (`reads_text`).
+_TOKENIZERS = (
     "tokenizer*", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json", "special_tokens_map.json", "tekken.json", "spiece.model",
-    "*.tiktoken", "chat_template*", "generation_config.json", "training_args.bin", "trainer_state.json", "optimizer*", "scheduler*",
-    "rng_state*", "events.out.*", "all_results.json", "eval_results.json", "train_results.json",
+    "*.tiktoken",
+)  # fmt: skip
+# Settings of sampling and training.
+_NOT_KV = (
+    "chat_template*", "generation_config.json", "training_args.bin", "trainer_state.json", "optimizer*", "scheduler*", "rng_state*",
+    "events.out.*", "all_results.json", "eval_results.json", "train_results.json",
 )  # fmt: skip
 _FOR_PEOPLE = (
     "readme*", "license*", "notice*", "use_policy*", "*.md", "*.pdf", "*.png", "*.jpg", "*.jpeg", "*.gif", "*.svg", "*.webp", "*.mp4",
@@ -27,7 +32,7 @@ _FOR_PEOPLE = (
 )  # fmt: skip
 # Weights in formats of other frameworks.
 _FOREIGN = ("*.msgpack", "*.h5", "*.onnx", "*.onnx_data", "*.ot", "*.tflite", "*.mlmodel", "*.mlpackage")
-_IGNORED = _NOT_KV + _FOR_PEOPLE + _FOREIGN
+_IGNORED = _TOKENIZERS + _NOT_KV + _FOR_PEOPLE + _FOREIGN
 _IGNORED_FOLDERS = ("checkpoint-*", "global_step*", "runs", "wandb", "onnx", "openvino", "coreml", "__pycache__")
 
 # Engines load one form of the weights: the first of these patterns that matches a file.
@@ -61,6 +66,20 @@ def kv_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if not key.startswith("_") and key != "transformers_version"}
 
 
+def reads_text(config: Mapping[str, Any]) -> bool:
+    """True if a model's KV depends on the text of its tokens: n-gram tables whose rows are found by
+    normalized text (DeepSeek's Engram)."""
+    return bool(config.get("engram_layer_ids")) or any(isinstance(part, Mapping) and reads_text(part) for part in config.values())
+
+
+def digest_of_tokenizer(folder: Path) -> str:
+    """A digest of the files that give tokens their text. Raises ValueError if there are none."""
+    files = sorted(entry for entry in folder.iterdir() if entry.is_file() and _matches(entry, _TOKENIZERS))
+    if not files:
+        raise ValueError(f"{folder}: this folder has no tokenizer, and the rows of the model's n-gram tables depend on it")
+    return digest_of_files(folder, files, {})
+
+
 def digest_of_files(
     folder: Path, files: Sequence[Path], facts: Mapping[str, Any], cache: Cache | None = None, tell: Callable[[list[Content]], None] | None = None
 ) -> str:
@@ -88,6 +107,8 @@ def digest_of_folder(folder: Path, cache: Cache | None = None) -> str:
         if file in files:
             files.remove(file)
             facts[name] = kv_config(json.loads(file.read_bytes()))
+            if reads_text(facts[name]):
+                facts["tokenizer"] = digest_of_tokenizer(folder)
     return digest_of_files(folder, files, facts, cache)
 
 

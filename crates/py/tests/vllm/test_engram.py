@@ -187,7 +187,7 @@ def ranks(_: Any, region: str, folder: str, number: int) -> list[bool]:
         for module in (theirs, ours):
             module.get_tensor_model_parallel_world_size = lambda: case["shards"]  # type: ignore[attr-defined]
         theirs.get_tensor_model_parallel_rank = lambda rank=rank: rank
-        table = ours.RegionEngramEmbedding(given, 1, case["dim"], tuple(case["sizes"]))
+        table = ours.RegionEngramEmbedding(given, 1, sum(case["sizes"]), case["dim"], tuple(case["sizes"]))
         ids = torch.tensor(case["ids"], dtype=torch.int32)
         out = torch.full((len(ids), table.part_n_hash_cols, case["dim"]), 7, dtype=torch.bfloat16)
         table.lookup(ids, out)
@@ -221,18 +221,18 @@ def refusals(_: Any, region: str, folder: str) -> list[str]:
             said.append(str(error))
 
     given, sizes = Settings(region, "v41"), tuple(case["sizes"])
-    told(lambda: RegionEngramEmbedding(given, 2, 64, sizes))
-    told(lambda: RegionEngramEmbedding(given, 1, 64, (*sizes, 23)))
-    told(lambda: RegionEngramEmbedding(given, 1, 32, sizes))
-    told(lambda: RegionEngramEmbedding(Settings(region, layers={"1": "other.L2"}), 1, 32, sizes[:1]))
-    told(lambda: RegionEngramEmbedding(Settings("shm:cenote-none-such"), 1, 64, sizes))
+    told(lambda: RegionEngramEmbedding(given, 2, sum(sizes), 64, sizes))
+    told(lambda: RegionEngramEmbedding(given, 1, sum(sizes) + 23, 64, (*sizes, 23)))
+    told(lambda: RegionEngramEmbedding(given, 1, sum(sizes), 32, sizes))
+    told(lambda: RegionEngramEmbedding(Settings(region, layers={"1": "other.L2"}), 1, sum(sizes[:1]), 32, sizes[:1]))
+    told(lambda: RegionEngramEmbedding(Settings("shm:cenote-none-such"), 1, sum(sizes), 64, sizes))
     theirs.get_engram_dp_size = lambda: 2
     layout = SimpleNamespace(primes=[[sizes]], layer_ids=(1,), head_dim=64)
     config.engram_config = SimpleNamespace(dp_shared_memory=False)
     told(lambda: theirs.Engram._create_embedding(SimpleNamespace(), layout, 0))
     for text in ('{"region": ""}', '{"regoin": "x"}', '{"region": "x", "threads": "2"}', "{"):
         told(lambda text=text: Settings.of(text))
-    table = RegionEngramEmbedding(given, 1, 64, sizes)
+    table = RegionEngramEmbedding(given, 1, sum(sizes), 64, sizes)
     engram.drop(region, "v41.L1")
     told(lambda: table.lookup(torch.zeros(1, 4, dtype=torch.int32), torch.empty(1, 4, 64, dtype=torch.bfloat16)))
     return said

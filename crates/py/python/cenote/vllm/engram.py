@@ -86,7 +86,7 @@ def _reader(given: Settings, layer: int, rows: int, values: int, formats: list[s
     tables = opened_of(given)
     table = tables.table(given.name_of(layer, model))
     facts = table.facts
-    if facts["format"] not in formats or table.row_values != values or table.rows < rows:
+    if facts["format"] not in formats or table.row_values != values or table.rows != rows:
         raise ValueError(
             f"CENOTE_ENGRAM: table {table.name} has {table.rows} rows of {table.row_values} values in {facts['format']}, and layer "
             f"{layer} of {model} reads {rows} rows of {values} values in {' or '.join(formats)}"
@@ -105,9 +105,8 @@ def _keeps_nothing(param: nn.Parameter, loaded_weight: torch.Tensor, **_: Any) -
 class RegionEngramEmbedding(deepseek.ParallelEngramEmbedding):
     """The heads of this rank, read out of the region."""
 
-    def __init__(self, given: Settings, layer: int, dim: int, head_sizes: tuple[int, ...], block_size: int = 32) -> None:
+    def __init__(self, given: Settings, layer: int, rows: int, dim: int, head_sizes: tuple[int, ...], block_size: int = 32) -> None:
         nn.Module.__init__(self)
-        rows = sum(head_sizes)
         self.reader = _reader(given, layer, rows, dim, [_DEEPSEEK])
         if block_size != 32:
             raise ValueError(f"a scale of {block_size} values; tables of the region have one for 32")
@@ -149,7 +148,8 @@ def _create_embedding(self: Any, layout: Any, layer_hash_index: int) -> Any:
             "CENOTE_ENGRAM: replicas of one deployment would exchange rows that all can read: give --engram-config.dp_shared_memory true"
         )
     sizes = tuple(size for order in layout.primes[layer_hash_index] for size in order)
-    return RegionEngramEmbedding(given, layout.layer_ids[layer_hash_index], layout.head_dim, sizes)
+    rows = layout.num_embeddings[layer_hash_index]
+    return RegionEngramEmbedding(given, layout.layer_ids[layer_hash_index], rows, layout.head_dim, sizes)
 
 
 class RegionPLEEmbedding(qwen.Qwen4ExpPLEPinnedHostEmbedding):
@@ -164,13 +164,11 @@ class RegionPLEEmbedding(qwen.Qwen4ExpPLEPinnedHostEmbedding):
         if len(numbers) != 1:
             raise ValueError(f"CENOTE_ENGRAM: {given['prefix']} names no layer")
         # The configuration counts from one.
-        reader = _reader(chosen, int(numbers[0]) + 1, 0, embedding_dim, list(_QWEN))
+        reader = _reader(chosen, int(numbers[0]) + 1, num_embeddings, embedding_dim, list(_QWEN))
         table = reader.table
         # The base class of both kinds of storage: the pinned one would look at weights.
         super(qwen.Qwen4ExpPLEPinnedHostEmbedding, self).__init__(num_embeddings, embedding_dim, **given)
         self.reader, self._format = reader, table.facts["format"]
-        if table.rows < self.org_vocab_size:
-            raise ValueError(f"CENOTE_ENGRAM: table {table.name} has {table.rows} rows, and the model reads {self.org_vocab_size}")
         if self.weight.dtype != _QWEN[self._format]:
             raise ValueError(f"CENOTE_ENGRAM: table {table.name} is {self._format}, and the model's configuration says {self.weight.dtype}")
         heads = int(given.get("num_ngram_heads", 1))
@@ -235,6 +233,11 @@ def install() -> None:
     for name in ("Qwen4ExpPLEDeviceEmbedding", "Qwen4ExpPLEPinnedHostEmbedding"):
         _OWN[name] = getattr(nvidia, name)
         setattr(nvidia, name, RegionPLEEmbedding)
+    if current_platform.is_cuda():
+        from vllm.models.deepseek_v41.nvidia import model
+
+        # vLLM asks whether /dev/shm has room for tables of its own, and makes none here.
+        model.can_share_engram_tables = lambda layout: True
     logger.info("Cenote: n-gram tables are read from region %s", given.region)
 
 

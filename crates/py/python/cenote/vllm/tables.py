@@ -10,11 +10,14 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import huggingface_hub
+
 import cenote
 from cenote import engram
+from cenote.model_files import digest_of_tokenizer
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+    from vllm.config import ModelConfig, VllmConfig
 
 VARIABLE = "CENOTE_ENGRAM"
 
@@ -132,13 +135,31 @@ def opened_of(given: Settings) -> Opened:
 
 
 def facts(config: VllmConfig) -> dict[str, Any]:
-    """What a namespace's name must cover: the digest of each table that the engine reads.
+    """What a namespace's name must cover of n-gram tables, besides the model's files.
 
-    Empty for an engine with tables of its own, whose files the model's digest covers."""
+    - The texts of the tokens, if they decide which rows a model reads.
+    - The digest of each table that the engine reads from a region (`CENOTE_ENGRAM`)."""
+    found: dict[str, Any] = {}
+    if getattr(config.model_config.hf_text_config, "engram_layer_ids", None):
+        found["tokenizer"] = _tokenizer(config.model_config)
     given = settings()
     layers = layers_of(config) if given is not None else []
-    if given is None or not layers:
-        return {}
-    names = {layer: given.name_of(layer, config.model_config.model) for layer in layers}
-    tables = opened_of(given)
-    return {"tables": {str(layer): tables.digest(name) for layer, name in names.items()}}
+    if given is not None and layers:
+        names = {layer: given.name_of(layer, config.model_config.model) for layer in layers}
+        tables = opened_of(given)
+        found["tables"] = {str(layer): tables.digest(name) for layer, name in names.items()}
+    return found
+
+
+def _tokenizer(model: ModelConfig) -> str:
+    """A digest of the tokenizer that vLLM reads. Raises ValueError if it is not on this machine."""
+    place = Path(str(model.tokenizer))
+    if not place.is_dir():
+        try:
+            found = huggingface_hub.snapshot_download(
+                str(model.tokenizer), revision=model.tokenizer_revision, local_files_only=True, ignore_patterns="*"
+            )
+        except (OSError, ValueError) as error:
+            raise ValueError(f"the rows of this model's n-gram tables depend on its tokenizer, and {place} is not in the hub's cache") from error
+        place = Path(found)
+    return digest_of_tokenizer(place)
