@@ -1,4 +1,4 @@
-"""Longest usable prefix of a prompt for layers with different windows. No region, no engine."""
+"""Longest usable prefix of a prompt for layers that need different parts of it. No region, no engine."""
 
 from __future__ import annotations
 
@@ -9,14 +9,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Reach:
-    """Block size and attention window of one KV cache group."""
+    """Block size of one KV cache group, and the tokens before a token that its computation needs."""
 
     block_tokens: int
     window: int | None = None
     """Tokens that a token attends to, including itself. None: all."""
+    chunk: int | None = None
+    """Tokens attend within chunks of so many tokens. None: across."""
+    is_state: bool = False
+    """A block is the state after its last token, which contains all tokens before."""
+
+    @property
+    def is_whole(self) -> bool:
+        """True if a token needs all blocks before it."""
+        return self.window is None and self.chunk is None and not self.is_state
 
     def first(self, end: int) -> int:
         """Number of the first block that the computation of token `end` needs."""
+        if self.is_state:
+            return max(end - 1, 0) // self.block_tokens
+        if self.chunk is not None:
+            return end // self.chunk * self.chunk // self.block_tokens
         return 0 if self.window is None else max(end - self.window + 1, 0) // self.block_tokens
 
 
@@ -25,20 +38,20 @@ def alignment(reaches: Sequence[Reach]) -> int:
     return math.lcm(*(reach.block_tokens for reach in reaches))
 
 
-def longest_hit(reaches: Sequence[Reach], start: int, end: int, last_missing: Callable[[int, int, int], int | None]) -> int:
+def longest_hit(
+    reaches: Sequence[Reach], step: int, start: int, end: int, last_missing: Callable[[int, int, int], int | None]
+) -> int:
     """Returns the end, in tokens, of the longest hit between `start` and `end`; `start` if none.
 
-    Every group has the blocks from `start` on that the computation of the next token needs. The
-    engine has all blocks before `start`.
+    Hits end at multiples of `step`. Every group has the blocks from `start` on that the computation
+    of the next token needs. The engine has all blocks before `start`.
 
     `last_missing(group, first, last)` returns the last missing block of a group with
     `first <= block < last`, or None."""
-    step = alignment(reaches)
     end -= end % step
     settled = 0
     group = 0
-    # A missing block excludes every end with this block in its window. Try the longest end that
-    # remains.
+    # A missing block excludes every end that needs it. Try the longest end that remains.
     while end > start and settled < len(reaches):
         reach = reaches[group]
         size = reach.block_tokens

@@ -15,8 +15,11 @@ import pytest
 import torch
 from cenote.vllm import codecs
 from cenote.vllm.memory import device_memory
+from cenote.vllm.parts import Share
 from cenote.vllm.settings import Settings
+from cenote.vllm.shards import Part
 from engines import in_child
+from test_groups import groups, mamba
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
@@ -27,6 +30,7 @@ from fake_device import FakeDevice, until
 
 LAYERS, BLOCKS, HEADS, TOKENS, DIM = 3, 8, 2, 16, 64
 COUNT = 5
+WHOLE = Share(0, 1, 1, 0, 1)
 # Magnitudes of the two heads. The quantization step of the first would erase the second.
 SIZES, STEP = [1.0, 1e-4], 0.05
 # Half a step plus the rounding to 16 bits, relative to a head's largest value. The largest value is
@@ -64,12 +68,10 @@ def profile(file: Path) -> Path:
     return file
 
 
-def on_a_device(region: cenote.Region, tensor: torch.Tensor, settings: Settings) -> tuple[FakeDevice, Any]:
+def on_a_device(region: cenote.Region, tensor: torch.Tensor, part: Part, settings: Settings) -> tuple[FakeDevice, Any]:
     device = FakeDevice(64)
-    layers = {f"layer {number}": tensor[number] for number in range(LAYERS)}
-    page_bytes = 2 * HEADS * TOKENS * DIM * 2
-    memory, _ = device_memory(device, layers, page_bytes, settings, region, lambda error: pytest.fail(str(error)))
-    return device, memory
+    layers = {page.layer: tensor[number] for number, page in enumerate(part.group.pages)}
+    return device, device_memory(device, layers, part, settings, region, lambda error: pytest.fail(str(error)))
 
 
 def worst_heads(region: cenote.Region, layout: KVCacheLayout, connector: dict[str, Any]) -> list[float]:
@@ -82,20 +84,23 @@ def worst_heads(region: cenote.Region, layout: KVCacheLayout, connector: dict[st
         cache_config=SimpleNamespace(kv_cache_layout=layout),
     )
     spec = FullAttentionSpec(block_size=TOKENS, num_kv_heads=HEADS, head_size=DIM, dtype=torch.bfloat16)
-    codec = codecs.page_codec(config, settings, spec, LAYERS)
-    assert codec is not None
-    assert codec.block_bytes == spec.page_size_bytes * LAYERS
+    [group] = groups(spec, layers=LAYERS)
+    arguments = codecs.page_codec(config, settings, group, WHOLE)
+    assert arguments is not None
+    codec = cenote.Codec(**arguments)
+    assert codec.block_bytes == group.block_bytes == spec.page_size_bytes * LAYERS
     blocks = region.namespace(f"{layout} {connector}".encode(), spec.page_size_bytes * LAYERS, codec=codec)
     names = blocks.hash_tokens(list(range(TOKENS * COUNT)), TOKENS)
 
     saved, loaded = caches(layout, 1), caches(layout, 2)
     there, here = [6, 1, 4, 0, 3], [2, 7, 5, 3, 1]
-    device, memory = on_a_device(region, saved, settings)
+    part = Part(group, WHOLE, 0, blocks, True)
+    device, memory = on_a_device(region, saved, part, settings)
     save = memory.save(blocks, names, list(range(COUNT)), there)
     save.finish()
     until(lambda: blocks.count(names) == COUNT, device)
     assert memory.close(10)
-    device, memory = on_a_device(region, loaded, settings)
+    device, memory = on_a_device(region, loaded, part, settings)
     load = memory.load(blocks.lookup(names), here)
     until(lambda: load.done, device)
     assert load.failed() == []
@@ -123,3 +128,21 @@ def round_trips(_: Connection, region: str, folder: Path, name: str) -> None:
 def test_each_head_is_within_its_own_error_bound(region: str, tmp_path: Path, name: str) -> None:
     # In a child: torch starts threads here, and other tests fork, which threads forbid.
     in_child(round_trips, region, tmp_path, name)
+
+
+def kinds_stored_as_they_are(_: Connection) -> list[dict[str, Any] | None]:
+    codecs.current_platform = SimpleNamespace(is_cuda=lambda: True)
+    settings = Settings.of({"region": "shm:none", "codec": "int8"})
+    config: Any = SimpleNamespace(
+        parallel_config=SimpleNamespace(tensor_parallel_size=1, pipeline_parallel_size=1),
+        cache_config=SimpleNamespace(kv_cache_layout=KVCacheLayout.LBNHC),
+    )
+    shape: dict[str, Any] = {"block_size": TOKENS, "num_kv_heads": HEADS, "head_size": DIM}
+    specs = [mamba(), *(FullAttentionSpec(dtype=dtype, **shape) for dtype in (torch.uint8, torch.float8_e4m3fn, torch.float16))]
+    return [codecs.page_codec(config, settings, group, WHOLE) for spec in specs for group in groups(spec)]
+
+
+def test_states_and_kv_of_8_bits_stay_as_they_are() -> None:
+    state, integers, floats, halves = in_child(kinds_stored_as_they_are)
+    assert (state, integers, floats) == (None, None, None)
+    assert halves["dtype"] == "f16"

@@ -56,11 +56,10 @@ def on_a_device(_: Connection, job: Job, faults: dict[str, Any]) -> Run:
     for name, value in faults.items():
         setattr(device, name, value)
 
-    def kv_memory(caches: Any, page_bytes: Any, settings: Any, region: Any, backends: Any, told: Any) -> Any:
+    def kv_memory(caches: Any, num_blocks: int, part: Any, settings: Any, region: Any, backends: Any, told: Any) -> Any:
         assert set(backends.values()) == {"CPU_ATTN"}
-        made = device_memory(device, caches, page_bytes, settings, region, told)
-        memories.append(made[0])
-        return made
+        memories.append(device_memory(device, caches, part, settings, region, told))
+        return memories[-1]
 
     worker.kv_memory = kv_memory  # type: ignore[assignment]
     engine = Engine(job.model, job.region, connector=job.connector)

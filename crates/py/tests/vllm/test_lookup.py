@@ -10,9 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_groups import full, groups, sliding
+from test_groups import chunked, full, groups, mamba, sliding
 
 import cenote
+from cenote.hits import alignment
 from cenote.vllm.lookup import Lookup
 
 PAGE, BLOCKS, SIZE, WINDOW = 4096, 40, 32, 128
@@ -32,8 +33,9 @@ class Held:
             block_hashes=[number.to_bytes(32, "big") for number in range(BLOCKS)],
             lora_request=None,
         )
-        shards: Any = SimpleNamespace(groups=self.groups, all_ranks=lambda group: self.ranks[group.number])
-        self.lookup = Lookup(shards)
+        self.lookup = Lookup(self.groups, alignment([group.reach for group in self.groups]))
+        assert self.lookup.limit(self.request) == 0, "the workers have not named their parts yet"
+        self.lookup.ranks = [self.ranks[group.number] for group in self.groups]
 
     def put(self, group: int, rank: int, blocks: range) -> None:
         namespace = self.ranks[group][rank]
@@ -81,6 +83,29 @@ def test_a_hit_needs_every_rank_and_every_group(region: cenote.Region) -> None:
     assert held.find(30) == (30, [])
 
 
+def test_a_hit_ends_where_every_rank_has_a_state(region: cenote.Region) -> None:
+    held = Held(region, full(), mamba(), chunked(128))
+    for rank in range(2):
+        held.put(0, rank, range(30))
+        held.put(2, rank, range(40))
+    assert held.find() == (0, [])
+    held.put(1, 0, range(9, 10))
+    held.put(1, 0, range(19, 20))
+    assert held.find() == (0, [])
+    held.put(1, 1, range(9, 10))
+    # Chunks have four blocks, so after block 9 a token attends to blocks 8 and 9.
+    assert held.find() == (10, [10, 10, 1, 1, 2, 2])
+    found = held.lookup.find(held.request, 0, held.lookup.limit(held.request))
+    assert found.without_state == 20 * SIZE, "all groups but the states have 30 blocks"
+    found.release()
+    held.put(1, 1, range(19, 20))
+    assert held.find() == (20, [20, 20, 1, 1, 0, 0])
+    assert held.find(10) == (20, [10, 10, 1, 1, 0, 0])
+    assert held.find(20) == (20, [])
+    assert held.ranks[1][0].forget() == 2
+    assert held.find() == (0, [])
+
+
 @pytest.mark.parametrize("region", [56], indirect=True)
 def test_scarce_pins_shorten_a_hit_evenly(region: cenote.Region) -> None:
     held = Held(region, full(), sliding(WINDOW))
@@ -121,7 +146,7 @@ def test_a_block_evicted_before_its_pin_is_missing(region: cenote.Region) -> Non
                 lease.truncate(2)
             return lease
 
-    held.lookup.ranks[1][1] = Forgetful()  # type: ignore[call-overload]
+    held.lookup.ranks[1] = [window, Forgetful()]  # type: ignore[list-item]
     # The lookup wanted blocks 36 to 39, but 38 was gone.
     assert held.find() == (38, [38, 38, 4, 4])
     assert asked == [4, 4]

@@ -25,6 +25,16 @@ class PageLayout:
     def page_bytes(self) -> int:
         return sum(length for _, length in self.runs)
 
+    def in_lines(self) -> PageLayout:
+        """The layout with padding up to whole lines of 64 bytes, which is copied with the page."""
+        more = -self.page_bytes % 64
+        if not more:
+            return self
+        (offset, length), last = self.runs[-1], len(self.runs) - 1
+        if offset + length + more > self.stride:
+            raise ValueError(f"pages of {self.page_bytes} bytes at distances of {self.stride} are not in lines of 64 bytes")
+        return PageLayout(self.stride, (*self.runs[:last], (offset, length + more)), self.num_blocks)
+
 
 def page_layout(name: str, shape: Sequence[int], strides: Sequence[int], element_bytes: int, page_bytes: int) -> PageLayout:
     """The layout of a layer's tensor. Raises ValueError for a tensor that Cenote cannot copy.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
+    KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
     KVConnectorRole,
     KVConnectorTransferResults,
@@ -21,6 +22,7 @@ from cenote.serving import serving
 from cenote.start import log_ignored, log_start
 from cenote.vllm.log import logger_of
 from cenote.vllm.metadata import CenoteMetadata
+from cenote.vllm.parts import Handshake
 from cenote.vllm.scheduler import SchedulerSide
 from cenote.vllm.settings import Settings
 from cenote.vllm.shards import Shards, tells_events
@@ -70,12 +72,11 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
         if role == KVConnectorRole.SCHEDULER:
             loads, saves = transfer.is_kv_consumer, transfer.is_kv_producer
             self._scheduler = SchedulerSide(self._shards, self.stats, loads, saves, tells_events(vllm_config))
-            self._log_start(self._scheduler)
         else:
             parallel = vllm_config.parallel_config
             # If rank numbers continue across data-parallel engines, reduce them to one engine.
-            pp_rank, tp_rank = divmod(parallel.rank % parallel.world_size, parallel.tensor_parallel_size)
-            self._worker = WorkerSide(self._shards, self.stats, tp_rank, pp_rank)
+            tp_rank = parallel.rank % parallel.world_size % parallel.tensor_parallel_size
+            self._worker = WorkerSide(self._shards, self.stats, tp_rank)
 
     @serving(lambda: None)
     def _log_start(self, scheduler: SchedulerSide) -> None:
@@ -101,6 +102,17 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
             logger.warning("Cenote: %s failed, which counts as a miss: %s", where, kind[1], exc_info=error)
 
     # --- scheduler side ---
+
+    def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], KVConnectorHandshakeMetadata]) -> None:
+        """Opens the namespaces that the workers have named. vLLM calls this before the first request."""
+        assert self._scheduler is not None
+        # Another connector beside this one may have answered for the workers.
+        named = [said for said in metadata.values() if isinstance(said, Handshake)]
+        if not named:
+            logger.warning("Cenote: another connector's handshake hides this one's, so this instance finds nothing: list it first")
+            return
+        self._scheduler.workers_have(part for said in named for part in said.parts)
+        self._log_start(self._scheduler)
 
     @serving(lambda: None)
     def bind_kv_cache_manager(self, kv_cache_manager: KVCacheManager) -> None:
@@ -160,6 +172,9 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
         return self._scheduler.reset() if self._scheduler is not None else None
 
     # --- worker side ---
+
+    def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
+        return Handshake(self._worker.facts) if self._worker is not None else None
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         super().bind_connector_metadata(connector_metadata)

@@ -49,7 +49,7 @@ _MODEL = (
     "disable_sliding_window",
     "disable_cascade_attn",
 )
-_CACHE = ("cache_dtype", "kv_cache_dtype_skip_layers")
+_CACHE = ("cache_dtype", "kv_cache_dtype_skip_layers", "mamba_cache_dtype", "mamba_ssm_cache_dtype", "use_replayssm")
 _KERNELS = ("moe_backend", "linear_backend", "linear_backend_per_quant")
 
 
@@ -57,11 +57,16 @@ def _named(given: Any, names: Iterable[str]) -> dict[str, str]:
     return {name: json.dumps(getattr(given, name, None), sort_keys=True, default=str) for name in names}
 
 
+def _fields(given: Any) -> dict[str, str]:
+    """All fields of a configuration."""
+    return _named(given, [field.name for field in dataclasses.fields(given)]) if dataclasses.is_dataclass(given) else {}
+
+
 def _attention(config: VllmConfig) -> dict[str, str]:
     """All attention settings, except one that models set only in workers."""
-    given = getattr(config, "attention_config", None)
-    names = [field.name for field in dataclasses.fields(given)] if dataclasses.is_dataclass(given) else []
-    return _named(given, [name for name in names if name != "sparse_mla_force_mqa"])
+    facts = _fields(getattr(config, "attention_config", None))
+    facts.pop("sparse_mla_force_mqa", None)
+    return facts
 
 
 def _content(path: Any) -> str | None:
@@ -105,10 +110,10 @@ def layout(config: VllmConfig) -> str:
 
 
 def fingerprint(
-    config: VllmConfig, settings: Settings, digest: str | list[str | None], group: dict[str, Any], tp_rank: int, pp_rank: int
+    config: VllmConfig, settings: Settings, digest: str | list[str | None], group: dict[str, Any], shard: dict[str, Any]
 ) -> bytes:
-    """The identity of one rank's blocks of one KV cache group."""
-    cache, parallel = config.cache_config, config.parallel_config
+    """The identity of the blocks of one shard of one KV cache group."""
+    cache = config.cache_config
     facts = {
         "model": settings.model_fingerprint or digest,
         "model dtype": str(config.model_config.dtype),
@@ -118,6 +123,7 @@ def fingerprint(
         "codec": settings.codec_identity(),
         "attention": _attention(config),
         "kernels": _named(getattr(config, "kernel_config", None), _KERNELS),
+        "states": _fields(getattr(config, "mamba_config", None)),
         # Quantization that an engine may apply to weights at load time.
         "quantization": [str(config.model_config.quantization), str(config.model_config.quantization_config)],
         "overrides": _overrides(config),
@@ -125,13 +131,12 @@ def fingerprint(
         "multi-modal": _multi_modal(config),
         "hash": cache.prefix_caching_hash_algo,
         "group": group,
-        "tensor parallel": [tp_rank, parallel.tensor_parallel_size],
-        "pipeline parallel": [pp_rank, parallel.pipeline_parallel_size],
+        "shard": shard,
         "tenant salt": settings.tenant_salt,
-        # Absent unless the engine reads n-gram tables of a region.
+        # Nothing for a model without n-gram tables.
         **tables.facts(config),
     }
-    return b"cenote vllm v5 " + json.dumps(facts, sort_keys=True, default=str).encode()
+    return b"cenote vllm v6 " + json.dumps(facts, sort_keys=True, default=str).encode()
 
 
 def check_hashes(config: VllmConfig) -> None:

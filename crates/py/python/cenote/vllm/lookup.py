@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cenote.hits import alignment, longest_hit
+from cenote.hits import longest_hit
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request
@@ -27,6 +27,8 @@ class Found:
     end: int
     """The blocks cover the tokens from `start` to `end`."""
     leases: list[cenote.Lease]
+    without_state: int = 0
+    """Tokens after `end` that every group has, but for a recurrent state after them."""
     since: float = field(default_factory=time.monotonic)
     # Set when vLLM has allocated blocks for the load.
     ordered_at_step: int | None = None
@@ -41,13 +43,15 @@ class Found:
 class Lookup:
     """The lookups of one engine. They read memory and never wait."""
 
-    def __init__(self, shards: Shards) -> None:
-        self.groups = shards.groups
-        self.ranks = [shards.all_ranks(group) for group in shards.groups]
-        self.alignment = alignment([group.reach for group in shards.groups])
+    def __init__(self, groups: Sequence[Group], alignment: int) -> None:
+        self.groups, self.alignment = groups, alignment
+        # The namespaces of each group. Empty until the workers have named them: then nothing is found.
+        self.ranks: list[list[cenote.Namespace]] = []
 
     def limit(self, request: Request) -> int:
         """Largest end of a hit, in tokens. The engine must compute one token to sample from."""
+        if not self.ranks:
+            return 0
         known = (group.known(request) * group.block_tokens for group in self.groups)
         return min(request.num_tokens - 1, *known) // self.alignment * self.alignment
 
@@ -55,15 +59,16 @@ class Lookup:
         """The longest hit between these tokens, pinned; empty on a miss."""
         held = [_Held(group, ranks, request) for group, ranks in zip(self.groups, self.ranks, strict=True)]
         try:
-            end = self._pin(held, start, end)
+            found = self._pin(held, start, end)
+            without_state = self._end_without_states(held, found, end) - found
         except BaseException:
-            end = start
+            found = start
             raise
         finally:
-            if end == start:
+            if found == start:
                 for each in held:
                     each.release()
-        return Found(start, end, [lease for each in held for lease in each.leases])
+        return Found(start, found, [lease for each in held for lease in each.leases], without_state)
 
     def promote(self, request: Request, start: int, end: int) -> list[cenote.Promotion]:
         """Begins to copy blocks between these tokens from the cold tiers of all ranks."""
@@ -71,20 +76,19 @@ class Lookup:
         for group, ranks in zip(self.groups, self.ranks, strict=True):
             keys = group.keys(request, start // group.block_tokens, end // group.block_tokens)
             # A layer with a window needs the last blocks of a hit, and its end is not known yet.
-            begun += [rank.promote(rank.alias(keys), all=group.reach.window is not None) for rank in ranks]
+            begun += [rank.promote(rank.alias(keys), all=not group.reach.is_whole) for rank in ranks]
         return [promotion for promotion in begun if promotion is not None]
 
     def _pin(self, held: list[_Held], start: int, end: int) -> int:
         """Pins the longest hit, and returns its end."""
-        whole = [each for each in held if each.group.reach.window is None]
-        windows = [each for each in held if each.group.reach.window is not None]
-        reaches = [each.group.reach for each in windows]
+        whole = [each for each in held if each.group.reach.is_whole]
+        windows = [each for each in held if not each.group.reach.is_whole]
         if windows:
             end = min([end, *(each.whole_end(start, end) for each in whole)])
         shared = False
         while end > start:
             if windows:
-                end = longest_hit(reaches, start, end, lambda place, first, last: windows[place].last_missing(first, last))
+                end = self._longest(windows, start, end)
             # Pin windows first: they have few blocks, and pins may be scarce. A block may be
             # evicted between the check and the pin; then it counts as missing.
             if not all([each.pin_window(start, end) for each in windows]):
@@ -100,6 +104,19 @@ class Lookup:
                     each.keep((pinned - start) // each.group.block_tokens)
                 return max(pinned, start)
         return start
+
+    def _longest(self, windows: Sequence[_Held], start: int, end: int) -> int:
+        """The longest end at which these groups have what the next token needs."""
+        reaches = [each.group.reach for each in windows]
+        return longest_hit(reaches, self.alignment, start, end, lambda place, first, last: windows[place].last_missing(first, last))
+
+    def _end_without_states(self, held: Sequence[_Held], start: int, end: int) -> int:
+        """The longest end after `start` if recurrent states were not needed."""
+        if start == end or not any(each.group.is_state for each in held):
+            return start
+        rest = [each for each in held if not each.group.is_state]
+        end = min([end, *(each.whole_end(start, end) for each in rest if each.group.reach.is_whole)])
+        return self._longest([each for each in rest if not each.group.reach.is_whole], start, end)
 
     def _share(self, whole: list[_Held], start: int) -> int:
         """The end, in tokens, of equal shares of the taken pins for all groups and ranks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,9 @@ from cenote.device import DeviceMemory, page_layout
 from cenote.vllm.log import logger_of
 
 if TYPE_CHECKING:
+    from cenote.vllm.groups import Page
     from cenote.vllm.settings import Settings
+    from cenote.vllm.shards import Part
 
 logger = logger_of(__name__)
 
@@ -24,82 +27,113 @@ _BACKENDS = ("FLASH_ATTN", "FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION")
 
 def kv_memory(
     caches: dict[str, torch.Tensor],
-    page_bytes: int,
+    num_blocks: int,
+    part: Part,
     settings: Settings,
     region: cenote.Region,
     backends: Mapping[str, str],
     told: Callable[[Exception], None],
-) -> tuple[cenote.KvMemory | DeviceMemory, dict[str, int]]:
-    """KV memory on the CPU or a GPU, and the number of each layer.
+) -> cenote.KvMemory | DeviceMemory:
+    """KV memory of a part, on the CPU or a GPU. Its layers have the order of the group's pages.
 
     `backends` are the names of the attention backends by layer. `told` gets later errors of copies.
     Raises ValueError for memory that Cenote cannot copy."""
-    for name, cache in caches.items():
-        if not isinstance(cache, torch.Tensor):
-            raise ValueError(f"layer {name}: its KV is in a {type(cache).__name__}, which this connector cannot copy")
-    devices = {cache.device for cache in caches.values()}
+    own = {page.layer: part_of(caches[page.layer], page, part) for page in part.group.pages}
+    devices = {cache.device for cache in own.values()}
     if len(devices) != 1:
         raise ValueError(f"the layers' KV is on {len(devices)} devices: {', '.join(sorted(map(str, devices)))}")
     device = devices.pop()
     if device.type == "cpu":
-        return host_memory(caches, page_bytes, settings.load_threads)
+        return host_memory(own, num_blocks, part, settings.load_threads)
     if device.type != "cuda" or not current_platform.is_cuda():
         raise ValueError(f"the layers' KV is on {device} ({current_platform.device_name}), which this connector does not support")
-    for name in caches:
+    for name in [] if part.group.is_state else own:
         if (backend := backends.get(name, "unknown")) not in _BACKENDS:
             raise ValueError(
                 f"layer {name}: Cenote does not know the block layout of the attention backend {backend}; use one of {', '.join(_BACKENDS)}"
             )
     from cenote.device.cuda import CudaDevice
 
-    return device_memory(CudaDevice.of(list(caches.values())), caches, page_bytes, settings, region, told)
+    return device_memory(CudaDevice.of(list(own.values())), own, part, settings, region, told)
+
+
+def part_of(cache: torch.Tensor, page: Page, part: Part) -> torch.Tensor:
+    """The heads of a layer's memory that belong to a part."""
+    if not isinstance(cache, torch.Tensor):
+        raise ValueError(f"layer {page.layer}: its KV is in a {type(cache).__name__}, which this connector cannot copy")
+    count = part.share.count
+    if count == 1:
+        return cache
+    if cache.dim() != 4 or cache.shape[1] % count != 0:
+        raise ValueError(f"head_shards: layer {page.layer} has memory of shape {tuple(cache.shape)}, which has no axis of heads to divide")
+    heads = cache.shape[1] // count
+    return cache[:, part.at * heads : (part.at + 1) * heads]
 
 
 def device_memory(
     device: cenote.device.Device,
     caches: dict[str, torch.Tensor],
-    page_bytes: int,
+    part: Part,
     settings: Settings,
     region: cenote.Region,
     told: Callable[[Exception], None],
-) -> tuple[DeviceMemory, dict[str, int]]:
-    """KV memory on a device, which executes the copies; and the number of each layer."""
-    layers = []
-    for name, cache in caches.items():
-        layout = page_layout(name, cache.shape, cache.stride(), cache.element_size(), page_bytes)
+) -> DeviceMemory:
+    """KV memory on a device, which executes the copies."""
+    layers, encoded = [], settings.codec != "raw" and part.encoded
+    for page in part.group.pages:
+        cache = caches[page.layer]
+        real = page.real_bytes // part.share.count
+        layout = page_layout(page.layer, cache.shape, cache.stride(), cache.element_size(), real).in_lines()
         layers.append((cache.data_ptr(), layout))
-        if settings.codec != "raw" and cache[0].numel() * cache.element_size() != page_bytes:
-            raise ValueError(f"layer {name}: the attention backend divides a block into smaller ones, which codec {settings.codec!r} does not support")
+        if encoded and cache[0].numel() * cache.element_size() != real:
+            raise ValueError(
+                f"layer {page.layer}: the attention backend divides a block into smaller ones, which codec {settings.codec!r} does not support"
+            )
     memory = DeviceMemory(
         device,
         region,
         layers,
         staging_bytes=settings.staging_bytes,
         # The CPU encodes and decodes, so a codec needs staging memory.
-        staged=settings.gpu_copies == "staged" or settings.codec != "raw",
+        staged=settings.gpu_copies == "staged" or encoded,
         threads=settings.load_threads,
         told=told,
     )
-    if memory.staging is not None and settings.gpu_copies == "direct" and settings.codec == "raw":
+    if memory.staging is not None and settings.gpu_copies == "direct" and not encoded:
         logger.warning("Cenote: blocks pass through %d MiB of page-locked memory: %s", settings.staging_bytes >> 20, memory.why_staged)
-    return memory, {name: number for number, name in enumerate(caches)}
+    return memory
 
 
-def host_memory(caches: dict[str, torch.Tensor], page_bytes: int, load_threads: int) -> tuple[cenote.KvMemory, dict[str, int]]:
-    """KV memory that the CPU can access, and the number of each layer.
+def host_memory(caches: dict[str, torch.Tensor], num_blocks: int, part: Part, load_threads: int) -> cenote.KvMemory:
+    """KV memory that the CPU can access.
 
-    A page is all bytes of one block of one layer. Copies are of whole pages, so their inner layout
-    is irrelevant."""
-    layers, num_blocks = [], 0
-    for name, cache in caches.items():
-        page = cache[0]
-        size = page.numel() * page.element_size()
-        if not page.is_contiguous() or size != page_bytes:
+    A page is all bytes of one block of one layer, without the padding behind them. Copies are of
+    whole pages, so their inner layout is irrelevant."""
+    layers = []
+    for page in part.group.pages:
+        cache = caches[page.layer]
+        size = cache.element_size()
+        # A backend may divide a block into consecutive smaller ones.
+        smaller, rest = divmod(cache.shape[0], num_blocks)
+        inner, stride = math.prod(cache.shape[1:]) * size, cache.stride(0) * size
+        real = page.real_bytes // part.share.count
+        lines = -(-real // 64) * 64
+        is_run = _is_run(cache) and (smaller == 1 or stride == inner)
+        if rest or not is_run or smaller * inner != real or smaller * stride < lines:
             raise ValueError(
-                f"layer {name}: a block has {size} bytes ({'' if page.is_contiguous() else 'not '}contiguous), but vLLM's "
-                f"configuration says {page_bytes}"
+                f"layer {page.layer}: memory of shape {tuple(cache.shape)} and strides {tuple(cache.stride())} is not {num_blocks} blocks of "
+                f"{real} bytes in a run"
             )
-        layers.append((cache.data_ptr(), cache.stride(0) * cache.element_size(), size))
-        num_blocks = cache.shape[0]
-    memory = cenote.KvMemory(layers, num_blocks, list(caches.values()), load_threads=load_threads)
-    return memory, {name: number for number, name in enumerate(caches)}
+        layers.append((cache.data_ptr(), smaller * stride, lines))
+    return cenote.KvMemory(layers, num_blocks, list(caches.values()), load_threads=load_threads)
+
+
+def _is_run(cache: torch.Tensor) -> bool:
+    """True if the values of a block are contiguous, in any order of the axes."""
+    axes = sorted((stride, length) for stride, length in zip(cache.stride()[1:], cache.shape[1:], strict=True) if length > 1)
+    run = 1
+    for stride, length in axes:
+        if stride != run:
+            return False
+        run *= length
+    return True

@@ -5,7 +5,7 @@ It reads memory and never waits. For blocks on their way from the cold tier, vLL
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from cenote.vllm.events import KvEvents
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     import cenote
     from cenote.vllm.groups import Group
+    from cenote.vllm.parts import PartFacts
     from cenote.vllm.shards import Shards
     from cenote.vllm.stats import CenoteStats
 
@@ -33,13 +34,14 @@ class SchedulerSide:
     def __init__(self, shards: Shards, stats: CenoteStats, loads: bool, saves: bool, events: bool) -> None:
         self.settings, self.stats, self.weights = shards.settings, stats, shards.weights
         self.names = shards.names
-        self.lookup, self.groups = Lookup(shards), shards.groups
+        self.shards = shards
+        self.lookup, self.groups = Lookup(shards.groups, shards.alignment), shards.groups
         self.loads, self.saves = loads, saves
         self.waits = self.settings.load == "async"
         self.manager: KVCacheManager | None = None
         self.requests: dict[str, Request] = {}
         # Per request and group: number of first blocks that were loaded, or ordered to be saved.
-        self.saved: dict[str, list[int]] = {}
+        self.saved: dict[str, dict[int, int]] = {}
         # Requests that began under earlier weights. Their blocks are not saved.
         self.stale: set[str] = set()
         # Start times of requests that wait for the name of their adapter, and requests without one.
@@ -52,7 +54,17 @@ class SchedulerSide:
         # Requests with a failed load. Their lookups return no hit, so vLLM computes the rest.
         self.given_up: set[str] = set()
         self.step = 0
-        self.events = KvEvents(shards.region, list(zip(self.groups, self.lookup.ranks, strict=True))) if events else None
+        self.publishes = events
+        self.events: KvEvents | None = None
+
+    def workers_have(self, facts: Iterable[PartFacts]) -> None:
+        """Opens the namespaces of all ranks, which the workers name when they have their KV memory."""
+        ranks = self.shards.namespaces(facts)
+        if missing := [group.number for group, found in zip(self.groups, ranks, strict=True) if not found]:
+            raise ValueError(f"no worker has a part of the KV cache groups {missing}")
+        self.lookup.ranks = ranks
+        if self.publishes:
+            self.events = KvEvents(self.shards.region, list(zip(self.groups, ranks, strict=True)))
 
     def matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         """Number of hit tokens after `num_computed_tokens`, and whether the request waits for them.
@@ -65,13 +77,14 @@ class SchedulerSide:
         if not named:
             return (None if named is None else 0), False
         start, end, unit = num_computed_tokens, self.lookup.limit(request), self.lookup.alignment
-        if end <= start:
+        if end <= start or start % unit:
             return 0, False
         found = self.lookup.find(request, start, end)
         if found.end < end and self._is_promoting(request, start, end):
             found.release()
             return None, False
         self.stats.add("lookup_blocks", (end - start) // unit)
+        self.stats.add("stateless_blocks", found.without_state // unit)
         count = (found.end - start) // unit
         if count < max(self.settings.min_blocks, 1):
             found.release()
@@ -118,31 +131,36 @@ class SchedulerSide:
             self._let_go(request.request_id)
             return
         end = found.start + num_external_tokens
-        parts = [
-            self._part(group, request, block_ids, found.start, end)
-            for group, block_ids in zip(self.groups, blocks.get_block_ids(), strict=True)
-        ]
+        if end != found.end and any(group.is_state for group in self.groups):
+            raise ValueError(f"vLLM asks for tokens up to {end}, but the states found are those after token {found.end}")
+        tables = blocks.get_block_ids()
+        parts = [self._part(group, request, tables[group.number], found.start, end) for group in self.groups]
         found.ordered_at_step = self.step
         found.block_ids = {block for part in parts for block in part.block_ids}
         self.orders.append(LoadOrder(request.request_id, parts, self.waits, self.names.use(request)))
-        before = self.saved.get(request.request_id, [0] * len(self.groups))
-        ends = [end // group.block_tokens for group in self.groups]
-        self.saved[request.request_id] = list(map(max, before, ends))
+        saved = self._saved_of(request)
+        for group in self.groups:
+            saved[group.number] = max(saved[group.number], end // group.block_tokens)
 
     def cannot_load(self, request: Request, blocks: KVCacheBlocks) -> None:
         """Orders a load that fails, because the found blocks cannot be ordered.
 
         The workers report the failed blocks to vLLM, as for any failed load."""
         self.given_up.add(request.request_id)
+        tables = blocks.get_block_ids()
         parts = [
-            LoadPart(number, [], [block for block in table if block != self._no_block()])
-            for number, table in enumerate(blocks.get_block_ids())
+            LoadPart(group.number, [], [block for block in tables[group.number] if block != self._no_block()])
+            for group in self.groups
         ]
         self.orders.append(LoadOrder(request.request_id, parts, self.waits))
 
     def _part(self, group: Group, request: Request, block_ids: list[int], start: int, end: int) -> LoadPart:
         """A group's blocks between two tokens, without leading blocks before the window."""
         first, last = start // group.block_tokens, end // group.block_tokens
+        if group.is_state:
+            first = last - 1
+            if block_ids[first] == self._no_block():
+                raise ValueError(f"vLLM has no block for the state after token {end} in group {group.number}")
         while first < last and block_ids[first] == self._no_block():
             first += 1
         return LoadPart(group.number, group.keys(request, first, last), list(block_ids[first:last]))
@@ -181,25 +199,56 @@ class SchedulerSide:
                 self.events.learn(request, *((0, request.num_tokens) if request_id in begun else (before, after)))
             if self.saves and request_id not in self.stale:
                 yield from self._saves_of(request, after)
+        if self.saves:
+            yield from self._saves_of_states(output)
 
     def _saves_of(self, request: Request, after: int) -> Iterator[SaveOrder]:
         """Blocks of a request that token `after` fills and that are still in its block table."""
         assert self.manager is not None
-        saved = self.saved.setdefault(request.request_id, [0] * len(self.groups))
+        saved = self._saved_of(request)
         # A block has a name only when its last token is known. Speculative tokens have no name.
-        full = [min(after // group.block_tokens, group.known(request)) for group in self.groups]
-        if all(end <= start for start, end in zip(saved, full, strict=True)) or not self.names.is_named(request):
+        paged = [group for group in self.groups if not group.is_state]
+        full = {group.number: min(after // group.block_tokens, group.known(request)) for group in paged}
+        if all(end <= saved[number] for number, end in full.items()) or not self.names.is_named(request):
             return
         use = self.names.use(request)
         tables = self.manager.get_block_ids(request.request_id)
-        for group, table, end in zip(self.groups, tables, full, strict=True):
-            start = saved[group.number]
+        for group in paged:
+            start, end, table = saved[group.number], full[group.number], tables[group.number]
             if end <= start or len(table) < end:
                 continue
             saved[group.number] = end
             for first, last in self._runs(table, start, end):
                 [parent] = group.keys(request, first - 1, first) if first > 0 else [None]
                 yield SaveOrder(group.number, group.keys(request, first, last), first, list(table[first:last]), parent, use)
+
+    def _saves_of_states(self, output: SchedulerOutput) -> Iterator[SaveOrder]:
+        """Recurrent states that vLLM offers in this step, whose blocks are whole when it ends.
+
+        Only an offer says which block has the state after which token: a block table does not. An
+        offer is void if its request has ended or was preempted, because its blocks may be another's."""
+        offers = output.kv_connector_block_state.boundary_state_offloads if output.kv_connector_block_state else {}
+        gone = set(output.finished_req_ids) | set(output.preempted_req_ids or ())
+        of_state = {group.number: group for group in self.groups if group.is_state}
+        for request_id, offered in offers.items():
+            request = self.requests.get(request_id)
+            if request is None or request_id in gone or request_id in self.stale or not self.names.is_named(request):
+                continue
+            for number, block_id, tokens in offered:
+                group = of_state.get(number)
+                # Later states are of generated tokens, which may be taken back.
+                if group is None or block_id == self._no_block() or tokens % group.block_tokens or tokens > request.num_prompt_tokens:
+                    continue
+                last = tokens // group.block_tokens
+                if not 0 < last <= group.known(request):
+                    continue
+                [parent] = group.keys(request, last - 2, last - 1) if last > 1 else [None]
+                yield SaveOrder(
+                    number, group.keys(request, last - 1, last), last - 1, [block_id], parent, self.names.use(request)
+                )
+
+    def _saved_of(self, request: Request) -> dict[int, int]:
+        return self.saved.setdefault(request.request_id, {group.number: 0 for group in self.groups})
 
     def _runs(self, table: list[int], start: int, end: int) -> Iterator[tuple[int, int]]:
         """Runs of blocks in a block table. Blocks that have left a window are null."""

@@ -56,6 +56,9 @@ class Settings:
     """Name of the weights; by default a digest of the model's files."""
     weights_version_file: str | None = None
     """A file with the version of weights that change in place. Engines with equal content share."""
+    head_shards: int | None = None
+    """Parts into which the KV heads of a block are divided, so that engines with other numbers of
+    tensor-parallel ranks can join them; by default one for each rank with other heads."""
     codec: str = "raw"
     """Encoding of blocks. `raw`: the bytes of the attention backend. Others need a known layout."""
     codec_profile: str | None = None
@@ -67,7 +70,8 @@ class Settings:
     @classmethod
     def of(cls, given: dict[str, Any]) -> Settings:
         """Reads the settings. Raises ValueError for unknown names and invalid values."""
-        known, hints = {known.name for known in fields(cls)}, get_type_hints(cls)
+        known = {known.name for known in fields(cls)}
+        hints = {name: int if hint == int | None else hint for name, hint in get_type_hints(cls).items()}
         if unknown := sorted(set(given) - known):
             raise ValueError(f"kv_connector_extra_config: unknown {', '.join(unknown)}; known are {', '.join(sorted(known))}")
         if not given.get("region"):
@@ -83,6 +87,8 @@ class Settings:
                 raise ValueError(f"kv_connector_extra_config: {name} is {value!r}; give a string")
             values[name] = hints[name](value) if number else value
         settings = cls(**values)
+        if settings.head_shards is not None and settings.head_shards < 1:
+            raise ValueError("kv_connector_extra_config: head_shards is 0; give at least 1")
         if settings.load_threads < 1:
             raise ValueError("kv_connector_extra_config: load_threads is 0, so no thread would copy; give at least 1 (default 1)")
         if not settings.timeout > 0:

@@ -1,18 +1,19 @@
-"""The region and the namespaces of each rank."""
+"""The region, and the namespaces of a rank's parts or of all ranks'."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from vllm.distributed.utils import get_pp_indices
 
 import cenote
 from cenote.vllm.codecs import page_codec
 from cenote.vllm.digest import changed_while_loading, draft_digest, model_digest
-from cenote.vllm.groups import Group, fails_by_block, groups_of
+from cenote.vllm.groups import Group, fails_by_block, groups_of, hit_alignment
 from cenote.vllm.identity import check_hashes, fingerprint
 from cenote.vllm.log import logger_of
 from cenote.vllm.names import RequestNames
+from cenote.vllm.parts import PartFacts, Share, share_of_group
 from cenote.weights import Weights
 
 if TYPE_CHECKING:
@@ -37,20 +38,34 @@ def tells_events(config: VllmConfig) -> bool:
     return told is not None and told.enable_kv_cache_events
 
 
+@dataclass(frozen=True)
+class Part:
+    """A namespace of a rank: a shard of its heads of one group."""
+
+    group: Group
+    share: Share
+    at: int
+    """Number of the shard among those of this rank."""
+    blocks: cenote.Namespace
+    encoded: bool
+    """True if the region stores its blocks with a codec."""
+
+
 class Shards:
-    """The configured region, and one namespace for each rank and KV cache group of this engine."""
+    """The configured region, and namespaces in it for each KV cache group of this engine."""
 
     def __init__(self, config: VllmConfig, settings: Settings, kv_cache: KVCacheConfig, worker: str) -> None:
         check_hashes(config)
-        self.settings, self.config = settings, config
+        self.settings, self.config, self.num_blocks = settings, config, kv_cache.num_blocks
         self.weights = _weights(settings)
         self.names = RequestNames(config)
         self.groups: list[Group] = groups_of(config, kv_cache, self.weights, self.names)
-        self.fails_by_block = fails_by_block(self.groups)
+        self.alignment = hit_alignment(self.groups, kv_cache)
+        self.fails_by_block = fails_by_block(self.groups, kv_cache)
         if settings.load == "layers" and not self.fails_by_block:
             raise ValueError(
                 "kv_connector_extra_config: load is layers, but vLLM cannot undo a step with damaged blocks "
-                "for a model with sliding windows; use async"
+                "for a model whose layers need different tokens; use async"
             )
         _check_steps(config, settings)
         self.digest, self.draft = settings.model_fingerprint, None
@@ -79,7 +94,7 @@ class Shards:
 
     def _make_region(self, size: str) -> list[tuple[str, str, str]]:
         settings = self.settings
-        chunk = settings.chunk_size or _chunk_for(max(group.page_bytes * len(group.layer_names) for group in self.groups))
+        chunk = settings.chunk_size or _chunk_for(max(group.block_bytes for group in self.groups))
         try:
             return cenote.Region.create(
                 settings.region,
@@ -105,41 +120,54 @@ class Shards:
         blocks = sum(self.config.model_config.max_model_len // group.block_tokens for group in self.groups)
         return min(max(ranks * blocks, _PINS_MIN), _PINS_MAX)
 
-    def rank(self, group: Group, tp_rank: int, pp_rank: int) -> cenote.Namespace:
-        """The namespace of one rank's blocks of a group."""
-        layers = self._layers_of(group, pp_rank)
-        facts = group.facts()
-        if self.config.parallel_config.pipeline_parallel_size == 1:
-            # With several stages, each stage knows only the names of its own layers.
-            facts["layers"] = list(group.layer_names)
-        identity = fingerprint(self.config, self.settings, [self.digest, self.draft], facts, tp_rank, pp_rank)
-        label = f"{self.config.model_config.model.rstrip('/').rsplit('/', 1)[-1]} {tp_rank}.{pp_rank}"
-        namespace = self.region.namespace(
-            identity,
-            group.page_bytes * layers,
+    def parts_of(self, tp_rank: int) -> tuple[list[Part], list[PartFacts]]:
+        """The namespaces of a rank, and what another process needs to open them.
+
+        A rank without layers of a group has no part of it."""
+        parts, facts = [], []
+        for group in self.groups:
+            if not group.pages:
+                continue
+            share = share_of_group(group, tp_rank, self.config.parallel_config.tensor_parallel_size, self.settings.head_shards)
+            if share.count > 1 and any(page.real_bytes % (share.count * 64) for page in group.pages):
+                raise ValueError(f"head_shards: pages of group {group.number} are not {share.count} parts of whole lines of 64 bytes")
+            for at in range(share.count):
+                fact = self._facts_of(group, share, at)
+                parts.append(Part(group, share, at, self._open(fact), fact.codec is not None))
+                facts.append(fact)
+        return parts, facts
+
+    def namespaces(self, facts: Iterable[PartFacts]) -> list[list[cenote.Namespace]]:
+        """The namespaces of all ranks, for each group. Ranks with the same heads have the same."""
+        every = {fact.identity: fact for fact in facts}
+        return [[self._open(fact) for fact in every.values() if fact.group == group.number] for group in self.groups]
+
+    def _facts_of(self, group: Group, share: Share, at: int) -> PartFacts:
+        codec = page_codec(self.config, self.settings, group, share)
+        identity = fingerprint(self.config, self.settings, [self.digest, self.draft], group.facts(), share.facts(at))
+        model = self.config.model_config.model.rstrip("/").rsplit("/", 1)[-1]
+        label = f"{model} {share.first + at}/{share.total}"
+        return PartFacts(
+            group=group.number,
+            identity=identity,
             label=label if len(self.groups) == 1 else f"{label} group {group.number}",
+            block_bytes=group.block_bytes // share.count,
             block_tokens=group.block_tokens,
-            num_layers=layers,
-            codec=page_codec(self.config, self.settings, group.spec, layers),
+            num_layers=len(group.pages),
+            codec=codec,
         )
-        self.identities[namespace.id] = identity
+
+    def _open(self, facts: PartFacts) -> cenote.Namespace:
+        namespace = self.region.namespace(
+            facts.identity,
+            facts.block_bytes,
+            label=facts.label,
+            block_tokens=facts.block_tokens,
+            num_layers=facts.num_layers,
+            codec=None if facts.codec is None else cenote.Codec(**facts.codec),
+        )
+        self.identities[namespace.id] = facts.identity
         return namespace
-
-    def all_ranks(self, group: Group) -> list[cenote.Namespace]:
-        """The namespaces of all ranks for a group."""
-        parallel = self.config.parallel_config
-        return [
-            self.rank(group, tp_rank, pp_rank)
-            for pp_rank in range(parallel.pipeline_parallel_size)
-            for tp_rank in range(parallel.tensor_parallel_size)
-        ]
-
-    def _layers_of(self, group: Group, pp_rank: int) -> int:
-        size = self.config.parallel_config.pipeline_parallel_size
-        if size == 1:
-            return len(group.layer_names)
-        start, end = get_pp_indices(self.config.model_config.get_total_num_hidden_layers(), pp_rank, size)
-        return end - start
 
 
 def _check_steps(config: VllmConfig, settings: Settings) -> None:

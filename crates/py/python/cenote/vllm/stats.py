@@ -11,6 +11,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorProm
 COUNTERS = {
     "lookup_blocks": "Blocks looked up in the region.",
     "hit_blocks": "Blocks found in the region on every rank.",
+    "stateless_blocks": "Blocks found after the end of a hit, which lack only a recurrent state.",
     "loads": "Loads started.",
     "loaded_blocks": "Blocks loaded without errors.",
     "failed_blocks": "Blocks that failed to load and are computed instead.",

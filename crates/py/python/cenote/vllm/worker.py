@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     import cenote
     from cenote.device.loads import DeviceLoad
     from cenote.device.saves import DeviceSave
-    from cenote.vllm.groups import Group
     from cenote.vllm.metadata import LoadOrder, LoadPart, SaveOrder
     from cenote.vllm.names import AdapterUse
-    from cenote.vllm.shards import Shards
+    from cenote.vllm.parts import PartFacts
+    from cenote.vllm.shards import Part, Shards
     from cenote.vllm.stats import CenoteStats
 
     # Number of a group, the save of its blocks, and the adapter that computed them.
@@ -36,11 +36,10 @@ logger = logger_of(__name__)
 
 
 @dataclass
-class _Part:
-    """One rank's part of a KV cache group: its namespace in the region, and vLLM's memory of it."""
+class _Open:
+    """A part of this rank, and vLLM's memory of it."""
 
-    group: Group
-    blocks: cenote.Namespace
+    part: Part
     memory: cenote.KvMemory | DeviceMemory | None = None
 
 
@@ -57,14 +56,20 @@ class _Loading:
 class WorkerSide:
     """The worker side of one worker process."""
 
-    def __init__(self, shards: Shards, stats: CenoteStats, tp_rank: int, pp_rank: int) -> None:
+    def __init__(self, shards: Shards, stats: CenoteStats, tp_rank: int) -> None:
         self.settings, self.stats, self.shards = shards.settings, stats, shards
         self.fails_by_block = shards.fails_by_block
-        self.parts = [_Part(group, shards.rank(group, tp_rank, pp_rank)) for group in shards.groups]
+        parts, self.facts = shards.parts_of(tp_rank)
+        # The parts of each of vLLM's groups. A group may have none on this rank.
+        self.parts: dict[int, list[_Open]] = {}
+        for part in parts:
+            self.parts.setdefault(part.group.number, []).append(_Open(part))
         self.loaded = watch_adapters() if shards.config.lora_config is not None else None
         self.split_steps = shards.config.parallel_config.use_ubatching
         # Per layer name: number of its group, and number of the layer in the group.
         self.layers: dict[str, tuple[int, int]] = {}
+        # Per group: number of first layers that this step has computed, if in order.
+        self.computed: dict[int, int] = {}
         # Loads of waiting requests, by request id.
         self.waiting: dict[str, list[_Loading]] = {}
         # Loads that this step's layers wait for.
@@ -85,21 +90,17 @@ class WorkerSide:
         """Registers vLLM's KV memory. Raises ValueError if it does not match the groups."""
         known = self.shards.config.compilation_config.static_forward_context
         backends = {name: known[name].get_attn_backend().get_name() for name in caches if name in known}
-        for part in self.parts:
-            group = part.group
+        for part in self._all():
+            group = part.part.group
             if missing := set(group.layer_names) - caches.keys():
                 raise ValueError(f"vLLM has no KV memory of layers {', '.join(sorted(missing))}")
-            # Keep vLLM's order of the layers.
-            own = {name: cache for name, cache in caches.items() if name in group.layer_names}
-            part.memory, layers = kv_memory(
-                own, group.page_bytes, self.settings, self.shards.region, backends, self.faults.append
+            part.memory = kv_memory(
+                caches, self.shards.num_blocks, part.part, self.settings, self.shards.region, backends, self.faults.append
             )
-            self.layers |= {name: (group.number, layer) for name, layer in layers.items()}
-            if part.memory.block_bytes != part.blocks.block_bytes:
-                raise ValueError(
-                    f"a block of this worker has {part.memory.block_bytes} bytes in {len(own)} layers, but the connector expects "
-                    f"{part.blocks.block_bytes}: the split of layers over stages is not vLLM's default"
-                )
+            self.layers |= {name: (group.number, layer) for layer, name in enumerate(group.layer_names)}
+
+    def _all(self) -> list[_Open]:
+        return [part for parts in self.parts.values() for part in parts]
 
     def begin_step(self) -> None:
         """Aborts unfinished saves of the previous step. vLLM may have reassigned their blocks."""
@@ -124,23 +125,24 @@ class WorkerSide:
             raise wrong
 
     def _start(self, order: LoadOrder, part: LoadPart) -> None:
-        blocks, memory = self.parts[part.group].blocks, self.parts[part.group].memory
-        assert memory is not None
         use = order.adapter
         if use is not None and (self.loaded is None or self.loaded.is_another(use.number, use.path, use.adapter)):
             self.stats.add("unnamed_blocks", len(part.block_ids))
             self._give_up(order, part, 0)
             return
-        lease = blocks.lookup(blocks.alias(part.keys))
-        count = len(lease)
-        if count < len(part.block_ids):
-            self._give_up(order, part, count)
-        self.stats.add("loads")
-        if count == 0:
-            return
-        load = memory.load(lease, part.block_ids[:count])
-        loading = _Loading(load, order, part, time.monotonic())
-        (self.waiting[order.request_id] if order.waits else self.now).append(loading)
+        for own in self.parts.get(part.group, ()):
+            blocks, memory = own.part.blocks, own.memory
+            assert memory is not None
+            lease = blocks.lookup(blocks.alias(part.keys))
+            count = len(lease)
+            if count < len(part.block_ids):
+                self._give_up(order, part, count)
+            self.stats.add("loads")
+            if count == 0:
+                continue
+            load = memory.load(lease, part.block_ids[:count])
+            loading = _Loading(load, order, part, time.monotonic())
+            (self.waiting[order.request_id] if order.waits else self.now).append(loading)
 
     def _give_up(self, order: LoadOrder, part: LoadPart, start: int) -> None:
         self._note_lost(order, part.block_ids[start:])
@@ -171,21 +173,28 @@ class WorkerSide:
         if name not in self.layers or not orders or self.split_steps:
             return
         group, layer = self.layers[name]
-        for of_group, save, _ in self._begin_saves(orders):
+        saves = self._begin_saves(orders)
+        if layer != self.computed.get(group, 0):
+            # A save copies all earlier layers too, and one of them is not computed yet.
+            return
+        self.computed[group] = layer + 1
+        for of_group, save, _ in saves:
             if of_group == group:
                 save.layer(layer)
 
     def _begin_saves(self, orders: Sequence[SaveOrder]) -> list[_Saving]:
         if self.saves is None:
-            self.saves = []
+            self.saves, self.computed = [], {}
             for order in orders:
-                blocks, memory = self.parts[order.group].blocks, self.parts[order.group].memory
-                assert memory is not None
                 depths = list(range(order.first, order.first + len(order.keys)))
                 short, parent = [short_name(key) for key in order.keys], short_name(order.parent)
-                keys = blocks.alias(order.keys)
-                save = memory.save(blocks, keys, depths, order.block_ids, names=short, parent=parent)
-                self.saves.append((order.group, save, order.adapter))
+                for own in self.parts.get(order.group, ()):
+                    blocks, memory = own.part.blocks, own.memory
+                    assert memory is not None
+                    if not own.part.share.writes(order.keys[0]):
+                        continue
+                    save = memory.save(blocks, blocks.alias(order.keys), depths, order.block_ids, names=short, parent=parent)
+                    self.saves.append((order.group, save, order.adapter))
         return self.saves
 
     def end_loads(self) -> None:
@@ -247,7 +256,7 @@ class WorkerSide:
 
     def _hear_of_devices(self) -> None:
         """Collects outcomes and errors of copies that devices ended between steps."""
-        for part in self.parts:
+        for part in self._all():
             if isinstance(part.memory, DeviceMemory) and (outcomes := part.memory.take_outcomes()):
                 self._count(outcomes)
         while self.faults:
@@ -270,7 +279,7 @@ class WorkerSide:
         for _, save, _ in self.saves or []:
             save.abort()
         self.now, self.waiting, self.saves = [], {}, None
-        for part in self.parts:
+        for part in self._all():
             if part.memory is not None:
                 part.memory.close()
 
