@@ -55,6 +55,13 @@ def _mamba2(**more: Any) -> dict[str, Any]:
 # vLLM's scan for processors ignores states inside of a chunk, so a step has one block.
 _CHUNKS = {"max_num_batched_tokens": 128, "max_num_seqs": 1}
 
+_GEMMA4 = COMMON | {
+    "architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4_text", "num_hidden_layers": 4, "intermediate_size": 512, "head_dim": 64,
+    "global_head_dim": 128, "num_global_key_value_heads": 2, "sliding_window": 128, "rms_norm_eps": 1e-6,
+    "layer_types": ["sliding_attention"] * 3 + ["full_attention"], "tie_word_embeddings": True, "hidden_size_per_layer_input": 0,
+    "vocab_size_per_layer_input": VOCABULARY, "num_kv_shared_layers": 0, "enable_moe_block": False, "use_double_wide_mlp": False,
+}  # fmt: skip
+
 FAMILIES = [
     Family(
         "LFM2",
@@ -136,6 +143,8 @@ FAMILIES = [
         },
         "sliding window, full",
     ),
+    Family("Gemma4", _GEMMA4, "sliding window, full of another size"),
+    Family("Gemma4, one group", _GEMMA4, "full of two sizes", {"disable_hybrid_kv_cache_manager": True}),
     Family(
         "Llama4",
         COMMON | {
