@@ -30,7 +30,8 @@ const USAGE: &str = "usage: cargo xtask <task>
   python      builds the Python package and runs its tests, those with vLLM and SGLang excepted
   wheel       the Python package with the command `cenote`, for machines with an older C library, tested; `wheel native`
               makes one for this machine, and runs no tests
-  vllm        the tests with vLLM, in an environment of some 5 GB that it makes; arguments go to pytest
+  vllm        the tests with vLLM, in an environment of some 5 GB that it makes; arguments go to pytest;
+              --versions first: with each supported version, and the guide's table of models
   sglang      the tests with SGLang's own classes, on the processor, in such an environment; arguments go to pytest
   peers       beside rivals: vLLM's connectors, Redis, Mooncake Store; --help tells its flags (docs/evidence/peers.md)
   install-c   libcenote for C programs, with a file for pkg-config: --prefix FOLDER (docs/guides/c.md)
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         ["wheel", "native"] => python::prepare(&root)
             .and_then(|python| python::build_wheel(&root, &python))
             .map(|wheel| println!("{}", wheel.display())),
+        ["vllm", "--versions", tests @ ..] => vllm::run_versions(&root, tests),
         ["vllm", tests @ ..] => vllm::run(&root, tests),
         ["sglang", tests @ ..] => sglang::run(&root, tests),
         ["peers", arguments @ ..] => peers::run(&root, arguments),

@@ -29,7 +29,7 @@ def imported(folder: Path, version: str, engine: str = "vllm", **environment: st
 ON = "ModuleNotFoundError: No module named 'vllm.distributed'"
 
 
-@pytest.mark.parametrize("version", ["0.32.0", "0.32.7", "0.32.1rc1+cpu", "0.32.0.dev4+g1a2b3c"])
+@pytest.mark.parametrize("version", ["0.32.0", "0.32.7", "0.32.1rc1+cpu", "0.32.0.dev4+g1a2b3c", "0.30.0", "0.31.2", "0.31.0rc1+cpu"])
 def test_supported_versions_pass_the_check(tmp_path: Path, version: str) -> None:
     said = imported(tmp_path, version)
     assert ON in said
@@ -37,20 +37,20 @@ def test_supported_versions_pass_the_check(tmp_path: Path, version: str) -> None
 
 
 @pytest.mark.parametrize("any_version", ["", "1"])
-@pytest.mark.parametrize("version", ["0.31.2", "0.4.0", "0.9.2.post1", "0.31.0rc1+cpu"])
+@pytest.mark.parametrize("version", ["0.29.2", "0.4.0", "0.9.2.post1", "0.29.0rc1+cpu"])
 def test_older_versions_are_refused(tmp_path: Path, version: str, any_version: str) -> None:
     said = imported(tmp_path, version, CENOTE_VLLM_ANY=any_version)
-    assert f"ImportError: cenote.vllm is written for vLLM 0.32, and this is vLLM {version}: install vllm==0.32.*" in said
+    assert f"ImportError: cenote.vllm is written for vLLM 0.30 to 0.32, and this is vLLM {version}: install vllm==0.32.*" in said
     assert ON not in said
 
 
 @pytest.mark.parametrize("version", ["0.33.0", "0.33.0.dev1+g1a2b3c", "0.100.0", "1.0.0", "dev"])
 def test_newer_and_unknown_versions_need_the_override(tmp_path: Path, version: str) -> None:
     said = imported(tmp_path, version)
-    assert f"ImportError: cenote.vllm is written for vLLM 0.32, and this is vLLM {version}: " in said
+    assert f"ImportError: cenote.vllm is written for vLLM 0.30 to 0.32, and this is vLLM {version}: " in said
     assert "CENOTE_VLLM_ANY=1 tries it as it is" in said
     tried = imported(tmp_path, version, CENOTE_VLLM_ANY="1")
-    assert f"RuntimeWarning: cenote.vllm is written for vLLM 0.32, and this is vLLM {version}; it is tried" in tried
+    assert f"RuntimeWarning: cenote.vllm is written for vLLM 0.30 to 0.32, and this is vLLM {version}; it is tried" in tried
     assert ON in tried
 
 

@@ -126,7 +126,7 @@ def test_groups_that_vllm_rebuilds_are_left_out() -> None:
     assert [group.number for group in groups_of(config, kv_cache, Weights(), RequestNames(config))] == [0]
     # Hits end where the ring is empty, which vLLM states as an alignment.
     kv_cache.cache_hit_alignment_tokens = 96
-    assert hit_alignment(shared, kv_cache) == 96
+    assert hit_alignment(config, shared, kv_cache) == 96
 
 
 def test_loads_fail_by_block_only_for_one_group_of_full_attention() -> None:

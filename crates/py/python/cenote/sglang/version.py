@@ -14,4 +14,4 @@ ANY = "CENOTE_SGLANG_ANY"
 
 def check_version(version: str) -> None:
     """Raises ImportError for an unsupported version of SGLang."""
-    versions.check("SGLang", version, WRITTEN_FOR, f"sglang=={'.'.join(map(str, WRITTEN_FOR))}", ANY)
+    versions.check("SGLang", version, WRITTEN_FOR, WRITTEN_FOR, f"sglang=={'.'.join(map(str, WRITTEN_FOR))}", ANY)

@@ -14,12 +14,12 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorTransferResults,
     SupportsHMA,
 )
-from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from cenote.facts import record
 from cenote.health import HealthLog
 from cenote.serving import serving
 from cenote.start import log_ignored, log_start
+from cenote.vllm.differences import host_memory
 from cenote.vllm.log import logger_of
 from cenote.vllm.metadata import CenoteMetadata
 from cenote.vllm.parts import Handshake
@@ -51,7 +51,7 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
     """Shares KV blocks through a Cenote region. See docs/guides/vllm.md."""
 
     # Source of hits in vLLM's counters: the region is host memory.
-    _cache_hit_source = CacheHitSource.HOST
+    _cache_hit_source = host_memory()
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)

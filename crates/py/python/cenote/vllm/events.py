@@ -11,12 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_events import BlockRemoved, BlockStored, KVCacheEvent
-from vllm.v1.core.kv_cache_utils import (
-    generate_block_hash_extra_keys,
-    maybe_convert_block_hash,
-    to_event_extra_keys,
-)
+from vllm.v1.core.kv_cache_utils import generate_block_hash_extra_keys, maybe_convert_block_hash
 
+from cenote.vllm.differences import event_keys
 from cenote.vllm.metadata import short_name
 
 if TYPE_CHECKING:
@@ -108,7 +105,7 @@ class _Group:
             lora_id=first.lora_id,
             medium=MEDIUM,
             lora_name=first.lora_name,
-            extra_keys=to_event_extra_keys([known.extra_keys for known in run]),
+            extra_keys=event_keys([known.extra_keys for known in run]),
             group_idx=self.group.number,
             kv_cache_spec_kind=self.group.kind,
             kv_cache_spec_sliding_window=self.group.window,

@@ -27,6 +27,7 @@ from vllm.v1.kv_cache_interface import (
 )
 
 from cenote.hits import Reach, alignment
+from cenote.vllm.differences import hash_tokens, hit_tokens
 from cenote.weights import Weights
 
 if TYPE_CHECKING:
@@ -157,13 +158,13 @@ def groups_of(config: VllmConfig, kv_cache: KVCacheConfig, weights: Weights, nam
             f"Cenote cannot share the KV of this model: it refuses {len(said)} of {len(kv_cache.kv_cache_groups)} KV cache groups. "
             f"{'; '.join(said)}"
         )
-    hash_tokens = kv_cache.hash_block_size or math.gcd(*(group.kv_cache_spec.block_size for _, group in wanted))
-    return [_group(number, group, hash_tokens, weights, names) for number, group in wanted]
+    unit = hash_tokens(config, kv_cache)
+    return [_group(number, group, unit, weights, names) for number, group in wanted]
 
 
-def hit_alignment(groups: Sequence[Group], kv_cache: KVCacheConfig) -> int:
+def hit_alignment(config: VllmConfig, groups: Sequence[Group], kv_cache: KVCacheConfig) -> int:
     """Granularity of hits in tokens: of these groups, and of those that vLLM rebuilds."""
-    return math.lcm(alignment([group.reach for group in groups]), kv_cache.cache_hit_alignment_tokens or 1)
+    return math.lcm(alignment([group.reach for group in groups]), hit_tokens(config, kv_cache))
 
 
 def fails_by_block(groups: Sequence[Group], kv_cache: KVCacheConfig) -> bool:
@@ -192,10 +193,10 @@ def _reach(spec: KVCacheSpec) -> Reach:
     return Reach(size)
 
 
-def _group(number: int, group: KVCacheGroupSpec, hash_tokens: int, weights: Weights, names: RequestNames) -> Group:
+def _group(number: int, group: KVCacheGroupSpec, unit: int, weights: Weights, names: RequestNames) -> Group:
     spec = group.kv_cache_spec
-    every, rest = divmod(spec.block_size, hash_tokens)
-    assert rest == 0, f"blocks of {spec.block_size} tokens, hashes of {hash_tokens}"
+    every, rest = divmod(spec.block_size, unit)
+    assert rest == 0, f"blocks of {spec.block_size} tokens, hashes of {unit}"
     # A stage of a pipeline may have no layer of a group.
     first = spec.first_spec if isinstance(spec, UniformTypeKVCacheSpecs) else spec
     pages = tuple(map(Page, group.layer_names, _specs(group)))

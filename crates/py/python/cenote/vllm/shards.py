@@ -60,7 +60,7 @@ class Shards:
         self.weights = _weights(settings)
         self.names = RequestNames(config)
         self.groups: list[Group] = groups_of(config, kv_cache, self.weights, self.names)
-        self.alignment = hit_alignment(self.groups, kv_cache)
+        self.alignment = hit_alignment(config, self.groups, kv_cache)
         self.fails_by_block = fails_by_block(self.groups, kv_cache)
         if settings.load == "layers" and not self.fails_by_block:
             raise ValueError(
