@@ -18,10 +18,11 @@ from vllm import EngineArgs
 from vllm.config import MultiModalConfig, VllmConfig
 
 FACTS = {"number": 0, "kind": "full_attention"}
+SHARD = {"number": 0, "of": 2}
 
 
 def of(config: VllmConfig, **settings: Any) -> bytes:
-    return fingerprint(config, Settings.of({"region": "shm:none", **settings}), "digest", FACTS, 0, 0)
+    return fingerprint(config, Settings.of({"region": "shm:none", **settings}), "digest", FACTS, SHARD)
 
 
 def fingerprints(_: Any, model: str, scratch: str) -> dict[str, bytes]:
@@ -54,7 +55,7 @@ def fingerprints(_: Any, model: str, scratch: str) -> dict[str, bytes]:
     for part, name, value in (
         ("model_config", "model_impl", "transformers"), ("model_config", "disable_sliding_window", True),
         ("model_config", "model_class_overrides", {"A": "b:C"}), ("cache_config", "kv_cache_dtype_skip_layers", ["0"]),
-        ("cache_config", "cache_dtype", "fp8_e5m2"), ("attention_config", "flash_attn_version", 2),
+        ("cache_config", "cache_dtype", "fp8_e5m2"), ("cache_config", "mamba_ssm_cache_dtype", "float16"), ("attention_config", "flash_attn_version", 2),
         ("attention_config", "backend_per_kind", {"full_attention": "TRITON_ATTN"}), ("kernel_config", "linear_backend", "marlin"),
     ):  # fmt: skip
         config = engine()
@@ -70,7 +71,17 @@ def fingerprints(_: Any, model: str, scratch: str) -> dict[str, bytes]:
         object.__setattr__(multimodal, "mm_encoder_fp8_scale_path", scratch)
         object.__setattr__(config.model_config, "multimodal_config", multimodal)
         made[f"scales of {name}"] = of(config)
-    made["draft"] = fingerprint(engine(), Settings.of({"region": "shm:none"}), ["digest", "draft"], FACTS, 0, 0)
+    made["draft"] = fingerprint(engine(), Settings.of({"region": "shm:none"}), ["digest", "draft"], FACTS, SHARD)
+    made["shard"] = fingerprint(engine(), Settings.of({"region": "shm:none"}), "digest", FACTS, SHARD | {"number": 1})
+    # Texts of tokens decide which rows of n-gram tables a model reads.
+    for name in ("tokens", "other tokens"):
+        folder = Path(f"{scratch} {name}")
+        folder.mkdir()
+        (folder / "tokenizer.json").write_text(name)
+        config = engine()
+        config.model_config.hf_text_config.engram_layer_ids = [1]
+        object.__setattr__(config.model_config, "tokenizer", str(folder))
+        made[name] = of(config)
     return made
 
 
