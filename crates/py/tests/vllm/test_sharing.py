@@ -124,7 +124,7 @@ def permuted(_: Connection, job: Job) -> list[Answer]:
     from cenote.vllm import worker
 
     straight = worker.kv_memory
-    worker.kv_memory = lambda caches, *rest: straight(dict(reversed(caches.items())), *rest)
+    worker.kv_memory = lambda caches, *rest: straight(dict(zip(caches, reversed(caches.values()), strict=True)), *rest)
     return ask_all(_, job)
 
 
