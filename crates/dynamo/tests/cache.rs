@@ -1,4 +1,5 @@
 //! The cache as a router uses it: through Dynamo's trait, on a region that another member writes.
+#![allow(clippy::single_range_in_vec_init, reason = "an answer is a list of ranges")]
 
 use cenote_base::{BlockHash, HashSeed};
 use cenote_dynamo::{CenoteCache, Counts, Miss, Naming, Settings, SettingsError, Vllm};
