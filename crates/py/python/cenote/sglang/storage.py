@@ -232,19 +232,19 @@ class CenoteStorage(HiCacheStorage):
             lengths = [length for length in lengths if length in fits]
         return PoolTransferResult(lengths[-1] if lengths else 0, pools, lengths)
 
-    def _lengths(self, transfer: PoolTransfer, keys: list[str]) -> set[int]:
+    def _lengths(self, transfer: PoolTransfer, keys: list[str]) -> frozenset[int]:
         """The lengths of the prefix, in pages, that one pool can continue from."""
         pages = self._pool(str(transfer.name))
         names = pages.names(keys)
         if transfer.hit_policy == PoolHitPolicy.ALL_PAGES:
             _promote(pages.blocks, names)
-            return set(range(1, pages.blocks.count(names) + 1))
+            return frozenset(range(1, pages.blocks.count(names) + 1))
         if transfer.hit_policy != PoolHitPolicy.TRAILING_PAGES:
             raise ValueError(f"Cenote does not know the hit policy {transfer.hit_policy} of the pool {transfer.name}")
         window = max(1, len(transfer.keys or ()))
         _promote(pages.blocks, names[max(0, len(keys) - window) :])
         there = pages.blocks.present(names)
-        return {end for end in range(1, len(keys) + 1) if all(there[max(0, end - window) : end])}
+        return frozenset(end for end in range(1, len(keys) + 1) if all(there[max(0, end - window) : end]))
 
     @serving_with(_no_transfers)
     def batch_get_v2(
