@@ -1,6 +1,6 @@
 //! All checks, the cheapest first.
 
-use crate::{python, rtl, tidy};
+use crate::{dynamo, python, rtl, tidy};
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -45,6 +45,7 @@ pub fn run(root: &Path) -> Result<(), String> {
     }
     let variable = python.as_ref().ok().map(|path| ("CENOTE_TEST_PYTHON", path.display().to_string()));
     steps.run("tests", || cargo(root, &["test", "--workspace"], variable.as_slice()))?;
+    steps.run("crate for Dynamo's router", || dynamo::run(root))?;
     // After the tests, whose build of the command goes into the package.
     if let Ok(python) = &python {
         steps.run("Python package", || python::test_package(root, python))?;
@@ -79,7 +80,7 @@ struct Steps {
 impl Steps {
     /// Runs one step under a heading, and prints its time.
     fn run<T>(&mut self, name: &str, step: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-        const COUNT: usize = 11;
+        const COUNT: usize = 12;
         self.done += 1;
         println!("\n== {}/{COUNT} {name}", self.done);
         let start = Instant::now();

@@ -1,11 +1,12 @@
 //! Tasks of this repository: `cargo xtask tidy`, `cargo xtask ci`, `cargo xtask python-env`,
 //! `cargo xtask python`, `cargo xtask wheel`, `cargo xtask vllm`, `cargo xtask sglang`,
 //! `cargo xtask peers`, `cargo xtask install-c`, `cargo xtask simulate`, `cargo xtask two-host`,
-//! `cargo xtask rtl`, `cargo xtask fuzz`.
+//! `cargo xtask dynamo`, `cargo xtask rtl`, `cargo xtask fuzz`.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks")]
 
 mod ci;
+mod dynamo;
 mod fuzz;
 mod install_c;
 mod peers;
@@ -33,6 +34,7 @@ const USAGE: &str = "usage: cargo xtask <task>
   vllm        the tests with vLLM, in an environment of some 5 GB that it makes; arguments go to pytest;
               --versions first: with each supported version, and the guide's table of models
   sglang      the tests with SGLang's own classes, on the processor, in such an environment; arguments go to pytest
+  dynamo      format, clippy and tests of the crate for Dynamo's router, a workspace of its own
   peers       beside rivals: vLLM's connectors, Redis, Mooncake Store; --help tells its flags (docs/evidence/peers.md)
   install-c   libcenote for C programs, with a file for pkg-config: --prefix FOLDER (docs/guides/c.md)
   simulate    the pool on a model of hosts with private caches; --help tells its flags
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         ["vllm", "--versions", tests @ ..] => vllm::run_versions(&root, tests),
         ["vllm", tests @ ..] => vllm::run(&root, tests),
         ["sglang", tests @ ..] => sglang::run(&root, tests),
+        ["dynamo"] => dynamo::run(&root),
         ["peers", arguments @ ..] => peers::run(&root, arguments),
         ["python-env"] => match python::prepare(&root) {
             Ok(python) => {

@@ -133,3 +133,84 @@ def test_packed_values_decode_with_msgspec() -> None:
         assert msgspec.msgpack.decode(packed(value)) == value
     with pytest.raises(TypeError):
         packed(-1)
+
+
+class Indexed:
+    """What llm-d's index does with events (`pkg/kvevents` of llm-d-router): it knows a block's name from an engine's
+    event with tokens, ignores events of other names, drops those with an unknown parent, and counts stores of a name."""
+
+    def __init__(self, known: set[int]) -> None:
+        self.known, self.stores = known, dict[int, int]()
+
+    def take(self, events: list[dict[str, Any]]) -> None:
+        for event in events:
+            match event["type"]:
+                case "AllBlocksCleared":
+                    self.stores.clear()
+                case "BlockStored":
+                    [name] = event["block_hashes"]
+                    parent = event["parent_block_hash"]
+                    if name in self.known and (parent is None or parent in self.known):
+                        self.stores[name] = self.stores.get(name, 0) + 1
+                case "BlockRemoved":
+                    [name] = event["block_hashes"]
+                    self.stores[name] = self.stores.get(name, 0) - 1
+                    if self.stores[name] <= 0:
+                        del self.stores[name]
+
+
+def test_a_router_that_learns_a_name_late_is_told_again(region: cenote.Region) -> None:
+    from cenote.events import Events
+
+    blocks = region.namespace(b"model", PAGE, label="m", block_tokens=16)
+    names = blocks.hash_tokens(list(range(64)), 16)
+    events, index = Events(region, medium="SHARED", parents=False), Indexed({100, 102})
+    publish(blocks, names, range(3))
+    first = events.take()
+    assert {event["medium"] for event in first[1:]} == {"SHARED"}
+    index.take(first)
+    assert index.stores == {100: 1, 102: 1}, "an event whose predecessor is unknown counts"
+    index.known.add(101)
+    index.take(events.take())
+    assert index.stores == {100: 1, 102: 1}, "events are differences"
+    for _ in range(3):
+        index.take(events.again())
+        assert index.stores == {100: 1, 101: 1, 102: 1}
+    blocks.forget()
+    index.take(events.take())
+    assert index.stores == {}, "one removal ends what was announced several times"
+    assert events.again() == [{"type": "AllBlocksCleared"}]
+
+
+def test_the_publisher_announces_again_after_some_time(region: cenote.Region) -> None:
+    from cenote.events import Events, Publisher
+
+    blocks = region.namespace(b"model", PAGE, label="m", block_tokens=16)
+    publish(blocks, blocks.hash_tokens(list(range(32)), 16), range(2))
+    publisher = Publisher(Events(region), "tcp://127.0.0.1:*", refresh=3600)
+    try:
+        assert [publisher.step(), publisher.step()] == [3, 0]
+        publisher.refreshed -= 3600
+        assert [publisher.step(), publisher.step()] == [3, 0]
+    finally:
+        publisher.close()
+
+
+def test_localities_have_llmds_topics(capsys: pytest.CaptureFixture[str]) -> None:
+    from cenote.events import main, topic_of
+
+    assert topic_of("pool:rack-1", "meta/llama") == "kv@pool:rack-1@meta/llama"
+    assert topic_of("node:n7", "m") == "kv@node:n7@m"
+    for locality, model in (("rack", "m"), ("pod:a", "m"), ("pool:", "m"), ("pool:a@b", "m"), ("pool:a", ""), ("pool:a", "m@1")):
+        with pytest.raises(ValueError):
+            topic_of(locality, model)
+    for arguments, text in (
+        (["--locality", "pool:a"], "need each other"),
+        (["--model", "m"], "need each other"),
+        (["--locality", "rack", "--model", "m"], "no locality"),
+        (["--locality", "pool:a", "--model", "m", "--topic", "t"], "not allowed with"),
+        (["--refresh", "0"], "above 0"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["shm:missing", *arguments])
+        assert text in capsys.readouterr().err

@@ -14,7 +14,7 @@ use crate::region::Region;
 use crate::region::config::AttachOptions;
 use crate::region::lines::ChunkLine;
 use crate::region::superblock::Superblock;
-use cenote_base::{BlockIndex, HostId};
+use cenote_base::{BlockHash, BlockIndex, HostId};
 use cenote_mem::host::HostError;
 use cenote_mem::{Fabric, HostArea, HostLocal};
 use std::cell::Cell;
@@ -71,6 +71,20 @@ impl<F: Fabric + Clone> Inspector<F> {
     pub fn namespaces(&self) -> Vec<NamespaceInfo> {
         self.own.region.refresh_namespaces();
         self.own.namespace_rows()
+    }
+
+    /// For each hash, whether a readable block has it, by the device's current copies.
+    ///
+    /// An observer cannot pin, so a block may leave at any time after the answer. The answer marks
+    /// no block as used: queries keep no block alive.
+    #[must_use]
+    pub fn may_have(&self, hashes: &[BlockHash]) -> Vec<bool> {
+        let mut there = vec![false; hashes.len()];
+        self.own.index.find_each_now(hashes, |at, found| {
+            there[at] = found.is_some();
+            true
+        });
+        there
     }
 
     /// As [`crate::Pool::follow`], without joining.

@@ -6,6 +6,7 @@ Usage: `python -m cenote.events REGION`. See docs/guides/events.md.
 from __future__ import annotations
 
 import argparse
+import re
 import signal
 import struct
 import threading
@@ -22,6 +23,8 @@ import cenote
 MEDIUM = "CENOTE"
 # Sequence number of the message that ends an answer on the replay socket.
 END = (-1).to_bytes(8, "big", signed=True)
+# Where a region's blocks are warm, in the place of a pod in llm-d's topics: for all pods of a node, or of a pool.
+_LOCALITY = re.compile(r"(?:node|pool):[^@\s]+")
 # Most events of one batch. The first poll of a region may return a million.
 _BATCH_MAX = 4096
 
@@ -60,16 +63,24 @@ def _head(length: int, short: int, limit: int, forms: Sequence[tuple[int, str]])
 
 
 class Events:
-    """Events of a region as vLLM's events. Blocks have the names that their publishers gave."""
+    """Events of a region as vLLM's events. Blocks have the names that their publishers gave.
 
-    def __init__(self, region: cenote.Region, namespaces: Collection[str] = ()) -> None:
+    Without `parents`, no event names a block's predecessor. llm-d drops an event with a predecessor that
+    it does not know."""
+
+    def __init__(
+        self, region: cenote.Region, namespaces: Collection[str] = (), *, medium: str = MEDIUM, parents: bool = True
+    ) -> None:
         self.region, self.follower = region, region.follow()
+        self.medium, self.parents = medium, parents
         self.chosen = set(namespaces)
         # By namespace: fingerprint, and bit number among the followed namespaces with tokens per block;
         # None if the namespace is not followed.
         self.rows: dict[int, tuple[str, tuple[int, int] | None]] = {}
         self.followed = 0
         self.there: dict[int, int] = {}
+        # By name of an announced block: its predecessor and its tokens.
+        self.announced: dict[int, tuple[int, int]] = {}
         self.begun = False
 
     def take(self) -> list[dict[str, Any]]:
@@ -94,10 +105,24 @@ class Events:
             if after == 0:
                 del self.there[name]
             if self._counts(after) and not self._counts(before):
-                events.append(_stored(name, parent, tokens))
+                self.announced[name] = (parent if self.parents else 0, tokens)
+                events.append(self._stored(name))
             elif self._counts(before) and not self._counts(after):
-                events.append({"type": "BlockRemoved", "block_hashes": [name], "medium": MEDIUM})
+                self.announced.pop(name, None)
+                events.append({"type": "BlockRemoved", "block_hashes": [name], "medium": self.medium})
         return events
+
+    def again(self) -> list[dict[str, Any]]:
+        """Events that announce all present blocks anew, to a subscriber that forgets the earlier ones first."""
+        self.take()
+        return [{"type": "AllBlocksCleared"}, *map(self._stored, self.announced)]
+
+    def _stored(self, name: int) -> dict[str, Any]:
+        parent, tokens = self.announced[name]
+        return {
+            "type": "BlockStored", "block_hashes": [name], "parent_block_hash": parent or None, "token_ids": [],
+            "block_size": tokens, "lora_id": None, "medium": self.medium, "lora_name": None,
+        }  # fmt: skip
 
     def _counts(self, have: int) -> bool:
         return have.bit_count() == len(self.chosen) if self.chosen else have != 0
@@ -112,22 +137,29 @@ class Events:
             self.followed += follows
 
 
-def _stored(name: int, parent: int, tokens: int) -> dict[str, Any]:
-    return {
-        "type": "BlockStored", "block_hashes": [name], "parent_block_hash": parent or None, "token_ids": [],
-        "block_size": tokens, "lora_id": None, "medium": MEDIUM, "lora_name": None,
-    }  # fmt: skip
+def topic_of(locality: str, model: str) -> str:
+    """The topic of llm-d for blocks that all pods of a node (`node:NAME`) or of a pool (`pool:NAME`) can load.
+
+    Raises ValueError for names that llm-d would read as something else."""
+    if not _LOCALITY.fullmatch(locality):
+        raise ValueError(f"`{locality}` is no locality: give node:NAME or pool:NAME, without @ and spaces")
+    if not model or "@" in model:
+        raise ValueError(f"`{model}` is no name of a model in a topic: give the served name, without @")
+    return f"kv@{locality}@{model}"
 
 
 class Publisher:
     """Publishes numbered batches on a PUB socket.
 
-    A ROUTER socket replays past batches from a requested number on."""
+    A ROUTER socket replays past batches from a requested number on. With `refresh`, all present blocks are
+    announced anew after so many seconds, for subscribers that could not use an event when it came."""
 
     def __init__(
-        self, events: Events, endpoint: str, replay: str | None = None, topic: str = "", rank: int = 0, keep: int = 10_000
-    ) -> None:
+        self, events: Events, endpoint: str, replay: str | None = None, topic: str = "", rank: int = 0, keep: int = 10_000,
+        refresh: float | None = None,
+    ) -> None:  # fmt: skip
         self.events, self.topic, self.rank = events, topic.encode(), rank
+        self.refresh, self.refreshed = refresh, time.monotonic()
         self.sequence = 0
         self.past: deque[tuple[int, bytes]] = deque(maxlen=keep)
         self.context = zmq.Context()
@@ -141,7 +173,11 @@ class Publisher:
 
     def step(self) -> int:
         """Publishes new events and answers replay requests. Returns the number of new events."""
-        events = self.events.take()
+        if self.refresh is not None and time.monotonic() - self.refreshed >= self.refresh:
+            self.refreshed = time.monotonic()
+            events = self.events.again()
+        else:
+            events = self.events.take()
         for first in range(0, len(events), _BATCH_MAX):
             batch = packed([time.time(), events[first : first + _BATCH_MAX], self.rank])
             number = self.sequence
@@ -180,7 +216,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("region", help="shm:NAME, a file, a device")
     parser.add_argument("--endpoint", default="tcp://*:5557", help="PUB socket; binds to *, connects to a host (%(default)s)")
     parser.add_argument("--replay", help="ROUTER socket for replays of past batches, such as tcp://*:5558")
-    parser.add_argument("--topic", default="")
+    topics = parser.add_mutually_exclusive_group()
+    topics.add_argument("--topic", default="")
+    topics.add_argument(
+        "--locality", metavar="WHERE",
+        help="llm-d's topic for blocks that all pods of a node (node:NAME) or of a pool (pool:NAME) can load; needs --model",
+    )  # fmt: skip
+    parser.add_argument("--model", help="served name of the model in the topic of --locality")
+    parser.add_argument("--medium", default=MEDIUM, help="medium of the events (%(default)s)")
+    parser.add_argument(
+        "--refresh", type=float, metavar="SECONDS",
+        help="announce all present blocks anew each so many seconds; default: 30 with --locality, otherwise never",
+    )  # fmt: skip
     parser.add_argument("--rank", type=int, default=0, help="data parallel rank in each batch")
     parser.add_argument(
         "--namespace", action="append", default=[], metavar="LABEL",
@@ -190,6 +237,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--every", type=float, default=0.01, metavar="SECONDS", help="poll period (%(default)s)")
     parser.add_argument("--for", type=float, dest="duration", metavar="SECONDS", help="run time; default: until a signal")
     options = parser.parse_args(arguments)
+    topic, refresh = options.topic, options.refresh
+    if (options.locality is None) != (options.model is None):
+        parser.error("--locality and --model need each other")
+    if refresh is not None and not refresh > 0:
+        parser.error(f"--refresh {refresh}: give seconds above 0")
+    if options.locality is not None:
+        try:
+            topic = topic_of(options.locality, options.model)
+        except ValueError as error:
+            parser.error(str(error))
+        refresh = 30.0 if refresh is None else refresh
     ended = threading.Event()
 
     def end(_number: int, _frame: FrameType | None) -> None:
@@ -199,9 +257,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGINT, end)
     start = time.monotonic()
     with cenote.Region.open(options.region, worker="events", host_slot=options.host_slot) as region:
-        publisher = Publisher(
-            Events(region, options.namespace), options.endpoint, options.replay, options.topic, options.rank
-        )
+        events = Events(region, options.namespace, medium=options.medium, parents=options.locality is None)
+        publisher = Publisher(events, options.endpoint, options.replay, topic, options.rank, refresh=refresh)
         try:
             while not ended.is_set() and (options.duration is None or time.monotonic() - start < options.duration):
                 publisher.step()

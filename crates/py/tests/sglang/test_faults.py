@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -40,12 +41,12 @@ class Faulty:
 def test_every_failed_call_returns_a_miss_of_the_right_shape(region: str) -> None:
     server = Server(region)
     server.compute(prompt(0))
-    storage, pages = server.storage, server.storage.pages
+    storage, pages = server.storage, server.storage.pools["kv"]
     keys, indices = ["a", "b"], torch.arange(2 * PAGE)
     tensors = [torch.zeros(PAGE_BYTES // 2, dtype=torch.bfloat16) for _ in keys]
     transfers = [PoolTransfer(PoolName.MAMBA, host_indices=indices, keys=keys)]
     for error in (Panic("panicked"), RuntimeError("broken"), MemoryError()):
-        storage.pages = Faulty(error)
+        storage.pools["kv"] = dataclasses.replace(pages, blocks=Faulty(error))
         before = storage.errors
         assert storage.batch_exists(keys) == 0
         assert storage.exists("a") is False
@@ -62,7 +63,7 @@ def test_every_failed_call_returns_a_miss_of_the_right_shape(region: str) -> Non
         assert storage.batch_set_v2(transfers) == {PoolName.MAMBA: [False, False]}
         assert storage.clear() is None
         assert storage.errors - before >= 12
-    storage.pages = pages
+    storage.pools["kv"] = pages
     before = storage.errors
     for odd in (None, 7, [None, None], [b"a"], ["a", 3]):
         assert storage.batch_exists(odd) == 0
@@ -85,12 +86,13 @@ def test_every_failed_call_returns_a_miss_of_the_right_shape(region: str) -> Non
 def test_sglangs_threads_outlive_faults(region: str, error: BaseException) -> None:
     server = Server(region)
     server.compute(prompt(0))
-    pages, server.storage.pages = server.storage.pages, Faulty(error)
+    pages = server.storage.pools["kv"]
+    server.storage.pools["kv"] = dataclasses.replace(pages, blocks=Faulty(error))
     server.compute(prompt(1))
     server.forget()
     assert server.load(prompt(0)) == 0
     assert server.threads() == [True] * 4
-    server.storage.pages = pages
+    server.storage.pools["kv"] = pages
     server.compute(prompt(2))
     server.forget()
     assert [server.load(prompt(number)) for number in range(3)] == [PAGES * PAGE, 0, PAGES * PAGE]
@@ -171,13 +173,6 @@ def test_a_batch_beyond_its_deadline_skips_its_remaining_pages(region: str, monk
     monkeypatch.undo()
     server.forget()
     assert [server.load(prompt(number)) for number in range(2)] == [PAGES * PAGE, 0]
-    server.close()
-
-
-def test_pools_beside_the_kv_are_refused(region: str) -> None:
-    server = Server(region)
-    with pytest.raises(ValueError, match="also has a pool `mamba`"):
-        server.storage.register_mem_host_pool_v2(object(), PoolName.MAMBA)
     server.close()
 
 

@@ -58,6 +58,24 @@ _PAGE = (
     "qk_rope_head_dim",
     "kv_cache_dim",
 )
+# Pools of hybrid models beside the KV. A page of one depends on the tokens up to its end, as the KV does.
+SIDE_POOLS = frozenset(("swa", "mamba", "indexer"))
+# Attributes of a host pool of recurrent states that decide the bytes of a state.
+_STATE = (
+    "num_mamba_layers",
+    "conv_state_shapes",
+    "temporal_state_shape",
+    "conv_dtype",
+    "temporal_dtype",
+)
+# Attributes of a host pool of an index that decide a page.
+_INDEX = (
+    "indexer_dtype",
+    "indexer_page_stride_size",
+    "indexer_layout_dim",
+    "_live_target_layers",
+    "_device_to_host_layer",
+)
 
 
 def model(extra: dict[str, Any], where: str) -> str:
@@ -86,9 +104,9 @@ def weight_version() -> str:
 
 
 def fingerprint(
-    config: HiCacheStorageConfig, extra: dict[str, Any], model: str, pool: HostKVCache, page_bytes: int
+    config: HiCacheStorageConfig, extra: dict[str, Any], model: str, pool: HostKVCache, page_bytes: int, name: str = "kv"
 ) -> bytes:
-    """The identity of one rank's pages. `model` is the name of the model's content."""
+    """The identity of one rank's pages in one pool. `model` is the name of the model's content."""
     facts = {
         "sglang": sglang.__version__,
         "model": model,
@@ -102,11 +120,14 @@ def fingerprint(
         "by address": bool(extra.get("interface_v1", 0)),
         "page": {name: getattr(pool, name, None) for name in _PAGE},
         "device": [str(info.buffers.layout) for info in getattr(pool, "_buffer_infos", ())],
-        # All ranks of multi-head latent attention have the same KV.
-        "tensor parallel": [0, 1] if config.is_mla_model else [config.tp_rank, config.tp_size],
+        # All ranks of multi-head latent attention have the same KV, but each its own recurrent states.
+        "tensor parallel": [0, 1] if config.is_mla_model and name != "mamba" else [config.tp_rank, config.tp_size],
         "pipeline parallel": [config.pp_rank, config.pp_size],
         "context parallel": [config.attn_cp_rank, config.attn_cp_size],
         "decode context parallel": [config.dcp_rank, config.dcp_size, config.logical_page_size],
         "tenant salt": str(extra.get("tenant_salt", "")),
     }
+    if name != "kv":
+        # The KV's name stays as it is for models without other pools.
+        facts["side pool"] = [name, {fact: getattr(pool, fact, None) for fact in (*_STATE, *_INDEX)}]
     return b"cenote sglang v3 " + json.dumps(facts, sort_keys=True, default=str).encode()
