@@ -166,7 +166,7 @@ class CenoteTier(SecondaryTierManager):
         # Groups may differ in tokens; the smallest is for reports.
         self._tokens = min(spec.tokens_per_block) * spec.blocks_per_chunk
         name = offloading.model.name.rstrip("/").rsplit("/", 1)[-1]
-        return fingerprint(config, self.settings, digest, facts, 0, 0), f"{name} offloading"
+        return fingerprint(config, self.settings, digest, facts, {}), f"{name} offloading"
 
     def _open(self) -> cenote.Region:
         settings = self.settings
