@@ -103,6 +103,7 @@ pub fn model_tables(path: &Path) -> Result<Vec<ModelTable>, TableError> {
             layer: Some(layer),
             model: model.clone(),
             source: Vec::new(),
+            tensors: Vec::new(),
         };
         let (rows, wanted) = match &config.scheme {
             Scheme::DeepSeek { declared_rows } => {
@@ -216,6 +217,7 @@ pub fn tensor_table(
         layer: None,
         model: String::new(),
         source: Vec::new(),
+        tensors: Vec::new(),
     };
     TensorRows::new(facts, vec![columns])
 }

@@ -85,8 +85,8 @@ pub enum TableError {
         /// All extents.
         total: u64,
     },
-    /// A record does not hold.
-    #[error("the record of table `{0}` is damaged; drop the table and load it again")]
+    /// A record does not hold, or another version of this program wrote it.
+    #[error("the record of table `{0}` is damaged or of another version; drop the table and load it again")]
     Record(String),
 }
 

@@ -11,7 +11,7 @@ use cenote_pool::Maker;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const DIGEST: usize = 32;
 
 /// What a record says about its table.
@@ -179,6 +179,18 @@ impl Record {
         if own.scale.map(f32::to_bits) != facts.scale.map(f32::to_bits) {
             return Some("its scale is another one".to_owned());
         }
+        if own.layer != facts.layer {
+            let of = |layer: Option<u64>| layer.map_or_else(|| "no layer".to_owned(), |layer| format!("layer {layer}"));
+            return Some(format!("it is of {}, the files have {}", of(own.layer), of(facts.layer)));
+        }
+        // Names first: an error shows them, and equal names in equal files have equal offsets.
+        let names = |facts: &Facts| facts.tensors.iter().map(|tensor| tensor.name.clone()).collect::<Vec<_>>();
+        if let Some((own, other)) = names(own).into_iter().zip(names(facts)).find(|(own, other)| own != other) {
+            return Some(format!("it has the tensor `{own}` instead of `{other}`"));
+        }
+        if own.tensors != facts.tensors {
+            return Some("its tensors lie elsewhere in the files".to_owned());
+        }
         (own.source != facts.source).then(|| "it came from other files, or they have changed since".to_owned())
     }
 
@@ -206,6 +218,7 @@ mod tests {
             layer: Some(1),
             model: "m".to_owned(),
             source: Vec::new(),
+            tensors: Vec::new(),
         };
         let mut record = Record::begin("ab".to_owned(), facts, 128, Maker { host: 0, slot: 2, epoch: 7 }, 5);
         record.extents = (0..3).map(|n| Extent { offset: 4096 + n * 65536, sum: n }).collect();

@@ -124,6 +124,27 @@ fn killed_loaders_leave_no_table_or_a_whole_one() {
     assert!(pool.check(true).unwrap().is_clean());
 }
 
+/// A load of tensor B went on with the extents of a killed load of tensor A.
+#[test]
+fn a_load_of_another_tensor_keeps_no_rows_of_a_killed_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t");
+    let [_, bytes] = two_tables(&file, ROWS, VALUES, 5);
+    let region = Region::new("tensors", 8 << 20, 256 << 10, Flush::None);
+    let pool = region.attach(0);
+    assert!(dies_at(&region, "loader", &file, Point::MemoryAllocated, 12));
+    pool.tick();
+    assert!(list(&pool)[0].extents > 0);
+    let other = tensor_table(&file, "other", None, None).unwrap();
+    let loaded = load(&pool, "t", &other, &options(&|_| {})).unwrap();
+    assert!(matches!(loaded, Outcome::Loaded { resumed_bytes: 0, .. }), "{loaded:?}");
+    let table = Table::open(&pool, "t", Opening::Verified).unwrap();
+    let mut got = vec![0; bytes.len()];
+    table.gather(&(0..ROWS as u64).collect::<Vec<_>>(), &mut got).unwrap();
+    assert!(got == bytes);
+    assert_eq!(pieces(&pool), list(&pool)[0].extents_total, "memory beside the table");
+}
+
 /// A process dies at the named place. Its parent sees a signal, or that the place was not reached.
 fn dies_at(region: &Region, process: &str, file: &Path, point: Point, count: u64) -> bool {
     let plan: Plan = format!("{}:{count}", point.name()).parse().unwrap();

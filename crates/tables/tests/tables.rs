@@ -200,6 +200,42 @@ fn another_table_under_the_same_name_is_refused() {
     assert!(check(&pool, "t").unwrap().is_whole);
 }
 
+/// Facts of another table.
+struct Of<'a>(&'a TensorRows, cenote_tables::Facts);
+
+impl RowSource for Of<'_> {
+    fn facts(&self) -> &cenote_tables::Facts {
+        &self.1
+    }
+
+    fn read(&self, rows: std::ops::Range<u64>, to: &mut [u8]) -> Result<(), TableError> {
+        self.0.read(rows, to)
+    }
+}
+
+/// A load of tensor B found the table of tensor A, because only files and shapes were compared.
+#[test]
+fn another_tensor_or_layer_of_the_same_file_is_another_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t");
+    two_tables(&file, 1000, 64, 5);
+    let region = Region::new("tensor", 4 << 20, 256 << 10, Flush::None);
+    let pool = region.attach(0);
+    load(&pool, "t", &source(&file), &options()).unwrap();
+    let refused = |source: &dyn RowSource, words: &str| {
+        let error = load(&pool, "t", source, &options()).unwrap_err();
+        assert!(matches!(error, TableError::Different { .. }) && error.to_string().contains(words), "{error}");
+    };
+    refused(&tensor_table(&file, "other", None, None).unwrap(), "it has the tensor `table` instead of `other`");
+    let same = source(&file);
+    let of_layer = cenote_tables::Facts { layer: Some(3), ..same.facts().clone() };
+    refused(&Of(&same, of_layer), "it is of no layer, the files have layer 3");
+    let mut moved = same.facts().clone();
+    moved.tensors[0].begin += 2;
+    refused(&Of(&same, moved), "lie elsewhere");
+    assert!(matches!(load(&pool, "t", &same, &options()), Ok(Outcome::Found { .. })));
+}
+
 #[test]
 fn damaged_bytes_are_detected() {
     let folder = tempfile::tempdir().unwrap();

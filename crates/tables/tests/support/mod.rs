@@ -107,6 +107,14 @@ pub fn bf16_file(path: &Path, rows: usize, values: usize, seed: u64) -> Vec<u8> 
     bytes
 }
 
+/// A file with two bf16 tables of one shape, `table` and `other`; returns their bytes.
+pub fn two_tables(path: &Path, rows: usize, values: usize, seed: u64) -> [Vec<u8>; 2] {
+    let bytes = [seed, seed + 1].map(|seed| random_bytes(rows * values * 2, seed));
+    let shape = || vec![rows, values];
+    write(path, &[("table", Dtype::BF16, shape(), &bytes[0]), ("other", Dtype::BF16, shape(), &bytes[1])]);
+    bytes
+}
+
 /// The fabrics of this machine: coherent, and with a flush instruction.
 pub fn flushes() -> Vec<Flush> {
     [Flush::None].into_iter().chain(Flush::available().first().copied()).collect()
