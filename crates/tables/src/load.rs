@@ -7,7 +7,7 @@
 use crate::error::TableError;
 use crate::extents::{self, EXTENT_BYTES_MAX, digests_of, hex, table_digest};
 use crate::record::{Extent, Record, State};
-use crate::registry::{Work, finish_drop, free_own, free_unrecorded, journal_key, now, sealed, table_key, work};
+use crate::registry::{Work, finish_drop, free_of_dead, free_own, journal_key, now, sealed, table_key, work};
 use crate::source::RowSource;
 use cenote_engram::TableDigest;
 use cenote_mem::{Fabric, HostLocal};
@@ -196,7 +196,7 @@ impl<F: Fabric, H: HostLocal> Load<'_, F, H> {
         let mut hasher = table_digest(facts)?;
         let kept = self.keep_whole(&mut work.record, &mut hasher);
         self.enter(work)?;
-        free_unrecorded(self.pool, &work.record.makers())?;
+        free_of_dead(self.pool, &work.record.makers())?;
         self.show(&work.record);
         let resumed_bytes = self.written(&work.record);
         tracing::debug!(name = self.name, kept, "loads a table");

@@ -12,6 +12,11 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// Lists of records that are compared before a call fails.
+const LISTS_MAX: usize = 16;
+/// Reads of a listed record before it counts as damaged.
+const READ_ATTEMPTS: usize = 4;
+
 /// Seconds since 1970.
 pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
@@ -40,6 +45,32 @@ fn record_at<F: Fabric, H: HostLocal>(
     let Some((root, bytes)) = pool.get_root(key)? else { return Ok(None) };
     let record = Record::decode(&bytes, &region_name(pool), &pool.space());
     Ok(Some((root, record.ok_or_else(|| TableError::Record(name.to_owned()))?)))
+}
+
+/// The table's name in the key of a sealed record or a journal.
+fn name_of(key: &str) -> Option<&str> {
+    match key.strip_prefix(KEY_PREFIX)?.split_once('/')? {
+        ("" | "-work", name) => Some(name),
+        _ => None,
+    }
+}
+
+/// The record of a key that was listed; `None` if the key is gone. An object whose bytes do not hold
+/// reads as none, and its key stays.
+fn listed_record<F: Fabric, H: HostLocal>(
+    pool: &Pool<F, H>,
+    key: &str,
+    name: &str,
+) -> Result<Option<(Root, Record)>, TableError> {
+    for _ in 0..READ_ATTEMPTS {
+        if let Some(found) = record_at(pool, key, name)? {
+            return Ok(Some(found));
+        }
+        if !pool.object_keys().iter().any(|listed| listed == key) {
+            return Ok(None);
+        }
+    }
+    Err(TableError::Record(name.to_owned()))
 }
 
 /// The record of a sealed table.
@@ -75,37 +106,77 @@ impl Work {
     }
 }
 
-/// Frees memory of dead workers that no record names. These workers have died in a load.
-pub(crate) fn free_unrecorded<F: Fabric, H: HostLocal>(
+/// Frees those of the pieces that no record names. Memory that a record names belongs to a table,
+/// even if the worker that allocated it has ended.
+///
+/// The pieces must have been listed before this call, of makers that allocate nothing in between,
+/// such as [`Pool::dead_memory`]. Then each piece of a table has been recorded when this call reads
+/// the records.
+///
+/// # Errors
+/// A record cannot be read, or tables come and go too fast to read all records. Nothing is freed
+/// then. Also if the table of memory was busy for too long.
+pub fn free_unrecorded<F: Fabric, H: HostLocal>(
     pool: &Pool<F, H>,
-    makers: &[Maker],
+    mut pieces: Vec<OwnedPiece>,
 ) -> Result<Freed, TableError> {
-    let dead: Vec<Maker> = makers.iter().copied().filter(|&maker| pool.is_alive(maker) == Some(false)).collect();
-    if dead.is_empty() {
+    if pieces.is_empty() {
         return Ok(Freed::default());
     }
-    // Listed before the records are read: a piece that is recorded by now was recorded then.
-    let mut pieces = pool.memory_of(&dead);
-    let recorded = recorded_offsets(pool);
+    let recorded = recorded_offsets(pool)?;
     pieces.retain(|piece| !recorded.contains(&piece.offset));
     Ok(pool.free_pieces(&pieces)?)
 }
 
-/// Offsets of all extents that records name. Memory there belongs to tables, even if the worker that
-/// allocated it has ended.
-#[must_use]
-pub fn recorded_offsets<F: Fabric, H: HostLocal>(pool: &Pool<F, H>) -> BTreeSet<u64> {
-    let keys = pool.object_keys().into_iter().filter(|key| key.starts_with(KEY_PREFIX));
-    let records = keys.filter_map(|key| record_at(pool, &key, &key).ok().flatten());
-    records.flat_map(|(_, record)| record.extents).map(|extent| extent.offset).collect()
+/// As [`free_unrecorded`], beside other work: memory stays if a record cannot be read, and
+/// `cenote pool gc --free-memory` frees it later.
+fn free_leaks<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, pieces: Vec<OwnedPiece>) -> Result<(), TableError> {
+    match free_unrecorded(pool, pieces) {
+        Err(error @ (TableError::Record(_) | TableError::Unsettled)) => {
+            tracing::warn!(%error, "memory of dead loaders stays in the region");
+            Ok(())
+        }
+        freed => freed.map(drop),
+    }
+}
+
+/// Frees memory of dead workers that no record names. These workers have died in a load.
+pub(crate) fn free_of_dead<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, makers: &[Maker]) -> Result<(), TableError> {
+    let dead: Vec<Maker> = makers.iter().copied().filter(|&maker| pool.is_alive(maker) == Some(false)).collect();
+    if dead.is_empty() {
+        return Ok(());
+    }
+    free_leaks(pool, pool.memory_of(&dead))
 }
 
 /// Frees memory of this worker that no record names: a load that failed.
-pub(crate) fn free_own<F: Fabric, H: HostLocal>(pool: &Pool<F, H>) -> Result<Freed, TableError> {
-    let mut pieces = pool.memory_of(&[pool.maker()]);
-    let recorded = recorded_offsets(pool);
-    pieces.retain(|piece| !recorded.contains(&piece.offset));
-    Ok(pool.free_pieces(&pieces)?)
+pub(crate) fn free_own<F: Fabric, H: HostLocal>(pool: &Pool<F, H>) -> Result<(), TableError> {
+    free_leaks(pool, pool.memory_of(&[pool.maker()]))
+}
+
+/// Offsets of all extents that records name.
+///
+/// A table's row moves while the rows are listed: a loader seals it and destroys its journal, so a
+/// list may have neither. The next list has the sealed record. So two lists in a row must have the
+/// same keys. A drop can hide a table from both lists, and its memory may be freed.
+fn recorded_offsets<F: Fabric, H: HostLocal>(pool: &Pool<F, H>) -> Result<BTreeSet<u64>, TableError> {
+    let (mut offsets, mut last) = (BTreeSet::new(), None);
+    for _ in 0..LISTS_MAX {
+        let keys = pool.object_keys();
+        let mut is_complete = true;
+        for (key, name) in keys.iter().filter_map(|key| Some((key, name_of(key)?))) {
+            match listed_record(pool, key, name)? {
+                Some((_, record)) => offsets.extend(record.extents.iter().map(|extent| extent.offset)),
+                None => is_complete = false,
+            }
+        }
+        let keys: Vec<String> = keys.into_iter().filter(|key| name_of(key).is_some()).collect();
+        if is_complete && last.as_ref() == Some(&keys) {
+            return Ok(offsets);
+        }
+        last = Some(keys);
+    }
+    Err(TableError::Unsettled)
 }
 
 /// Frees the extents of a table that this worker drops, and then the journal.
@@ -123,7 +194,7 @@ pub(crate) fn finish_drop<F: Fabric, H: HostLocal>(
     let mut pieces: Vec<OwnedPiece> = pool.memory_of(&makers);
     pieces.retain(|piece| offsets.contains(&piece.offset));
     pool.free_pieces(&pieces)?;
-    free_unrecorded(pool, &makers)?;
+    free_of_dead(pool, &makers)?;
     pool.destroy_root(&journal_key(name), &work.root)?;
     Ok(())
 }
@@ -217,13 +288,8 @@ pub fn list<F: Fabric, H: HostLocal>(pool: &Pool<F, H>) -> Vec<Listed> {
     let mut keys = pool.object_keys();
     keys.sort_unstable();
     for key in keys {
-        let Some((kind, name)) = key.strip_prefix(KEY_PREFIX).and_then(|rest| rest.split_once('/')) else { continue };
-        let is_work = kind == "-work";
-        if !is_work && !kind.is_empty() {
-            continue;
-        }
-        let read = record_at(pool, &key, name);
-        let one = match read {
+        let Some(name) = name_of(&key) else { continue };
+        let one = match listed_record(pool, &key, name) {
             Ok(Some((_, record))) => of_record(pool, name, &record),
             Ok(None) => continue,
             Err(_) => Listed {

@@ -8,7 +8,7 @@ use cenote_tables::checkpoint::tensor_table;
 use cenote_tables::safetensors::TensorRows;
 use cenote_tables::{
     GatherError, Gatherer, HotRows, ListedState, LoadOptions, Opening, Outcome, Output, RowSource, Table, TableError,
-    check, drop_table, list, load,
+    check, drop_table, free_unrecorded, list, load,
 };
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -198,6 +198,97 @@ fn another_table_under_the_same_name_is_refused() {
     let error = load(&pool, "t", &source(&two), &options()).unwrap_err();
     assert!(matches!(error, TableError::Different { .. }), "{error}");
     assert!(check(&pool, "t").unwrap().is_whole);
+}
+
+/// `pool gc --free-memory` read the records first: a table that was sealed after that lost its memory
+/// when its loader had left.
+#[test]
+fn a_table_that_is_sealed_while_leaks_are_freed_keeps_its_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t");
+    bf16_file(&file, 4000, 64, 8);
+    let region = Region::new("leaks", 4 << 20, 256 << 10, Flush::None);
+    let pool = region.attach(0);
+    let leak = region.attach(0);
+    leak.allocate(5000).unwrap();
+    drop(leak);
+    pool.tick();
+    let loader = region.attach(0);
+    let dead = pool.dead_memory(None).unwrap();
+    assert_eq!(dead.len(), 1);
+    load(&loader, "t", &source(&file), &options()).unwrap();
+    drop(loader);
+    pool.tick();
+    assert_eq!(free_unrecorded(&pool, dead).unwrap().pieces, 1);
+    // The loader is dead now, and its record names the memory.
+    let dead = pool.dead_memory(None).unwrap();
+    assert!(!dead.is_empty());
+    assert_eq!(free_unrecorded(&pool, dead).unwrap().pieces, 0);
+    assert!(check(&pool, "t").unwrap().is_whole);
+}
+
+/// Loaders and droppers come and go beside a caller that frees leaks.
+#[test]
+fn leaks_are_freed_beside_loads_and_drops() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t");
+    bf16_file(&file, 500, 64, 8);
+    let region = Region::new("beside", 4 << 20, 256 << 10, Flush::None);
+    let pool = region.attach(0);
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let frees = scope.spawn(|| {
+            let pool = region.attach(0);
+            let mut rounds = 0;
+            while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
+                match free_unrecorded(&pool, pool.dead_memory(None).unwrap()) {
+                    Ok(freed) => assert_eq!(freed.pieces, 0, "round {rounds}"),
+                    Err(error) => assert!(matches!(error, TableError::Unsettled), "{error}"),
+                }
+                rounds += 1;
+            }
+        });
+        let source = source(&file);
+        for round in 0..200 {
+            load(&region.attach(0), "t", &source, &options()).unwrap();
+            assert_eq!(pieces(&pool), 1, "round {round}");
+            assert!(drop_table(&region.attach(0), "t").unwrap());
+        }
+        is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+        frees.join().unwrap();
+    });
+    assert_eq!(pieces(&pool), 0);
+}
+
+/// Memory of a table with a damaged record was freed as a leak.
+#[test]
+fn nothing_is_freed_while_a_record_cannot_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t");
+    bf16_file(&file, 4000, 64, 8);
+    let region = Region::new("unreadable", 4 << 20, 256 << 10, Flush::None);
+    let pool = region.attach(0);
+    load(&region.attach(0), "t", &source(&file), &options()).unwrap();
+    pool.tick();
+    let record = pool.get_object("cenote/engram/t").unwrap().unwrap();
+    let damaged = |bytes: &[u8]| {
+        pool.put_object("cenote/engram/t", bytes).unwrap();
+        let before = pieces(&pool);
+        let error = free_unrecorded(&pool, pool.dead_memory(None).unwrap()).unwrap_err();
+        assert!(matches!(error, TableError::Record(_)), "{error}");
+        assert_eq!(pieces(&pool), before);
+    };
+    damaged(&record[..record.len() - 1]);
+    assert_eq!(list(&pool)[0].state, ListedState::Damaged);
+    pool.put_object("cenote/engram/t", &record).unwrap();
+    assert!(check(&pool, "t").unwrap().is_whole);
+    // A load beside the damaged record is none of its business.
+    damaged(b"x");
+    load(&pool, "u", &source(&file), &options()).unwrap();
+    assert!(drop_table(&pool, "t").unwrap());
+    assert!(free_unrecorded(&pool, pool.dead_memory(None).unwrap()).unwrap().pieces > 0);
+    assert!(check(&pool, "u").unwrap().is_whole && drop_table(&pool, "u").unwrap());
+    assert_eq!(pieces(&pool), 0);
 }
 
 /// Facts of another table.
