@@ -6,7 +6,7 @@
 
 use crate::error::TableError;
 use crate::extents::{self, EXTENT_BYTES_MAX, digests_of, hex, table_digest};
-use crate::record::{Extent, Record, State};
+use crate::record::{Comparison, Extent, OTHER_FILES, Record, State};
 use crate::registry::{Work, finish_drop, free_of_dead, free_own, journal_key, now, sealed, table_key, work};
 use crate::source::RowSource;
 use cenote_engram::TableDigest;
@@ -47,7 +47,7 @@ impl LoadOptions<'_> {
 /// How far a load is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of rows that are in the region.
+    /// Bytes of rows that are in the region, or that were compared with a table there.
     pub bytes: u64,
     /// Bytes of all rows.
     pub total_bytes: u64,
@@ -92,10 +92,21 @@ pub fn load<F: Fabric, H: HostLocal>(
     let mut pause = PAUSE[0];
     loop {
         let work = work(pool, name)?;
-        if let Some((_, record)) = sealed(pool, name)? {
+        if let Some((root, record)) = sealed(pool, name)? {
             let is_dropped = work.as_ref().is_some_and(|work| work.record.header.state == State::Dropping);
             if !is_dropped {
-                if let Some(difference) = record.difference(source.facts()) {
+                let difference = match record.compare(source.facts()) {
+                    Comparison::Same => None,
+                    Comparison::Times => {
+                        let is_equal = has_rows_of(&record, source, options)?;
+                        if !pool.holds(&root) {
+                            continue;
+                        }
+                        (!is_equal).then(|| OTHER_FILES.to_owned())
+                    }
+                    Comparison::Other(difference) => Some(difference),
+                };
+                if let Some(difference) = difference {
                     return Err(TableError::Different { name: name.to_owned(), difference });
                 }
                 if let Some(left) = work.filter(|work| is_dead(pool, work)) {
@@ -137,6 +148,30 @@ pub fn load<F: Fabric, H: HostLocal>(
 /// Whether the owner of a journal is known to be dead.
 fn is_dead<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, work: &Work) -> bool {
     work.record.owner().map_or(Some(false), |owner| pool.is_alive(owner)) == Some(false)
+}
+
+/// Whether a sealed table has the rows of a source: reads the source and compares digests.
+fn has_rows_of(record: &Record, source: &dyn RowSource, options: &LoadOptions<'_>) -> Result<bool, TableError> {
+    let facts = source.facts();
+    let (mut hasher, mut bytes) = (extents::table_digest(facts)?, 0);
+    let numbers: Vec<u64> = (0..record.total()).collect();
+    for numbers in numbers.chunks(rayon::current_num_threads()) {
+        let read = numbers.par_iter().map(|&at| Ok(digests_of(facts, &rows_of(source, record, at)?)));
+        let digests: Vec<Vec<u8>> = read.collect::<Result<_, TableError>>()?;
+        digests.iter().for_each(|digests| hasher.runs(digests));
+        bytes += numbers.iter().map(|&at| record.padded_bytes(at)).sum::<u64>();
+        let total_bytes = facts.bytes();
+        (options.progress)(Progress { bytes: bytes.min(total_bytes), total_bytes, waiting: false });
+    }
+    Ok(hex(hasher.finish()) == record.header.digest)
+}
+
+/// The rows of an extent in the files.
+fn rows_of(source: &dyn RowSource, record: &Record, number: u64) -> Result<Vec<u8>, TableError> {
+    let rows = record.rows_of(number);
+    let mut bytes = vec![0; ((rows.end - rows.start) * record.header.facts.row_bytes) as usize];
+    source.read(rows, &mut bytes)?;
+    Ok(bytes)
 }
 
 /// Begins a load; `None` if another worker was faster.
@@ -187,14 +222,15 @@ impl<F: Fabric, H: HostLocal> Load<'_, F, H> {
 
     fn fill(&self, work: &mut Work) -> Result<Outcome, TableError> {
         let facts = self.source.facts();
-        if work.record.difference(facts).is_some() || work.record.header.extent_rows == 0 {
+        let comparison = work.record.compare(facts);
+        if matches!(comparison, Comparison::Other(_)) {
             // The files have changed since the load began.
             work.record.extents.clear();
-            work.record.header.facts = facts.clone();
             work.record.header.extent_rows = extents::plan(self.pool, facts, self.options.extent_bytes)?;
         }
+        work.record.header.facts = facts.clone();
         let mut hasher = table_digest(facts)?;
-        let kept = self.keep_whole(&mut work.record, &mut hasher);
+        let kept = self.keep_whole(&mut work.record, comparison == Comparison::Times, &mut hasher)?;
         self.enter(work)?;
         free_of_dead(self.pool, &work.record.makers())?;
         self.show(&work.record);
@@ -234,16 +270,19 @@ impl<F: Fabric, H: HostLocal> Load<'_, F, H> {
         Ok(Outcome::Loaded { resumed_bytes, digest })
     }
 
-    /// Keeps the extents up to the first damaged one.
-    fn keep_whole(&self, record: &mut Record, hasher: &mut TableDigest) -> usize {
+    /// Keeps the extents up to the first that is damaged or, if `compares`, that has other rows than
+    /// the source.
+    fn keep_whole(&self, record: &mut Record, compares: bool, hasher: &mut TableDigest) -> Result<usize, TableError> {
         let step = rayon::current_num_threads();
         let mut whole = 0;
         while whole < record.extents.len() {
             let numbers: Vec<u64> = (whole..record.extents.len().min(whole + step)).map(|at| at as u64).collect();
-            let read: Vec<Option<Vec<u8>>> = numbers
-                .par_iter()
-                .map(|&at| Some(digests_of(&record.header.facts, &extents::read(self.pool, record, at)?)))
-                .collect();
+            let read = numbers.par_iter().map(|&at| {
+                let Some(bytes) = extents::read(self.pool, record, at) else { return Ok(None) };
+                let is_kept = !compares || rows_of(self.source, record, at)? == bytes;
+                Ok(is_kept.then(|| digests_of(&record.header.facts, &bytes)))
+            });
+            let read: Vec<Option<Vec<u8>>> = read.collect::<Result<_, TableError>>()?;
             let count = read.len();
             let digests: Vec<Vec<u8>> = read.into_iter().map_while(|digests| digests).collect();
             digests.iter().for_each(|digests| hasher.runs(digests));
@@ -253,7 +292,7 @@ impl<F: Fabric, H: HostLocal> Load<'_, F, H> {
             }
         }
         record.extents.truncate(whole);
-        whole
+        Ok(whole)
     }
 
     fn allocate(&self, record: &Record, number: u64) -> Result<u64, TableError> {

@@ -5,7 +5,7 @@
 //! it. It names its region, so that a copy in another region is none.
 
 use crate::error::TableError;
-use crate::facts::Facts;
+use crate::facts::{Facts, SourceFile};
 use cenote_base::prng::Prng;
 use cenote_pool::Maker;
 use serde::{Deserialize, Serialize};
@@ -13,6 +13,9 @@ use std::ops::Range;
 
 const VERSION: u32 = 2;
 const DIGEST: usize = 32;
+
+/// What differs if the files do.
+pub(crate) const OTHER_FILES: &str = "it came from other files, or they have changed since";
 
 /// What a record says about its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +27,17 @@ pub(crate) enum State {
     Loading,
     /// Its owner drops it.
     Dropping,
+}
+
+/// How a table compares with the rows of files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Comparison {
+    /// The same rows of the same files.
+    Same,
+    /// The files have other times, as copies on another host do. Only their rows tell.
+    Times,
+    /// Another table, and what differs.
+    Other(String),
 }
 
 /// A run of rows in one piece of memory.
@@ -169,8 +183,17 @@ impl Record {
         self.header.changed = now;
     }
 
-    /// What differs from another table; `None` if they are the same rows of the same files.
-    pub fn difference(&self, facts: &Facts) -> Option<String> {
+    /// Compares the table with one of these facts.
+    pub fn compare(&self, facts: &Facts) -> Comparison {
+        match self.difference(facts) {
+            Some(difference) => Comparison::Other(difference),
+            None if self.header.facts.source == facts.source => Comparison::Same,
+            None => Comparison::Times,
+        }
+    }
+
+    /// What differs besides the times of files.
+    fn difference(&self, facts: &Facts) -> Option<String> {
         let own = &self.header.facts;
         let of = |facts: &Facts| format!("{} rows of {} bytes, {}", facts.rows, facts.row_bytes, facts.format);
         if of(own) != of(facts) {
@@ -191,7 +214,11 @@ impl Record {
         if own.tensors != facts.tensors {
             return Some("its tensors lie elsewhere in the files".to_owned());
         }
-        (own.source != facts.source).then(|| "it came from other files, or they have changed since".to_owned())
+        let same = |(own, file): (&SourceFile, &SourceFile)| {
+            SourceFile { modified_ns: file.modified_ns, ..own.clone() } == *file
+        };
+        let are_same = own.source.len() == facts.source.len() && own.source.iter().zip(&facts.source).all(same);
+        (!are_same).then(|| OTHER_FILES.to_owned())
     }
 
     pub fn busy(&self, name: &str) -> TableError {

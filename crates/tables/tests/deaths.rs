@@ -145,6 +145,34 @@ fn a_load_of_another_tensor_keeps_no_rows_of_a_killed_one() {
     assert_eq!(pieces(&pool), list(&pool)[0].extents_total, "memory beside the table");
 }
 
+/// A load on a second host began anew, because its copy of the file had another time.
+#[test]
+fn a_load_goes_on_from_a_copy_of_the_file_as_far_as_its_rows_are_equal() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t");
+    let bytes = bf16_file(&file, ROWS, VALUES, 6);
+    let header = std::fs::metadata(&file).unwrap().len() as usize - bytes.len();
+    let region = Region::new("copies", 8 << 20, 256 << 10, Flush::None);
+    let pool = region.attach(0);
+    let change = |at: usize| move |file: &mut Vec<u8>| file[header + at] ^= 1;
+    let copies = [
+        (copy_of(&file, &folder.path().join("same"), |_| {}), bytes.len()),
+        (copy_of(&file, &folder.path().join("third extent"), change(150_000)), 150_000),
+        (copy_of(&file, &folder.path().join("first extent"), change(7)), 7),
+    ];
+    for (copy, equal) in copies {
+        assert!(dies_at(&region, "loader", &file, Point::MemoryAllocated, 12));
+        pool.tick();
+        let written = list(&pool)[0].bytes;
+        assert!(written > 150_000, "{written}");
+        let source = tensor_table(&copy, "table", None, None).unwrap();
+        let loaded = load(&pool, "t", &source, &options(&|_| {})).unwrap();
+        let Outcome::Loaded { resumed_bytes, .. } = loaded else { panic!("{loaded:?}") };
+        assert_eq!(resumed_bytes, written.min(equal as u64 / (64 << 10) * (64 << 10)), "{}", copy.display());
+        ends_well(&pool, &copy, &std::fs::read(&copy).unwrap()[header..], &copy.display().to_string());
+    }
+}
+
 /// A process dies at the named place. Its parent sees a signal, or that the place was not reached.
 fn dies_at(region: &Region, process: &str, file: &Path, point: Point, count: u64) -> bool {
     let plan: Plan = format!("{}:{count}", point.name()).parse().unwrap();

@@ -291,6 +291,25 @@ fn nothing_is_freed_while_a_record_cannot_be_read() {
     assert_eq!(pieces(&pool), 0);
 }
 
+/// Each host had downloaded the checkpoint, and found "another table" because of the files' times.
+#[test]
+fn a_copy_with_another_time_is_the_same_table_if_its_rows_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t");
+    bf16_file(&file, 5000, 64, 5);
+    let region = Region::new("times", 4 << 20, 256 << 10, Flush::None);
+    let pool = region.attach(0);
+    let Outcome::Loaded { digest, .. } = load(&pool, "t", &source(&file), &options()).unwrap() else {
+        panic!("nothing was there")
+    };
+    let copy = copy_of(&file, &folder.path().join("same"), |_| {});
+    assert_ne!(source(&copy).facts().source, source(&file).facts().source);
+    assert_eq!(load(&pool, "t", &source(&copy), &options()).unwrap(), Outcome::Found { digest });
+    let other = copy_of(&file, &folder.path().join("other"), |bytes| *bytes.last_mut().unwrap() ^= 1);
+    let error = load(&pool, "t", &source(&other), &options()).unwrap_err();
+    assert!(matches!(error, TableError::Different { .. }), "{error}");
+}
+
 /// Facts of another table.
 struct Of<'a>(&'a TensorRows, cenote_tables::Facts);
 

@@ -115,6 +115,18 @@ pub fn two_tables(path: &Path, rows: usize, values: usize, seed: u64) -> [Vec<u8
     bytes
 }
 
+/// Copies a file into a new folder, as another host has it: the same name, and a time of its own.
+pub fn copy_of(path: &Path, folder: &Path, change: impl FnOnce(&mut Vec<u8>)) -> PathBuf {
+    std::fs::create_dir_all(folder).expect("the folder is writable");
+    let copy = folder.join(path.file_name().expect("a file"));
+    let mut bytes = std::fs::read(path).expect("it was written");
+    change(&mut bytes);
+    std::fs::write(&copy, bytes).expect("the folder is writable");
+    let time = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    std::fs::File::options().write(true).open(&copy).and_then(|file| file.set_modified(time)).expect("it is there");
+    copy
+}
+
 /// The fabrics of this machine: coherent, and with a flush instruction.
 pub fn flushes() -> Vec<Flush> {
     [Flush::None].into_iter().chain(Flush::available().first().copied()).collect()
