@@ -7,7 +7,7 @@
 use crate::error::TableError;
 use crate::extents::{self, EXTENT_BYTES_MAX, digests_of, hex, table_digest};
 use crate::record::{Comparison, Extent, OTHER_FILES, Record, State};
-use crate::registry::{Work, finish_drop, free_of_dead, free_own, journal_key, now, sealed, table_key, work};
+use crate::registry::{Extents, Work, finish_drop, free_of_dead, free_own, journal_key, now, sealed, table_key, work};
 use crate::source::RowSource;
 use cenote_engram::TableDigest;
 use cenote_mem::{Fabric, HostLocal};
@@ -123,9 +123,10 @@ pub fn load<F: Fabric, H: HostLocal>(
             }
         };
         if is_dead(pool, &work) {
+            let extents = work.extents();
             if let Some(work) = work.take_over(pool, name)? {
                 if work.record.header.state == State::Dropping {
-                    finish_drop(pool, name, &work)?;
+                    finish_drop(pool, name, work, extents)?;
                     continue;
                 }
                 return Load { pool, name, source, options }.run(work);
@@ -212,7 +213,7 @@ impl<F: Fabric, H: HostLocal> Load<'_, F, H> {
             Err(_) => {
                 work.record.header.state = State::Dropping;
                 if self.enter(&mut work).is_ok() {
-                    finish_drop(self.pool, self.name, &work)?;
+                    finish_drop(self.pool, self.name, work, Extents::Whole)?;
                     free_own(self.pool)?;
                 }
             }

@@ -6,7 +6,7 @@ use crate::extents;
 use crate::facts::Facts;
 use crate::record::{Record, State};
 use cenote_mem::{Fabric, HostLocal};
-use cenote_pool::{Freed, Maker, Over, OwnedPiece, Pool, Root};
+use cenote_pool::{Freed, Maker, Over, OwnedPiece, Pool, PoolError, Root};
 use rayon::prelude::*;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -104,6 +104,44 @@ impl Work {
         let root = pool.put_object_over(&journal_key(name), &self.record.encode(), Over::This(&self.root))?;
         Ok(root.map(|root| Self { root, record: self.record }))
     }
+
+    /// Whether a drop that ended early may have freed extents.
+    pub fn extents(&self) -> Extents {
+        match self.record.header.state {
+            State::Dropping => Extents::PartlyFreed,
+            State::Loading | State::Sealed => Extents::Whole,
+        }
+    }
+
+    /// Names the extents of a sealed record instead of the journal's. The journal may have begun
+    /// before the table was sealed, or may be of an earlier table of this name.
+    fn adopt<F: Fabric, H: HostLocal>(
+        &mut self,
+        pool: &Pool<F, H>,
+        name: &str,
+        sealed: &Record,
+    ) -> Result<(), TableError> {
+        let own = &self.record;
+        if own.extents == sealed.extents && sealed.header.makers.iter().all(|maker| own.header.makers.contains(maker)) {
+            return Ok(());
+        }
+        let mut record = sealed.clone();
+        record.header.state = State::Dropping;
+        record.header.owner.clone_from(&own.header.owner);
+        let more: Vec<String> =
+            own.header.makers.iter().filter(|maker| !record.header.makers.contains(maker)).cloned().collect();
+        record.header.makers.extend(more);
+        record.header.digest.clear();
+        let root = pool.put_object_over(&journal_key(name), &record.encode(), Over::This(&self.root));
+        match root {
+            Ok(root) => self.root = root.ok_or_else(|| TableError::Lost(name.to_owned()))?,
+            // A death before the end of the drop leaves memory to `cenote pool gc --free-memory`.
+            Err(PoolError::NoRoom(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.record = record;
+        Ok(())
+    }
 }
 
 /// Frees those of the pieces that no record names. Memory that a record names belongs to a table,
@@ -118,20 +156,33 @@ impl Work {
 /// then. Also if the table of memory was busy for too long.
 pub fn free_unrecorded<F: Fabric, H: HostLocal>(
     pool: &Pool<F, H>,
+    pieces: Vec<OwnedPiece>,
+) -> Result<Freed, TableError> {
+    free_beside(pool, pieces, None)
+}
+
+/// As [`free_unrecorded`], without the record of one key.
+fn free_beside<F: Fabric, H: HostLocal>(
+    pool: &Pool<F, H>,
     mut pieces: Vec<OwnedPiece>,
+    without: Option<&str>,
 ) -> Result<Freed, TableError> {
     if pieces.is_empty() {
         return Ok(Freed::default());
     }
-    let recorded = recorded_offsets(pool)?;
+    let recorded = recorded_offsets(pool, without)?;
     pieces.retain(|piece| !recorded.contains(&piece.offset));
     Ok(pool.free_pieces(&pieces)?)
 }
 
-/// As [`free_unrecorded`], beside other work: memory stays if a record cannot be read, and
+/// As [`free_beside`], beside other work: memory stays if a record cannot be read, and
 /// `cenote pool gc --free-memory` frees it later.
-fn free_leaks<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, pieces: Vec<OwnedPiece>) -> Result<(), TableError> {
-    match free_unrecorded(pool, pieces) {
+fn free_leaks<F: Fabric, H: HostLocal>(
+    pool: &Pool<F, H>,
+    pieces: Vec<OwnedPiece>,
+    without: Option<&str>,
+) -> Result<(), TableError> {
+    match free_beside(pool, pieces, without) {
         Err(error @ (TableError::Record(_) | TableError::Unsettled)) => {
             tracing::warn!(%error, "memory of dead loaders stays in the region");
             Ok(())
@@ -146,23 +197,27 @@ pub(crate) fn free_of_dead<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, makers: &
     if dead.is_empty() {
         return Ok(());
     }
-    free_leaks(pool, pool.memory_of(&dead))
+    free_leaks(pool, pool.memory_of(&dead), None)
 }
 
 /// Frees memory of this worker that no record names: a load that failed.
 pub(crate) fn free_own<F: Fabric, H: HostLocal>(pool: &Pool<F, H>) -> Result<(), TableError> {
-    free_leaks(pool, pool.memory_of(&[pool.maker()]))
+    free_leaks(pool, pool.memory_of(&[pool.maker()]), None)
 }
 
-/// Offsets of all extents that records name.
+/// Offsets of all extents that records name, but for the record of the key `without`.
 ///
 /// A table's row moves while the rows are listed: a loader seals it and destroys its journal, so a
 /// list may have neither. The next list has the sealed record. So two lists in a row must have the
 /// same keys. A drop can hide a table from both lists, and its memory may be freed.
-fn recorded_offsets<F: Fabric, H: HostLocal>(pool: &Pool<F, H>) -> Result<BTreeSet<u64>, TableError> {
+fn recorded_offsets<F: Fabric, H: HostLocal>(
+    pool: &Pool<F, H>,
+    without: Option<&str>,
+) -> Result<BTreeSet<u64>, TableError> {
     let (mut offsets, mut last) = (BTreeSet::new(), None);
     for _ in 0..LISTS_MAX {
-        let keys = pool.object_keys();
+        let mut keys = pool.object_keys();
+        keys.retain(|key| name_of(key).is_some() && Some(key.as_str()) != without);
         let mut is_complete = true;
         for (key, name) in keys.iter().filter_map(|key| Some((key, name_of(key)?))) {
             match listed_record(pool, key, name)? {
@@ -170,7 +225,6 @@ fn recorded_offsets<F: Fabric, H: HostLocal>(pool: &Pool<F, H>) -> Result<BTreeS
                 None => is_complete = false,
             }
         }
-        let keys: Vec<String> = keys.into_iter().filter(|key| name_of(key).is_some()).collect();
         if is_complete && last.as_ref() == Some(&keys) {
             return Ok(offsets);
         }
@@ -179,21 +233,47 @@ fn recorded_offsets<F: Fabric, H: HostLocal>(pool: &Pool<F, H>) -> Result<BTreeS
     Err(TableError::Unsettled)
 }
 
+/// Whether extents of a journal may have been freed already, and their places used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extents {
+    /// All are as the journal names them.
+    Whole,
+    /// A dropper died and may have freed some.
+    PartlyFreed,
+}
+
 /// Frees the extents of a table that this worker drops, and then the journal.
 pub(crate) fn finish_drop<F: Fabric, H: HostLocal>(
     pool: &Pool<F, H>,
     name: &str,
-    work: &Work,
+    mut work: Work,
+    mut extents: Extents,
 ) -> Result<(), TableError> {
     // Readers look for the row of the sealed table after each copy, so it goes before its bytes.
-    if let Some((root, _)) = pool.get_root(&table_key(name))? {
+    if let Some((root, bytes)) = pool.get_root(&table_key(name))? {
+        if let Some(record) = Record::decode(&bytes, &region_name(pool), &pool.space()) {
+            extents = Extents::Whole;
+            work.adopt(pool, name, &record)?;
+        }
         pool.destroy_root(&table_key(name), &root)?;
     }
     let makers = work.record.makers();
     let offsets: BTreeSet<u64> = work.record.extents.iter().map(|extent| extent.offset).collect();
-    let mut pieces: Vec<OwnedPiece> = pool.memory_of(&makers);
-    pieces.retain(|piece| offsets.contains(&piece.offset));
-    pool.free_pieces(&pieces)?;
+    let of_table = |makers: &[Maker]| {
+        let mut pieces: Vec<OwnedPiece> = pool.memory_of(makers);
+        pieces.retain(|piece| offsets.contains(&piece.offset));
+        pieces
+    };
+    match extents {
+        Extents::Whole => _ = pool.free_pieces(&of_table(&makers))?,
+        Extents::PartlyFreed => {
+            // A living maker may load another table into freed places. What it leaves is found when
+            // it is dead. This worker loads nothing meanwhile.
+            let is_settled = |&maker: &Maker| maker == pool.maker() || pool.is_alive(maker) == Some(false);
+            let settled: Vec<Maker> = makers.iter().copied().filter(is_settled).collect();
+            free_leaks(pool, of_table(&settled), Some(&journal_key(name)))?;
+        }
+    }
     free_of_dead(pool, &makers)?;
     pool.destroy_root(&journal_key(name), &work.root)?;
     Ok(())
@@ -212,12 +292,12 @@ pub fn drop_table<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, name: &str) -> Res
             if alive != Some(false) {
                 return Err(work.record.busy(name));
             }
-            let busy = work.record.busy(name);
+            let (busy, extents) = (work.record.busy(name), work.extents());
             let mut work = work.take_over(pool, name)?.ok_or(busy)?;
             work.record.header.state = State::Dropping;
             let root = pool.put_object_over(&journal_key(name), &work.record.encode(), Over::This(&work.root))?;
             work.root = root.ok_or_else(|| TableError::Lost(name.to_owned()))?;
-            Some(work)
+            Some((work, extents))
         }
         Ok(None) => None,
         // What it named is found by its makers' deaths: `pool gc --free-memory`.
@@ -227,20 +307,33 @@ pub fn drop_table<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, name: &str) -> Res
         }
         Err(error) => return Err(error),
     };
-    let journal = match (journal, sealed(pool, name)) {
-        (Some(work), _) => work,
-        (None, Ok(None)) => return Ok(false),
+    let (journal, extents) = match (journal, sealed(pool, name)) {
+        (Some(journal), _) => journal,
+        (None, Ok(None)) => return remove_unreadable(pool, name),
         (None, Ok(Some((_, mut record)))) => {
             record.header.state = State::Dropping;
             record.hand_to(pool.maker(), now());
             let root = pool.put_object_over(&journal_key(name), &record.encode(), Over::Nothing)?;
-            Work { root: root.ok_or_else(|| record.busy(name))?, record }
+            // Until here another worker may have dropped the table.
+            (Work { root: root.ok_or_else(|| record.busy(name))?, record }, Extents::PartlyFreed)
         }
         (None, Err(TableError::Record(_))) => return Ok(pool.destroy_object(&table_key(name))?),
         (None, Err(error)) => return Err(error),
     };
-    finish_drop(pool, name, &journal)?;
+    finish_drop(pool, name, journal, extents)?;
     Ok(true)
+}
+
+/// Destroys records whose objects have keys and no readable bytes. Memory that they named is found by
+/// its makers' deaths. Returns whether there was one.
+fn remove_unreadable<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, name: &str) -> Result<bool, TableError> {
+    let mut existed = false;
+    for key in [table_key(name), journal_key(name)] {
+        if matches!(listed_record(pool, &key, name), Err(TableError::Record(_))) {
+            existed |= pool.destroy_object(&key)?;
+        }
+    }
+    Ok(existed)
 }
 
 /// State of a listed table.

@@ -221,6 +221,92 @@ fn deaths_at_named_places_leave_no_table_or_a_whole_one() {
     assert!(pool.check(true).unwrap().is_clean());
 }
 
+const SEALED: &str = "cenote/engram/t";
+const JOURNAL: &str = "cenote/engram-work/t";
+
+/// A drop died when it had freed all extents. Its maker lived and loaded another table into their
+/// places, and the next drop freed that.
+#[test]
+fn a_resumed_drop_leaves_later_tables_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let [file, later] = ["t", "u"].map(|name| folder.path().join(name));
+    bf16_file(&file, ROWS, VALUES, 7);
+    bf16_file(&later, ROWS, VALUES, 8);
+    let [source, later] = [&file, &later].map(|file| tensor_table(file, "table", None, None).unwrap());
+    for leaves in [false, true] {
+        let region = Region::new(&format!("resumed{leaves}"), 8 << 20, 256 << 10, Flush::None);
+        let pool = region.attach(0);
+        let maker = region.attach(0);
+        load(&maker, "t", &source, &options(&|_| {})).unwrap();
+        let extents = list(&pool)[0].extents_total;
+        let places = Table::open(&pool, "t", Opening::Trusted).unwrap().extents().0.to_vec();
+        assert!(dies_at(&region, "dropper", &file, Point::MemoryFreed, extents));
+        pool.tick();
+        assert_eq!(pieces(&pool), 0);
+        load(&maker, "u", &later, &options(&|_| {})).unwrap();
+        let table = Table::open(&pool, "u", Opening::Trusted).unwrap();
+        assert!(table.extents().0.iter().any(|place| places.contains(place)), "no place is used again");
+        if leaves {
+            drop(maker);
+            pool.tick();
+        }
+        assert!(drop_table(&pool, "t").unwrap());
+        assert_eq!(pieces(&pool), extents, "the maker has left: {leaves}");
+        assert!(check(&pool, "u").unwrap().is_whole);
+        assert!(drop_table(&pool, "u").unwrap());
+        assert_eq!((pieces(&pool), list(&pool).len()), (0, 0));
+    }
+}
+
+/// A loader died between its journal and its second look at the sealed record. The drop freed what
+/// the empty journal names, and the table's memory stayed.
+#[test]
+fn a_drop_frees_the_sealed_tables_extents_beside_an_older_journal() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t");
+    bf16_file(&file, ROWS, VALUES, 9);
+    let source = tensor_table(&file, "table", None, None).unwrap();
+    let region = Region::new("older", 8 << 20, 256 << 10, Flush::None);
+    let pool = region.attach(0);
+    assert!(dies_at(&region, "loader", &file, Point::ObjectEntered, 1));
+    pool.tick();
+    let journal = pool.get_object(JOURNAL).unwrap().unwrap();
+    load(&pool, "t", &source, &options(&|_| {})).unwrap();
+    pool.put_object(JOURNAL, &journal).unwrap();
+    assert!(drop_table(&pool, "t").unwrap());
+    assert_eq!((pieces(&pool), list(&pool).len()), (0, 0));
+}
+
+/// A dropper read a sealed record, and the table was dropped and loaded again before it had its
+/// journal. It destroyed the new record and freed the old one's extents.
+#[test]
+fn a_drop_frees_the_extents_of_the_record_that_it_destroys() {
+    let folder = tempfile::tempdir().unwrap();
+    let [file, other] = ["t", "u"].map(|name| folder.path().join(name));
+    bf16_file(&file, ROWS, VALUES, 10);
+    bf16_file(&other, ROWS, VALUES, 11);
+    let [source, other] = [&file, &other].map(|file| tensor_table(file, "table", None, None).unwrap());
+    let region = Region::new("newer", 16 << 20, 256 << 10, Flush::None);
+    let pool = region.attach(0);
+    load(&pool, "t", &source, &options(&|_| {})).unwrap();
+    assert!(dies_at(&region, "dropper", &file, Point::ObjectEntered, 1));
+    pool.tick();
+    let journal = pool.get_object(JOURNAL).unwrap().unwrap();
+    assert!(pool.get_object(SEALED).unwrap().is_some());
+    assert!(drop_table(&pool, "t").unwrap());
+    assert_eq!(pieces(&pool), 0);
+    // It takes the places that the old journal names.
+    load(&pool, "u", &other, &options(&|_| {})).unwrap();
+    load(&pool, "t", &source, &options(&|_| {})).unwrap();
+    let extents = list(&pool)[0].extents_total;
+    pool.put_object(JOURNAL, &journal).unwrap();
+    assert!(drop_table(&pool, "t").unwrap());
+    assert_eq!(pieces(&pool), extents);
+    assert!(list(&pool).len() == 1 && check(&pool, "u").unwrap().is_whole);
+    assert!(drop_table(&pool, "u").unwrap());
+    assert_eq!(pieces(&pool), 0);
+}
+
 /// A source whose first read waits for the test.
 struct Slow<'a> {
     source: &'a dyn RowSource,
