@@ -7,7 +7,7 @@
 use crate::error::TableError;
 use crate::extents::{self, EXTENT_BYTES_MAX, digests_of, hex, table_digest};
 use crate::record::{Comparison, Extent, OTHER_FILES, Record, State};
-use crate::registry::{Extents, Work, finish_drop, free_of_dead, free_own, journal_key, now, sealed, table_key, work};
+use crate::registry::{Work, abandon, finish_drop, free_of_dead, journal_key, now, sealed, table_key, work};
 use crate::source::RowSource;
 use cenote_engram::TableDigest;
 use cenote_mem::{Fabric, HostLocal};
@@ -175,6 +175,12 @@ fn rows_of(source: &dyn RowSource, record: &Record, number: u64) -> Result<Vec<u
     Ok(bytes)
 }
 
+/// The region has room for so many extents of a table.
+fn no_room(record: &Record, extents: u64) -> TableError {
+    let room = (0..extents).map(|at| record.padded_bytes(at)).sum();
+    TableError::NoRoom { wanted: record.header.facts.bytes(), room }
+}
+
 /// Begins a load; `None` if another worker was faster.
 fn begin<F: Fabric, H: HostLocal>(
     pool: &Pool<F, H>,
@@ -208,65 +214,55 @@ impl<F: Fabric, H: HostLocal> Load<'_, F, H> {
     /// the load over.
     fn run(&self, mut work: Work) -> Result<Outcome, TableError> {
         let loaded = self.fill(&mut work);
-        match &loaded {
-            Err(TableError::Lost(_)) | Ok(_) => {}
-            Err(_) => {
-                work.record.header.state = State::Dropping;
-                if self.enter(&mut work).is_ok() {
-                    finish_drop(self.pool, self.name, work, Extents::Whole)?;
-                    free_own(self.pool)?;
-                }
-            }
+        if loaded.as_ref().is_err_and(|error| !matches!(error, TableError::Lost(_)))
+            && let Err(error) = abandon(self.pool, self.name, work)
+        {
+            tracing::warn!(name = self.name, %error, "a load that failed is still in the region");
         }
         loaded
     }
 
     fn fill(&self, work: &mut Work) -> Result<Outcome, TableError> {
         let facts = self.source.facts();
-        let comparison = work.record.compare(facts);
+        let mut record = work.record.clone();
+        let comparison = record.compare(facts);
         if matches!(comparison, Comparison::Other(_)) {
             // The files have changed since the load began.
-            work.record.extents.clear();
-            work.record.header.extent_rows = extents::plan(self.pool, facts, self.options.extent_bytes)?;
+            record.extents.clear();
+            record.header.extent_rows = extents::plan(self.pool, facts, self.options.extent_bytes)?;
         }
-        work.record.header.facts = facts.clone();
+        record.header.facts = facts.clone();
         let mut hasher = table_digest(facts)?;
-        let kept = self.keep_whole(&mut work.record, comparison == Comparison::Times, &mut hasher)?;
-        self.enter(work)?;
-        free_of_dead(self.pool, &work.record.makers())?;
-        self.show(&work.record);
-        let resumed_bytes = self.written(&work.record);
+        let kept = self.keep_whole(&mut record, comparison == Comparison::Times, &mut hasher)?;
+        self.enter(work, &record)?;
+        free_of_dead(self.pool, &record.makers())?;
+        self.show(&record);
+        let resumed_bytes = self.written(&record);
         tracing::debug!(name = self.name, kept, "loads a table");
-        let total = work.record.total();
-        let (mut unrecorded, mut ticked) = (0, Instant::now());
-        while (work.record.extents.len() as u64) < total {
-            let first = work.record.extents.len() as u64;
+        let (total, mut unrecorded) = (record.total(), 0);
+        while (record.extents.len() as u64) < total {
+            let first = record.extents.len() as u64;
             let numbers: Vec<u64> = (first..total.min(first + rayon::current_num_threads() as u64)).collect();
-            let offsets = numbers.iter().map(|&at| self.allocate(&work.record, at)).collect::<Result<Vec<_>, _>>()?;
-            let record = &work.record;
+            let offsets = numbers.iter().map(|&at| self.allocate(&record, at)).collect::<Result<Vec<_>, _>>()?;
             let written: Vec<(Extent, Vec<u8>)> = numbers
                 .par_iter()
                 .zip(offsets)
-                .map(|(&number, offset)| self.copy(record, number, offset))
+                .map(|(&number, offset)| self.copy(&record, number, offset))
                 .collect::<Result<_, TableError>>()?;
             for (extent, digests) in written {
                 hasher.runs(&digests);
-                work.record.extents.push(extent);
+                record.extents.push(extent);
             }
-            unrecorded += numbers.iter().map(|&at| work.record.padded_bytes(at)).sum::<u64>();
+            unrecorded += numbers.iter().map(|&at| record.padded_bytes(at)).sum::<u64>();
             if unrecorded >= self.options.journal_bytes {
-                self.enter(work)?;
+                self.enter(work, &record)?;
                 unrecorded = 0;
             }
-            if ticked.elapsed() >= PAUSE[1] {
-                self.pool.tick();
-                ticked = Instant::now();
-            }
-            self.show(&work.record);
+            self.show(&record);
         }
         let digest = hex(hasher.finish());
         // The journal first: if this worker dies before the table is sealed, the next one seals it.
-        self.enter(work)?;
+        self.enter(work, &record)?;
         self.seal(work, &digest)?;
         Ok(Outcome::Loaded { resumed_bytes, digest })
     }
@@ -298,10 +294,7 @@ impl<F: Fabric, H: HostLocal> Load<'_, F, H> {
 
     fn allocate(&self, record: &Record, number: u64) -> Result<u64, TableError> {
         self.pool.allocate(record.padded_bytes(number)).map_err(|error| match error {
-            PoolError::NoRoom(_) => {
-                let wanted = record.header.facts.bytes();
-                TableError::NoRoom { wanted, room: (0..number).map(|at| record.padded_bytes(at)).sum() }
-            }
+            PoolError::NoRoom(_) => no_room(record, number),
             error => error.into(),
         })
     }
@@ -316,12 +309,14 @@ impl<F: Fabric, H: HostLocal> Load<'_, F, H> {
     }
 
     /// Writes the journal, unless another worker has taken it over.
-    fn enter(&self, work: &mut Work) -> Result<(), TableError> {
-        work.record.header.changed = now();
-        let key = journal_key(self.name);
-        let root = self.pool.put_object_over(&key, &work.record.encode(), Over::This(&work.root))?;
-        work.root = root.ok_or_else(|| TableError::Lost(self.name.to_owned()))?;
-        Ok(())
+    fn enter(&self, work: &mut Work, record: &Record) -> Result<(), TableError> {
+        let mut record = record.clone();
+        record.header.changed = now();
+        let extents = record.extents.len() as u64;
+        work.enter(self.pool, self.name, record.clone()).map_err(|error| match error {
+            TableError::Pool(PoolError::NoRoom(_)) => no_room(&record, extents),
+            error => error,
+        })
     }
 
     fn seal(&self, work: &Work, digest: &str) -> Result<Root, TableError> {
@@ -330,7 +325,10 @@ impl<F: Fabric, H: HostLocal> Load<'_, F, H> {
         record.header.digest = digest.to_owned();
         let root = self.pool.put_object_over(&table_key(self.name), &record.encode(), Over::Nothing)?;
         let root = root.ok_or_else(|| TableError::Lost(self.name.to_owned()))?;
-        self.pool.destroy_root(&journal_key(self.name), &work.root)?;
+        // The table is complete. A journal that stays goes with its owner.
+        if let Err(error) = self.pool.destroy_root(&journal_key(self.name), &work.root) {
+            tracing::warn!(name = self.name, %error, "the journal of a sealed table is still in the region");
+        }
         Ok(root)
     }
 

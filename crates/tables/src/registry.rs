@@ -105,6 +105,19 @@ impl Work {
         Ok(root.map(|root| Self { root, record: self.record }))
     }
 
+    /// Writes another record, unless another worker has taken the journal over.
+    pub fn enter<F: Fabric, H: HostLocal>(
+        &mut self,
+        pool: &Pool<F, H>,
+        name: &str,
+        record: Record,
+    ) -> Result<(), TableError> {
+        let root = pool.put_object_over(&journal_key(name), &record.encode(), Over::This(&self.root))?;
+        self.root = root.ok_or_else(|| TableError::Lost(name.to_owned()))?;
+        self.record = record;
+        Ok(())
+    }
+
     /// Whether a drop that ended early may have freed extents.
     pub fn extents(&self) -> Extents {
         match self.record.header.state {
@@ -132,14 +145,11 @@ impl Work {
             own.header.makers.iter().filter(|maker| !record.header.makers.contains(maker)).cloned().collect();
         record.header.makers.extend(more);
         record.header.digest.clear();
-        let root = pool.put_object_over(&journal_key(name), &record.encode(), Over::This(&self.root));
-        match root {
-            Ok(root) => self.root = root.ok_or_else(|| TableError::Lost(name.to_owned()))?,
+        match self.enter(pool, name, record.clone()) {
             // A death before the end of the drop leaves memory to `cenote pool gc --free-memory`.
-            Err(PoolError::NoRoom(_)) => {}
-            Err(error) => return Err(error.into()),
+            Err(TableError::Pool(PoolError::NoRoom(_))) => self.record = record,
+            entered => entered?,
         }
-        self.record = record;
         Ok(())
     }
 }
@@ -201,7 +211,7 @@ pub(crate) fn free_of_dead<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, makers: &
 }
 
 /// Frees memory of this worker that no record names: a load that failed.
-pub(crate) fn free_own<F: Fabric, H: HostLocal>(pool: &Pool<F, H>) -> Result<(), TableError> {
+fn free_own<F: Fabric, H: HostLocal>(pool: &Pool<F, H>) -> Result<(), TableError> {
     free_leaks(pool, pool.memory_of(&[pool.maker()]), None)
 }
 
@@ -279,6 +289,33 @@ pub(crate) fn finish_drop<F: Fabric, H: HostLocal>(
     Ok(())
 }
 
+/// Takes back a load of this worker that failed, as its journal names it.
+pub(crate) fn abandon<F: Fabric, H: HostLocal>(
+    pool: &Pool<F, H>,
+    name: &str,
+    mut work: Work,
+) -> Result<(), TableError> {
+    // First, because a full region has no room for another journal.
+    free_own(pool)?;
+    let mut record = work.record.clone();
+    record.header.state = State::Dropping;
+    match work.enter(pool, name, record) {
+        Ok(()) => return finish_drop(pool, name, work, Extents::Whole),
+        Err(TableError::Lost(_)) => return Ok(()),
+        Err(TableError::Pool(PoolError::NoRoom(_))) => {}
+        Err(error) => return Err(error),
+    }
+    // A death before the end leaves memory to `cenote pool gc --free-memory`.
+    let makers = work.record.makers();
+    let mut pieces = pool.memory_of(&makers);
+    pieces.retain(|piece| work.record.extents.iter().any(|extent| extent.offset == piece.offset));
+    if pool.destroy_root(&journal_key(name), &work.root)? {
+        pool.free_pieces(&pieces)?;
+        free_of_dead(pool, &makers)?;
+    }
+    Ok(())
+}
+
 /// Drops a table; returns whether there was one. What a dead worker left half loaded or half dropped
 /// counts as one.
 ///
@@ -294,9 +331,9 @@ pub fn drop_table<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, name: &str) -> Res
             }
             let (busy, extents) = (work.record.busy(name), work.extents());
             let mut work = work.take_over(pool, name)?.ok_or(busy)?;
-            work.record.header.state = State::Dropping;
-            let root = pool.put_object_over(&journal_key(name), &work.record.encode(), Over::This(&work.root))?;
-            work.root = root.ok_or_else(|| TableError::Lost(name.to_owned()))?;
+            let mut record = work.record.clone();
+            record.header.state = State::Dropping;
+            work.enter(pool, name, record)?;
             Some((work, extents))
         }
         Ok(None) => None,

@@ -186,6 +186,23 @@ fn failed_loads_leave_nothing() {
     nothing_is_left(&pool);
 }
 
+/// The journal of a load that failed had grown, and the full region had no room for it. All extents
+/// stayed.
+#[test]
+fn a_load_that_fills_the_region_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t.safetensors");
+    bf16_file(&file, 100_000, 32, 3);
+    let region = Region::new("fills", 4 << 20, 256 << 10, Flush::None);
+    let pool = region.attach(0);
+    for journal_bytes in [1 << 40, 1 << 18] {
+        let options = LoadOptions { extent_bytes: 4096, journal_bytes, ..options() };
+        let error = load(&pool, "t", &source(&file), &options).unwrap_err();
+        assert!(error.to_string().contains("make a larger region"), "{error}");
+        nothing_is_left(&pool);
+    }
+}
+
 #[test]
 fn another_table_under_the_same_name_is_refused() {
     let folder = tempfile::tempdir().unwrap();
