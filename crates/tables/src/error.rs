@@ -85,6 +85,9 @@ pub enum TableError {
         /// All extents.
         total: u64,
     },
+    /// There is no thread for the heartbeat of long work.
+    #[error("a thread for the heartbeat: {0}")]
+    Thread(std::io::Error),
     /// Other workers load and drop tables all the time.
     #[error("tables are being loaded or dropped at this moment; try again")]
     Unsettled,

@@ -7,7 +7,7 @@
 use crate::error::TableError;
 use crate::extents::{self, EXTENT_BYTES_MAX, digests_of, hex, table_digest};
 use crate::record::{Comparison, Extent, OTHER_FILES, Record, State};
-use crate::registry::{Work, abandon, finish_drop, free_of_dead, journal_key, now, sealed, table_key, work};
+use crate::registry::{Work, abandon, finish_drop, free_of_dead, heart, journal_key, now, sealed, table_key, work};
 use crate::source::RowSource;
 use cenote_engram::TableDigest;
 use cenote_mem::{Fabric, HostLocal};
@@ -75,6 +75,8 @@ pub enum Outcome {
 /// Loads a table and seals it, unless the region has it. A caller that finds another worker's load
 /// waits for it, and takes it over if that worker dies.
 ///
+/// A thread ticks the pool meanwhile.
+///
 /// `pool` must be a worker that allocates no other memory without a name: what a dead loader leaves
 /// unrecorded is freed.
 ///
@@ -89,6 +91,7 @@ pub fn load<F: Fabric, H: HostLocal>(
 ) -> Result<Outcome, TableError> {
     crate::facts::verify_name(name)?;
     source.facts().verify()?;
+    let _heart = heart(pool)?;
     let mut pause = PAUSE[0];
     loop {
         let work = work(pool, name)?;
@@ -142,7 +145,6 @@ pub fn load<F: Fabric, H: HostLocal>(
         // The other worker's progress is seen in memory only, so there is nothing to wait on.
         thread::sleep(pause.min(options.deadline.saturating_duration_since(Instant::now())));
         pause = (pause * 2).min(PAUSE[1]);
-        pool.tick();
     }
 }
 

@@ -6,12 +6,14 @@ use crate::extents;
 use crate::facts::Facts;
 use crate::record::{Record, State};
 use cenote_mem::{Fabric, HostLocal};
-use cenote_pool::{Freed, Maker, Over, OwnedPiece, Pool, PoolError, Root};
+use cenote_pool::{Freed, Maker, Over, OwnedPiece, Pool, PoolError, Root, Ticker};
 use rayon::prelude::*;
 use serde::Serialize;
 use std::collections::BTreeSet;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+/// Time between two heartbeats.
+const BEAT: Duration = Duration::from_millis(100);
 /// Lists of records that are compared before a call fails.
 const LISTS_MAX: usize = 16;
 /// Reads of a listed record before it counts as damaged.
@@ -30,6 +32,18 @@ pub(crate) fn table_key(name: &str) -> String {
 /// Key of work on a table.
 pub(crate) fn journal_key(name: &str) -> String {
     format!("{KEY_PREFIX}-work/{name}")
+}
+
+/// Ticks the pool until it is dropped: work on a whole table may read for longer than other hosts wait
+/// for this one.
+pub(crate) fn heart<F: Fabric, H: HostLocal>(pool: &Pool<F, H>) -> Result<Ticker, TableError> {
+    pool.tick();
+    let pool = pool.clone();
+    let beat = move || {
+        pool.tick();
+        true
+    };
+    Ticker::start(BEAT, beat).map_err(TableError::Thread)
 }
 
 /// The region's identity in records.
@@ -485,6 +499,7 @@ pub struct Checked {
 /// There is no such table, or its record does not hold.
 pub fn check<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, name: &str) -> Result<Checked, TableError> {
     crate::facts::verify_name(name)?;
+    let _heart = heart(pool)?;
     let (root, record) = sealed(pool, name)?.ok_or_else(|| TableError::Missing(name.to_owned()))?;
     let (mut hasher, mut damaged) = (extents::table_digest(&record.header.facts)?, Vec::new());
     let numbers: Vec<u64> = (0..record.total()).collect();

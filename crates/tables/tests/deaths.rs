@@ -328,6 +328,35 @@ impl RowSource for Slow<'_> {
     }
 }
 
+/// A loader gave no heartbeat while it read a large extent, and another host declared its host dead.
+#[test]
+fn a_host_lives_while_a_load_reads_slowly() {
+    let Some(flush) = flushes().into_iter().find(|&flush| flush != Flush::None) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t");
+    bf16_file(&file, ROWS, VALUES, 3);
+    let region = Region::new("slowly", 8 << 20, 256 << 10, flush);
+    let source = tensor_table(&file, "table", None, None).unwrap();
+    let (reached, is_reached) = sync_channel(1);
+    let (go, gone) = sync_channel(1);
+    let slow = Slow { source: &source, reached, go: Mutex::new(gone) };
+    std::thread::scope(|scope| {
+        let loads = scope.spawn(|| load(&region.attach(0), "t", &slow, &options(&|_| {})));
+        is_reached.recv().unwrap();
+        let timeout = Duration::from_secs(2);
+        let other = attach_for(&region.source, 1, timeout);
+        let end = std::time::Instant::now() + 2 * timeout;
+        while std::time::Instant::now() < end {
+            other.tick();
+            std::thread::sleep(timeout / 20);
+        }
+        go.send(()).unwrap();
+        let loaded = loads.join().unwrap();
+        assert!(matches!(loaded, Ok(Outcome::Loaded { .. })), "{loaded:?}");
+        assert!(check(&other, "t").unwrap().is_whole);
+    });
+}
+
 /// Engram pooling §4.3: one rank loads, and the others find the table.
 #[test]
 fn one_rank_loads_and_the_others_wait() {

@@ -69,9 +69,13 @@ impl Drop for Region {
 }
 
 pub fn attach(source: &RegionSource, host: u8) -> HostPool {
+    attach_for(source, host, Duration::from_secs(20))
+}
+
+/// As [`attach`], with the time after which a silent host is declared dead.
+pub fn attach_for(source: &RegionSource, host: u8, host_timeout: Duration) -> HostPool {
     let fabric = open_region(source, &MapOptions::default()).expect("the region is there");
-    let options =
-        AttachOptions { host: HostId(host), host_timeout: Duration::from_secs(20), ..AttachOptions::named("test") };
+    let options = AttachOptions { host: HostId(host), host_timeout, ..AttachOptions::named("test") };
     Pool::attach(fabric, &options).expect("it attaches")
 }
 
