@@ -430,3 +430,43 @@ fn hot_rows_equal_the_tables() {
     drop_table(&pool, "t").unwrap();
     assert!(hot.gather(&table, &[1], &mut to[..128]).is_err(), "also if the cache has the row");
 }
+
+/// A cache that a caller kept for a table loaded anew returned rows of the table before.
+#[test]
+fn hot_rows_of_one_table_are_none_of_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let region = Region::new("hots", 4 << 20, 256 << 10, Flush::None);
+    let pool = region.attach(0);
+    let mut hot = HotRows::new(128, 100_000);
+    let mut to = [0; 128];
+    let tables: Vec<_> = (0..2)
+        .map(|at| {
+            let (file, name) = (folder.path().join(format!("{at}")), format!("t{at}"));
+            let bytes = bf16_file(&file, 500, 64, at);
+            load(&pool, &name, &source(&file), &options()).unwrap();
+            (Table::open(&pool, &name, Opening::Verified).unwrap(), bytes)
+        })
+        .collect();
+    for (table, bytes) in [&tables[0], &tables[0], &tables[1], &tables[0]] {
+        hot.gather(table, &[7], &mut to).unwrap();
+        assert!(to == bytes[7 * 128..8 * 128]);
+    }
+    assert_eq!((hot.counts().hits, hot.counts().misses), (1, 3));
+}
+
+/// The number of empty places was found in the cache, with bytes of no row.
+#[test]
+fn the_largest_row_number_is_found_in_no_empty_place() {
+    let mut hot = HotRows::new(8, 10_000);
+    for value in [3, 4] {
+        let mut to = [0; 8];
+        hot.through(&[u64::MAX], &mut to, |rows, read| {
+            assert_eq!(rows, [u64::MAX]);
+            read.fill(value);
+            Ok::<_, ()>(())
+        })
+        .unwrap();
+        assert_eq!(to, [value; 8]);
+    }
+    assert_eq!(hot.counts().hits, 0);
+}
