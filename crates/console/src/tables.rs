@@ -101,7 +101,7 @@ impl Fetch for RegionFetch {
         Ok(Fetched {
             rows: self.into,
             missing: Vec::new(),
-            ns: u64::try_from(rows.took.as_nanos()).unwrap_or(u64::MAX),
+            ns: u64::try_from(rows.after.as_nanos()).unwrap_or(u64::MAX),
         })
     }
 }

@@ -363,6 +363,27 @@ fn another_tensor_or_layer_of_the_same_file_is_another_table() {
     assert!(matches!(load(&pool, "t", &same, &options()), Ok(Outcome::Found { .. })));
 }
 
+/// The engine counted a fetch that waited for the thread as hidden for the copy's time alone.
+#[test]
+fn the_time_of_a_gather_begins_at_its_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t");
+    bf16_file(&file, 100, 64, 8);
+    let region = Region::new("time", 4 << 20, 256 << 10, Flush::None);
+    let pool = region.attach(0);
+    load(&pool, "t", &source(&file), &options()).unwrap();
+    let table = Table::open(&pool, "t", Opening::Verified).unwrap();
+    let gatherer = Gatherer::new(1, || {}).unwrap();
+    let (go, gone) = std::sync::mpsc::channel();
+    gatherer.spawn(move || gone.recv().expect("the test says so"));
+    let mut pending = gatherer.start(&table, vec![1], Output::Stored(Vec::new()));
+    let busy = Duration::from_millis(20);
+    std::thread::sleep(busy);
+    go.send(()).unwrap();
+    let arrived = pending.wait(Instant::now() + Duration::from_secs(10)).unwrap();
+    assert!(arrived.after >= busy + arrived.took, "{arrived:?}");
+}
+
 #[test]
 fn damaged_bytes_are_detected() {
     let folder = tempfile::tempdir().unwrap();
