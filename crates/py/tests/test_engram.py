@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import tables_of
 from tables_of import Made
+from test_blocks import BOOLEAN, Tensor
 
 import cenote
 from cenote import engram
@@ -243,8 +244,12 @@ def test_a_batch_has_the_rows_of_its_sequences(family: str) -> None:
 def test_masked_tokens_change_their_rows_and_those_behind_them() -> None:
     addresses = deepseek()
     tokens = list(range(10, 20))
-    plain, masked = addresses.rows(tokens).tolist(), addresses.rows(tokens, masked=[at == 4 for at in range(10)]).tolist()
+    flags = [at == 4 for at in range(10)]
+    plain, masked = addresses.rows(tokens).tolist(), addresses.rows(tokens, masked=flags).tolist()
     assert [at for at in range(10) if plain[at] != masked[at]] == [4, 5, 6]
+    # Booleans of numpy are buffers of the format `?`, and those of other libraries have a code of DLPack.
+    for given in (memoryview(bytes(flags)).cast("?"), Tensor(bytes(flags), [10], kind=BOOLEAN)):
+        assert addresses.rows(tokens, masked=given).tolist() == masked
 
 
 def test_rows_need_tokens_of_the_model() -> None:
@@ -252,6 +257,10 @@ def test_rows_need_tokens_of_the_model() -> None:
     for tokens in ([80], [-1], [2**32]):
         with pytest.raises(ValueError):
             addresses.rows(tokens)
+    # 2^32 + 1 was read as token 1.
+    for before in ([80, 1], [2**32 + 1, 1], [1, 2**40]):
+        with pytest.raises(ValueError, match="lookback"):
+            addresses.rows([1, 2], lookback=before)
     for starts in ([0, 1], [1, 2], [0, 3, 2], []):
         with pytest.raises(ValueError, match="starts"):
             addresses.rows([1, 2], starts=starts)
