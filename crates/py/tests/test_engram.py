@@ -6,6 +6,8 @@ import array
 import ctypes
 import json
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -190,6 +192,47 @@ def test_many_threads_gather_at_once(region: cenote.Region, made: Made) -> None:
     for thread in threads:
         thread.join()
     assert failed == []
+
+
+WAITERS = """
+import sys, threading
+import cenote
+from cenote import engram
+
+name, rows, row_bytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+numbers = list(range(rows)) * 3
+with cenote.Region.open(name, worker="waits") as region:
+    table = engram.Table(region, "t")
+    for _ in range(300):
+        out = bytearray(len(numbers) * row_bytes)
+        pending = table.start(numbers, out)
+        waits = threading.Thread(target=pending.wait, args=(30,))
+        waits.start()
+        while not pending.wait(0):
+            pending.seconds
+        assert pending.seconds is not None
+        waits.join()
+        out.clear()
+"""
+
+
+def test_several_threads_wait_on_one_handle(name: str, region: cenote.Region, made: Made) -> None:
+    """A thread released the memory with the handle locked, and waited for the interpreter. Another had
+    the interpreter and waited for the handle."""
+    subprocess.run([sys.executable, "-c", WAITERS, name, str(made.rows), str(made.row_bytes)], check=True, timeout=120)
+
+
+def test_a_wait_ends_in_time_beside_a_longer_one(region: cenote.Region, made: Made) -> None:
+    table = engram.Table(region, "t", threads=1)
+    rows = list(range(made.rows)) * 300
+    pending = table.start(rows, bytearray(len(rows) * made.values * 2), dtype="bfloat16")
+    waits = threading.Thread(target=pending.wait)
+    waits.start()
+    answers = [pending.wait(0.001)]
+    while not answers[-1]:
+        answers.append(pending.wait(0.001))
+    waits.join()
+    assert len(answers) > 2, "a short wait lasted as long as the other thread's"
 
 
 # Sizes of the models' published configurations, made small.
