@@ -102,7 +102,7 @@ impl Fetch for RegionFetch {
             rows: self.into,
             missing: Vec::new(),
             failure: None,
-            ns: u64::try_from(rows.took.as_nanos()).unwrap_or(u64::MAX),
+            ns: u64::try_from(rows.after.as_nanos()).unwrap_or(u64::MAX),
         })
     }
 }

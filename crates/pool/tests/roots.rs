@@ -112,6 +112,10 @@ fn pieces_are_freed_once_and_only_their_makers() {
     drop(other);
     pool.tick();
     assert_eq!(pool.is_alive(maker), Some(false));
+    assert!(matches!(pool.dead_memory(Some(pool.maker())), Err(cenote_pool::PoolError::Config(_))), "it lives");
+    let mut dead: Vec<u64> = pool.dead_memory(None).unwrap().iter().map(|piece| piece.offset).collect();
+    dead.sort_unstable();
+    assert!(dead.is_sorted() && dead.len() == 2 && dead.contains(&again) && dead.contains(&theirs), "{dead:?}");
     assert_eq!(pool.free_memory_of(Some(maker), |offset| offset == again).unwrap().pieces, 1);
     assert!(pool.allocated_bytes(again).is_ok() && pool.allocated_bytes(theirs).is_err());
 }

@@ -154,9 +154,13 @@ impl Addresses {
             if let Some(lookback) = lookback {
                 // The newest is first; -1 is before the start.
                 let before = &lookback[sequence * back..(sequence + 1) * back];
-                let before: Vec<u32> =
-                    before.iter().take_while(|&&token| token >= 0).map(|&token| token as u32).collect();
-                let before: Vec<u32> = before.into_iter().rev().collect();
+                let number = |(at, &token): (usize, &i64)| {
+                    let at = sequence * back + at;
+                    u32::try_from(token).map_err(|_| format!("lookback: {token} at place {at} is no token"))
+                };
+                let before = before.iter().enumerate().take_while(|&(_, &token)| token >= 0).map(number);
+                let mut before: Vec<u32> = before.collect::<Result<_, String>>()?;
+                before.reverse();
                 self.inner
                     .skip(&mut history, before.as_slice().into())
                     .map_err(|error| format!("lookback: {error}"))?;

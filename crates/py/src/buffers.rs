@@ -16,7 +16,7 @@ pub struct Lent(Vec<Piece>);
 struct Piece {
     address: *mut u8,
     len: usize,
-    /// Type of the elements, if they are whole numbers.
+    /// Type of the elements, if they are whole numbers or booleans.
     integer: Option<Integer>,
     /// Keeps the memory at `address` alive.
     _keeper: Keeper,
@@ -41,7 +41,8 @@ impl Integer {
         };
         let signed = match letter {
             b'b' | b'h' | b'i' | b'l' | b'q' | b'n' => true,
-            b'B' | b'H' | b'I' | b'L' | b'Q' | b'N' => false,
+            // A boolean is a byte of 0 or 1.
+            b'?' | b'B' | b'H' | b'I' | b'L' | b'Q' | b'N' => false,
             _ => return None,
         };
         Some(Self { signed, bytes: buffer.item_size() })

@@ -31,9 +31,10 @@ const DIMENSIONS_MAX: usize = 64;
 /// Device kinds of memory that the CPU can access: `kDLCPU`, and page-locked `kDLCUDAHost`.
 const PROCESSOR: [i32; 2] = [1, 3];
 
-/// Codes of whole numbers: `kDLInt`, `kDLUInt`.
+/// Codes of whole numbers: `kDLInt`, `kDLUInt`, and `kDLBool`, whose elements are bytes of 0 or 1.
 const SIGNED: u8 = 0;
 const UNSIGNED: u8 = 1;
+const BOOLEAN: u8 = 6;
 
 const NAME: &CStr = c"dltensor";
 const USED: &CStr = c"used_dltensor";
@@ -59,7 +60,7 @@ impl Tensor {
         Ok(Self(tensor))
     }
 
-    /// Type of the elements, if they are whole numbers.
+    /// Type of the elements, if they are whole numbers or booleans.
     pub fn integer(&self) -> Option<Integer> {
         // SAFETY: DLPack defines that a capsule with this name points to a `DLManagedTensor`. It
         // stays valid until its deleter runs, which only `drop` calls.
@@ -67,7 +68,7 @@ impl Tensor {
         let is_whole = tensor.lanes == 1 && tensor.bits.is_multiple_of(8);
         match tensor.code {
             SIGNED if is_whole => Some(Integer { signed: true, bytes: usize::from(tensor.bits / 8) }),
-            UNSIGNED if is_whole => Some(Integer { signed: false, bytes: usize::from(tensor.bits / 8) }),
+            UNSIGNED | BOOLEAN if is_whole => Some(Integer { signed: false, bytes: usize::from(tensor.bits / 8) }),
             _ => None,
         }
     }

@@ -16,8 +16,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyDict, PyList};
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// A table until the region is closed.
@@ -268,21 +267,23 @@ impl Table {
         let place = one_piece(&lent, form, &table, rows.len())?;
         let (address, len) = (place.0.expose_provenance(), place.1);
         let gatherer = Arc::clone(&self.gatherer);
-        let (sender, receiver) = sync_channel(1);
+        let arrival = Arc::new(Arrival::default());
+        let ends = Ends(Arc::clone(&arrival));
         self.gatherer.spawn(move || {
             let started = Instant::now();
             let address = std::ptr::with_exposed_provenance_mut(address);
-            // SAFETY: `Pending` keeps the memory until this job has sent its result, also when it is
+            // SAFETY: `Pending` keeps the memory until this job has left its result, also when it is
             // dropped. Callers of the Python method guarantee that nothing else uses the memory
             // meanwhile (`_native.pyi`). `one_piece` checked size and alignment.
             let result = unsafe { fill(&gatherer, &table, &rows, form, (address, len)) };
             // Dropped first: `Pending` may end the region's last use.
             drop((table, gatherer));
-            let _ = sender.send((result, started.elapsed()));
+            ends.with(result, started.elapsed());
         });
         Ok(Pending {
             region: self.open.name.clone(),
-            state: Mutex::new(State { receiver: Some(receiver), lent: Some(Held(lent)), failed: None, took: None }),
+            arrival,
+            lent: Mutex::new(Some(Held(lent))),
             stamp: ProcessStamp::current(),
         })
     }
@@ -353,44 +354,76 @@ unsafe impl Send for Held {}
 // SAFETY: as above; there is no access through a shared reference.
 unsafe impl Sync for Held {}
 
-type Arrived = (Result<(), cenote_tables::GatherError>, Duration);
+/// The result of a job, and the time that its threads worked unless they failed.
+type Arrived = (Result<(), cenote_tables::GatherError>, Option<Duration>);
 
-struct State {
-    receiver: Option<Receiver<Arrived>>,
-    lent: Option<Held>,
-    /// The error, to be raised again by each later `wait`.
-    failed: Option<cenote_tables::GatherError>,
-    took: Option<Duration>,
+/// Where a job leaves its result for any number of waiting threads.
+#[derive(Default)]
+struct Arrival {
+    arrived: Mutex<Option<Arrived>>,
+    ended: Condvar,
 }
 
-impl State {
-    fn arrived(&mut self, arrived: Option<Arrived>) {
-        self.receiver = None;
-        self.lent = None;
-        match arrived {
-            Some((result, took)) => (self.failed, self.took) = (result.err(), Some(took)),
-            None => self.failed = Some(cenote_tables::GatherError::Failed),
+impl Arrival {
+    /// The result; `None` after the deadline.
+    fn wait(&self, deadline: Option<Instant>) -> Option<Arrived> {
+        let mut arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
+        while arrived.is_none() {
+            arrived = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
+                Some(Duration::ZERO) => break,
+                Some(rest) => self.ended.wait_timeout(arrived, rest).unwrap_or_else(PoisonError::into_inner).0,
+                None => self.ended.wait(arrived).unwrap_or_else(PoisonError::into_inner),
+            };
         }
+        arrived.clone()
+    }
+}
+
+/// Ends the wait for a job, also if the job panics.
+struct Ends(Arc<Arrival>);
+
+impl Ends {
+    fn with(self, result: Result<(), cenote_tables::GatherError>, took: Duration) {
+        *self.0.arrived.lock().unwrap_or_else(PoisonError::into_inner) = Some((result, Some(took)));
+    }
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let mut arrived = self.0.arrived.lock().unwrap_or_else(PoisonError::into_inner);
+        arrived.get_or_insert((Err(cenote_tables::GatherError::Failed), None));
+        drop(arrived);
+        self.0.ended.notify_all();
     }
 }
 
 /// Rows on their way into memory.
+///
+/// The release of borrowed memory needs the interpreter's lock. So no thread waits for that lock while
+/// it has a field locked.
 #[pyclass(frozen, module = "cenote")]
 pub struct Pending {
     region: String,
-    state: Mutex<State>,
+    arrival: Arc<Arrival>,
+    /// Absent when a `wait` has seen the rows.
+    lent: Mutex<Option<Held>>,
     stamp: ProcessStamp,
+}
+
+impl Pending {
+    fn lent(&self) -> MutexGuard<'_, Option<Held>> {
+        self.lent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         if self.stamp.is_inherited() {
             // The parent's threads write the parent's memory.
-            std::mem::forget((state.receiver.take(), state.lent.take()));
-        } else if let Some(receiver) = state.receiver.take() {
+            std::mem::forget(self.lent.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        } else {
             // The memory must outlive the copy. The job takes no lock of the interpreter.
-            let _ = receiver.recv();
+            self.arrival.wait(None);
         }
     }
 }
@@ -405,30 +438,30 @@ impl Pending {
         }
         let deadline = timeout.map(|timeout| seconds("a timeout", timeout)).transpose()?;
         let deadline = deadline.and_then(|timeout| Instant::now().checked_add(timeout));
-        py.detach(|| {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(receiver) = &state.receiver else { return true };
-            let arrived = match deadline {
-                Some(deadline) => receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())),
-                None => receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            };
-            match arrived {
-                Err(RecvTimeoutError::Timeout) => return false,
-                arrived => state.arrived(arrived.ok()),
-            }
-            true
+        let (arrived, lent) = py.detach(|| {
+            let arrived = self.arrival.wait(deadline);
+            let lent = if arrived.is_some() { self.lent().take() } else { None };
+            (arrived, lent)
         });
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        match &state.failed {
-            Some(error) => Err(of_gather(&self.region, error)),
-            None => Ok(state.receiver.is_none()),
+        drop(lent);
+        match arrived {
+            None => Ok(false),
+            Some((Ok(()), _)) => Ok(true),
+            Some((Err(error), _)) => Err(of_gather(&self.region, &error)),
         }
     }
 
     /// Seconds that the threads worked; `None` until `wait` has returned true.
     #[getter]
-    fn seconds(&self) -> Option<f64> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).took.map(|took| took.as_secs_f64())
+    fn seconds(&self, py: Python<'_>) -> Option<f64> {
+        if self.stamp.is_inherited() {
+            return None;
+        }
+        let took = py.detach(|| {
+            let was_seen = self.lent().is_none();
+            was_seen.then(|| self.arrival.wait(Some(Instant::now()))).flatten().and_then(|(_, took)| took)
+        });
+        took.map(|took| took.as_secs_f64())
     }
 }
 

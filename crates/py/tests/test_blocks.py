@@ -57,17 +57,21 @@ def test_addresses_are_memory_too(blocks: cenote.Namespace) -> None:
     assert back.raw == b"l" * 1024 + b"r" * 3072
 
 
+# Codes and bits of elements.
+FLOAT, BOOLEAN = (2, 32), (6, 8)
+
+
 class Tensor:
     """A tensor with `__dlpack__`: a capsule around a structure. Counts calls of the deleter."""
 
-    def __init__(self, content: bytes, shape: list[int], device: int = 1, strides: list[int] | None = None) -> None:
+    def __init__(self, content: bytes, shape: list[int], device: int = 1, strides: list[int] | None = None, kind: tuple[int, int] = FLOAT) -> None:
         self.memory = ctypes.create_string_buffer(content, len(content))
         self.shape = (ctypes.c_int64 * len(shape))(*shape)
         self.strides = (ctypes.c_int64 * len(shape))(*strides) if strides else None
         self.given_back = 0
         self.deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._give_back)
         self.managed = Managed(
-            ctypes.addressof(self.memory), device, 0, len(shape), 2, 32, 1, ctypes.addressof(self.shape),
+            ctypes.addressof(self.memory), device, 0, len(shape), *kind, 1, ctypes.addressof(self.shape),
             ctypes.addressof(self.strides) if self.strides else None, 0, None,
             ctypes.cast(self.deleter, ctypes.c_void_p),
         )  # fmt: skip

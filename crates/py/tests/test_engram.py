@@ -6,6 +6,8 @@ import array
 import ctypes
 import json
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 import tables_of
 from tables_of import Made
+from test_blocks import BOOLEAN, Tensor
 
 import cenote
 from cenote import engram
@@ -191,6 +194,47 @@ def test_many_threads_gather_at_once(region: cenote.Region, made: Made) -> None:
     assert failed == []
 
 
+WAITERS = """
+import sys, threading
+import cenote
+from cenote import engram
+
+name, rows, row_bytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+numbers = list(range(rows)) * 3
+with cenote.Region.open(name, worker="waits") as region:
+    table = engram.Table(region, "t")
+    for _ in range(300):
+        out = bytearray(len(numbers) * row_bytes)
+        pending = table.start(numbers, out)
+        waits = threading.Thread(target=pending.wait, args=(30,))
+        waits.start()
+        while not pending.wait(0):
+            pending.seconds
+        assert pending.seconds is not None
+        waits.join()
+        out.clear()
+"""
+
+
+def test_several_threads_wait_on_one_handle(name: str, region: cenote.Region, made: Made) -> None:
+    """A thread released the memory with the handle locked, and waited for the interpreter. Another had
+    the interpreter and waited for the handle."""
+    subprocess.run([sys.executable, "-c", WAITERS, name, str(made.rows), str(made.row_bytes)], check=True, timeout=120)
+
+
+def test_a_wait_ends_in_time_beside_a_longer_one(region: cenote.Region, made: Made) -> None:
+    table = engram.Table(region, "t", threads=1)
+    rows = list(range(made.rows)) * 300
+    pending = table.start(rows, bytearray(len(rows) * made.values * 2), dtype="bfloat16")
+    waits = threading.Thread(target=pending.wait)
+    waits.start()
+    answers = [pending.wait(0.001)]
+    while not answers[-1]:
+        answers.append(pending.wait(0.001))
+    waits.join()
+    assert len(answers) > 2, "a short wait lasted as long as the other thread's"
+
+
 # Sizes of the models' published configurations, made small.
 DEEPSEEK = {
     "engram_layer_ids": [1, 3], "engram_num_embeddings": [0, 0], "engram_max_ngram_size": 3, "engram_n_heads": 2, "engram_head_dim": 64,
@@ -243,8 +287,12 @@ def test_a_batch_has_the_rows_of_its_sequences(family: str) -> None:
 def test_masked_tokens_change_their_rows_and_those_behind_them() -> None:
     addresses = deepseek()
     tokens = list(range(10, 20))
-    plain, masked = addresses.rows(tokens).tolist(), addresses.rows(tokens, masked=[at == 4 for at in range(10)]).tolist()
+    flags = [at == 4 for at in range(10)]
+    plain, masked = addresses.rows(tokens).tolist(), addresses.rows(tokens, masked=flags).tolist()
     assert [at for at in range(10) if plain[at] != masked[at]] == [4, 5, 6]
+    # Booleans of numpy are buffers of the format `?`, and those of other libraries have a code of DLPack.
+    for given in (memoryview(bytes(flags)).cast("?"), Tensor(bytes(flags), [10], kind=BOOLEAN)):
+        assert addresses.rows(tokens, masked=given).tolist() == masked
 
 
 def test_rows_need_tokens_of_the_model() -> None:
@@ -252,6 +300,10 @@ def test_rows_need_tokens_of_the_model() -> None:
     for tokens in ([80], [-1], [2**32]):
         with pytest.raises(ValueError):
             addresses.rows(tokens)
+    # 2^32 + 1 was read as token 1.
+    for before in ([80, 1], [2**32 + 1, 1], [1, 2**40]):
+        with pytest.raises(ValueError, match="lookback"):
+            addresses.rows([1, 2], lookback=before)
     for starts in ([0, 1], [1, 2], [0, 3, 2], []):
         with pytest.raises(ValueError, match="starts"):
             addresses.rows([1, 2], starts=starts)

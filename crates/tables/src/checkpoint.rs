@@ -78,6 +78,25 @@ fn format_of(dtype: Dtype, has_blocks: bool) -> Result<Stored, TableError> {
     }
 }
 
+/// Bytes of values with one scale byte (`e4m3-ue8m0`).
+const VALUES_PER_SCALE: u64 = 32;
+
+/// The scales of blocks of values: bytes, one for each 32 values.
+fn block_scales(file: &Arc<TensorFile>, name: &str, values: &Column) -> Result<Column, TableError> {
+    let scales = Column::of(file, name)?;
+    if !matches!(scales.dtype, Dtype::F8_E8M0 | Dtype::U8) {
+        return Err(TableError::Source(format!("`{name}` has values of {:?}; scales are F8_E8M0", scales.dtype)));
+    }
+    if scales.width().checked_mul(VALUES_PER_SCALE) != Some(values.width()) {
+        return Err(TableError::Source(format!(
+            "`{name}` has {} scales in a row for {} values; {VALUES_PER_SCALE} values have one",
+            scales.width(),
+            values.width()
+        )));
+    }
+    Ok(scales)
+}
+
 /// The tables of the model in a folder, in the order of its configuration.
 ///
 /// # Errors
@@ -103,6 +122,7 @@ pub fn model_tables(path: &Path) -> Result<Vec<ModelTable>, TableError> {
             layer: Some(layer),
             model: model.clone(),
             source: Vec::new(),
+            tensors: Vec::new(),
         };
         let (rows, wanted) = match &config.scheme {
             Scheme::DeepSeek { declared_rows } => {
@@ -144,11 +164,8 @@ fn deepseek(folder: &Folder, layer: u64, mut facts: Facts) -> Result<TensorRows,
     }
     let endings = [".engram.embed.scale", ".engram.embed_tokens.weight_scale_inv", ".engram.embed_tokens.weight_scale"];
     let (name, file) = folder.find(layer, &endings).ok_or_else(|| folder.missing(layer, "scales"))?;
-    let scales = Column::of(file, name)?;
-    if !matches!(scales.dtype, Dtype::F8_E8M0 | Dtype::U8) {
-        return Err(TableError::Source(format!("`{name}` has values of {:?}; scales are F8_E8M0", scales.dtype)));
-    }
     facts.format = format_of(values.dtype, true)?.to_string();
+    let scales = block_scales(file, name, &values)?;
     TensorRows::new(facts, vec![vec![values, scales]])
 }
 
@@ -206,7 +223,7 @@ pub fn tensor_table(
     let mut columns = vec![Column::of(&file, values)?];
     let stored = format_of(columns[0].dtype, scales.is_some())?;
     if let Some(scales) = scales {
-        columns.push(Column::of(&file, scales)?);
+        columns.push(block_scales(&file, scales, &columns[0])?);
     }
     let facts = Facts {
         format: stored.to_string(),
@@ -216,6 +233,7 @@ pub fn tensor_table(
         layer: None,
         model: String::new(),
         source: Vec::new(),
+        tensors: Vec::new(),
     };
     TensorRows::new(facts, vec![columns])
 }

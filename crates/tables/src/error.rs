@@ -85,8 +85,14 @@ pub enum TableError {
         /// All extents.
         total: u64,
     },
-    /// A record does not hold.
-    #[error("the record of table `{0}` is damaged; drop the table and load it again")]
+    /// There is no thread for the heartbeat of long work.
+    #[error("a thread for the heartbeat: {0}")]
+    Thread(std::io::Error),
+    /// Other workers load and drop tables all the time.
+    #[error("tables are being loaded or dropped at this moment; try again")]
+    Unsettled,
+    /// A record does not hold, or another version of this program wrote it.
+    #[error("the record of table `{0}` is damaged or of another version; drop the table and load it again")]
     Record(String),
 }
 

@@ -75,8 +75,8 @@ pub(crate) fn plan<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, facts: &Facts, mo
     let rows = extent_rows(facts, chunk_bytes.min(most))
         .ok_or_else(|| too_small(format!("{RUN_ROWS} rows of {} bytes", facts.row_bytes)))?;
     let extents = facts.rows.div_ceil(rows);
-    // A header has a few hundred bytes, and a line for each file.
-    let record = extents * 16 + 4096 + 256 * facts.source.len() as u64;
+    // A header has a few hundred bytes beside the facts, and a line for each loader.
+    let record = extents * 16 + 4096 + serde_json::to_vec(facts).map_or(0, |facts| facts.len() as u64);
     if record > chunk_bytes {
         return Err(too_small(format!("a list of {extents} extents")));
     }

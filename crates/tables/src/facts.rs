@@ -20,6 +20,17 @@ pub struct SourceFile {
     pub header: String,
 }
 
+/// A tensor whose rows a table has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceTensor {
+    /// Its name.
+    pub name: String,
+    /// Index of its file in the list of files.
+    pub file: u64,
+    /// Offset of its first byte in the file.
+    pub begin: u64,
+}
+
 /// A table without its place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
@@ -41,6 +52,9 @@ pub struct Facts {
     /// The files that its rows came from.
     #[serde(default)]
     pub source: Vec<SourceFile>,
+    /// The tensors that its rows came from, shard by shard: values, then scales.
+    #[serde(default)]
+    pub tensors: Vec<SourceTensor>,
 }
 
 impl Facts {

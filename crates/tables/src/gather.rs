@@ -115,14 +115,14 @@ impl Gatherer {
     /// Starts a gather and returns at once. The buffer comes back with the rows.
     pub fn start<F: Fabric, H: HostLocal>(&self, table: &Arc<Table<F, H>>, rows: Vec<u64>, into: Output) -> Pending {
         let (sender, receiver) = sync_channel(1);
-        let table = Arc::clone(table);
+        let (table, started) = (Arc::clone(table), Instant::now());
         self.threads.spawn(move || {
-            let started = Instant::now();
+            let begun = Instant::now();
             let result = fill(&table, &rows, into);
             // A caller that no longer waits has dropped the receiver.
-            let _ = sender.send(Arrived { result, took: started.elapsed() });
+            let _ = sender.send(Arrived { result, took: begun.elapsed(), after: started.elapsed() });
         });
-        Pending { receiver, started: Instant::now() }
+        Pending { receiver, started }
     }
 }
 
@@ -152,6 +152,7 @@ fn fill<F: Fabric, H: HostLocal>(table: &Table<F, H>, rows: &[u64], into: Output
 struct Arrived {
     result: Result<Output, GatherError>,
     took: Duration,
+    after: Duration,
 }
 
 /// A gather that runs.
@@ -167,6 +168,8 @@ pub struct Rows {
     pub rows: Output,
     /// Time that the threads worked on them.
     pub took: Duration,
+    /// Time from the start to the arrival, the wait for a thread included.
+    pub after: Duration,
 }
 
 impl Pending {
@@ -204,7 +207,7 @@ impl Pending {
 
 impl Arrived {
     fn finish(self) -> Result<Rows, GatherError> {
-        let took = self.took;
-        self.result.map(|rows| Rows { rows, took })
+        let Self { result, took, after } = self;
+        result.map(|rows| Rows { rows, took, after })
     }
 }

@@ -8,6 +8,7 @@
 use crate::error::GatherError;
 use crate::table::Table;
 use cenote_mem::{Fabric, HostLocal};
+use cenote_pool::Root;
 use serde::Serialize;
 
 /// Places of a row.
@@ -41,6 +42,8 @@ pub struct HotRows {
     tags: Vec<[u64; WAYS]>,
     ages: Vec<[u8; WAYS]>,
     rows: Vec<u8>,
+    /// The table that its rows are of.
+    table: Option<Root>,
     counts: HotCounts,
     /// Places in the list that a gather must read, and their rows.
     missing: Vec<(u32, u64)>,
@@ -60,6 +63,7 @@ impl HotRows {
             tags: vec![[EMPTY; WAYS]; sets],
             ages: vec![[OLD; WAYS]; sets],
             rows: vec![0; sets * WAYS * row_bytes],
+            table: None,
             counts: HotCounts::default(),
             missing: Vec::new(),
             wanted: Vec::new(),
@@ -101,7 +105,7 @@ impl HotRows {
                 other.insert(self.tags[set][way], &self.rows[at * self.row_bytes..][..self.row_bytes]);
             }
         }
-        other.counts = self.counts;
+        (other.counts, other.table) = (self.counts, self.table);
         *self = other;
     }
 
@@ -121,7 +125,8 @@ impl HotRows {
     /// The place of a row; makes it young.
     #[inline]
     fn find(&mut self, row: u64) -> Option<usize> {
-        if self.sets == 0 {
+        // The number of empty places is no row.
+        if self.sets == 0 || row == EMPTY {
             return None;
         }
         let set = self.set_of(row);
@@ -132,7 +137,7 @@ impl HotRows {
 
     /// Puts a row in the place of the oldest of its set.
     fn insert(&mut self, row: u64, bytes: &[u8]) {
-        if self.sets == 0 {
+        if self.sets == 0 || row == EMPTY {
             return;
         }
         let set = self.set_of(row);
@@ -153,7 +158,7 @@ impl HotRows {
     /// As [`Table::gather`], from the cache where it has the row.
     ///
     /// # Errors
-    /// See [`GatherError`]. A dropped table empties the cache.
+    /// See [`GatherError`]. A dropped table empties the cache, and so does another table.
     ///
     /// # Panics
     /// Rows of the table have another length than those of the cache.
@@ -165,6 +170,10 @@ impl HotRows {
     ) -> Result<(), GatherError> {
         assert_eq!(self.row_bytes, table.row_bytes(), "a cache of another table");
         table.verify(rows, to.len(), self.row_bytes)?;
+        if self.table != Some(table.root()) {
+            self.clear();
+            self.table = Some(table.root());
+        }
         let found = self.through(rows, to, |wanted, read| {
             table.copy(wanted, read);
             table.still_there()

@@ -28,11 +28,11 @@ pub mod source;
 mod table;
 
 pub use error::{GatherError, TableError};
-pub use facts::{Facts, SourceFile};
+pub use facts::{Facts, SourceFile, SourceTensor};
 pub use gather::{Gatherer, Output, Pending, Rows};
 pub use hot::{HotCounts, HotRows};
 pub use load::{LoadOptions, Outcome, Progress, load};
-pub use registry::{Checked, Listed, ListedState, check, drop_table, list, recorded_offsets};
+pub use registry::{Checked, Listed, ListedState, check, drop_table, free_unrecorded, list};
 pub use source::RowSource;
 pub use table::{Opening, Table};
 

@@ -6,8 +6,8 @@
 
 use crate::error::TableError;
 use crate::extents::{self, EXTENT_BYTES_MAX, digests_of, hex, table_digest};
-use crate::record::{Extent, Record, State};
-use crate::registry::{Work, finish_drop, free_own, free_unrecorded, journal_key, now, sealed, table_key, work};
+use crate::record::{Comparison, Extent, OTHER_FILES, Record, State};
+use crate::registry::{Work, abandon, finish_drop, free_of_dead, heart, journal_key, now, sealed, table_key, work};
 use crate::source::RowSource;
 use cenote_engram::TableDigest;
 use cenote_mem::{Fabric, HostLocal};
@@ -47,7 +47,7 @@ impl LoadOptions<'_> {
 /// How far a load is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of rows that are in the region.
+    /// Bytes of rows that are in the region, or that were compared with a table there.
     pub bytes: u64,
     /// Bytes of all rows.
     pub total_bytes: u64,
@@ -75,6 +75,8 @@ pub enum Outcome {
 /// Loads a table and seals it, unless the region has it. A caller that finds another worker's load
 /// waits for it, and takes it over if that worker dies.
 ///
+/// A thread ticks the pool meanwhile.
+///
 /// `pool` must be a worker that allocates no other memory without a name: what a dead loader leaves
 /// unrecorded is freed.
 ///
@@ -89,13 +91,25 @@ pub fn load<F: Fabric, H: HostLocal>(
 ) -> Result<Outcome, TableError> {
     crate::facts::verify_name(name)?;
     source.facts().verify()?;
+    let _heart = heart(pool)?;
     let mut pause = PAUSE[0];
     loop {
         let work = work(pool, name)?;
-        if let Some((_, record)) = sealed(pool, name)? {
+        if let Some((root, record)) = sealed(pool, name)? {
             let is_dropped = work.as_ref().is_some_and(|work| work.record.header.state == State::Dropping);
             if !is_dropped {
-                if let Some(difference) = record.difference(source.facts()) {
+                let difference = match record.compare(source.facts()) {
+                    Comparison::Same => None,
+                    Comparison::Times => {
+                        let is_equal = has_rows_of(&record, source, options)?;
+                        if !pool.holds(&root) {
+                            continue;
+                        }
+                        (!is_equal).then(|| OTHER_FILES.to_owned())
+                    }
+                    Comparison::Other(difference) => Some(difference),
+                };
+                if let Some(difference) = difference {
                     return Err(TableError::Different { name: name.to_owned(), difference });
                 }
                 if let Some(left) = work.filter(|work| is_dead(pool, work)) {
@@ -112,9 +126,10 @@ pub fn load<F: Fabric, H: HostLocal>(
             }
         };
         if is_dead(pool, &work) {
+            let extents = work.extents();
             if let Some(work) = work.take_over(pool, name)? {
                 if work.record.header.state == State::Dropping {
-                    finish_drop(pool, name, &work)?;
+                    finish_drop(pool, name, work, extents)?;
                     continue;
                 }
                 return Load { pool, name, source, options }.run(work);
@@ -130,13 +145,42 @@ pub fn load<F: Fabric, H: HostLocal>(
         // The other worker's progress is seen in memory only, so there is nothing to wait on.
         thread::sleep(pause.min(options.deadline.saturating_duration_since(Instant::now())));
         pause = (pause * 2).min(PAUSE[1]);
-        pool.tick();
     }
 }
 
 /// Whether the owner of a journal is known to be dead.
 fn is_dead<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, work: &Work) -> bool {
     work.record.owner().map_or(Some(false), |owner| pool.is_alive(owner)) == Some(false)
+}
+
+/// Whether a sealed table has the rows of a source: reads the source and compares digests.
+fn has_rows_of(record: &Record, source: &dyn RowSource, options: &LoadOptions<'_>) -> Result<bool, TableError> {
+    let facts = source.facts();
+    let (mut hasher, mut bytes) = (extents::table_digest(facts)?, 0);
+    let numbers: Vec<u64> = (0..record.total()).collect();
+    for numbers in numbers.chunks(rayon::current_num_threads()) {
+        let read = numbers.par_iter().map(|&at| Ok(digests_of(facts, &rows_of(source, record, at)?)));
+        let digests: Vec<Vec<u8>> = read.collect::<Result<_, TableError>>()?;
+        digests.iter().for_each(|digests| hasher.runs(digests));
+        bytes += numbers.iter().map(|&at| record.padded_bytes(at)).sum::<u64>();
+        let total_bytes = facts.bytes();
+        (options.progress)(Progress { bytes: bytes.min(total_bytes), total_bytes, waiting: false });
+    }
+    Ok(hex(hasher.finish()) == record.header.digest)
+}
+
+/// The rows of an extent in the files.
+fn rows_of(source: &dyn RowSource, record: &Record, number: u64) -> Result<Vec<u8>, TableError> {
+    let rows = record.rows_of(number);
+    let mut bytes = vec![0; ((rows.end - rows.start) * record.header.facts.row_bytes) as usize];
+    source.read(rows, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// The region has room for so many extents of a table.
+fn no_room(record: &Record, extents: u64) -> TableError {
+    let room = (0..extents).map(|at| record.padded_bytes(at)).sum();
+    TableError::NoRoom { wanted: record.header.facts.bytes(), room }
 }
 
 /// Begins a load; `None` if another worker was faster.
@@ -172,78 +216,72 @@ impl<F: Fabric, H: HostLocal> Load<'_, F, H> {
     /// the load over.
     fn run(&self, mut work: Work) -> Result<Outcome, TableError> {
         let loaded = self.fill(&mut work);
-        match &loaded {
-            Err(TableError::Lost(_)) | Ok(_) => {}
-            Err(_) => {
-                work.record.header.state = State::Dropping;
-                if self.enter(&mut work).is_ok() {
-                    finish_drop(self.pool, self.name, &work)?;
-                    free_own(self.pool)?;
-                }
-            }
+        if loaded.as_ref().is_err_and(|error| !matches!(error, TableError::Lost(_)))
+            && let Err(error) = abandon(self.pool, self.name, work)
+        {
+            tracing::warn!(name = self.name, %error, "a load that failed is still in the region");
         }
         loaded
     }
 
     fn fill(&self, work: &mut Work) -> Result<Outcome, TableError> {
         let facts = self.source.facts();
-        if work.record.difference(facts).is_some() || work.record.header.extent_rows == 0 {
+        let mut record = work.record.clone();
+        let comparison = record.compare(facts);
+        if matches!(comparison, Comparison::Other(_)) {
             // The files have changed since the load began.
-            work.record.extents.clear();
-            work.record.header.facts = facts.clone();
-            work.record.header.extent_rows = extents::plan(self.pool, facts, self.options.extent_bytes)?;
+            record.extents.clear();
+            record.header.extent_rows = extents::plan(self.pool, facts, self.options.extent_bytes)?;
         }
+        record.header.facts = facts.clone();
         let mut hasher = table_digest(facts)?;
-        let kept = self.keep_whole(&mut work.record, &mut hasher);
-        self.enter(work)?;
-        free_unrecorded(self.pool, &work.record.makers())?;
-        self.show(&work.record);
-        let resumed_bytes = self.written(&work.record);
+        let kept = self.keep_whole(&mut record, comparison == Comparison::Times, &mut hasher)?;
+        self.enter(work, &record)?;
+        free_of_dead(self.pool, &record.makers())?;
+        self.show(&record);
+        let resumed_bytes = self.written(&record);
         tracing::debug!(name = self.name, kept, "loads a table");
-        let total = work.record.total();
-        let (mut unrecorded, mut ticked) = (0, Instant::now());
-        while (work.record.extents.len() as u64) < total {
-            let first = work.record.extents.len() as u64;
+        let (total, mut unrecorded) = (record.total(), 0);
+        while (record.extents.len() as u64) < total {
+            let first = record.extents.len() as u64;
             let numbers: Vec<u64> = (first..total.min(first + rayon::current_num_threads() as u64)).collect();
-            let offsets = numbers.iter().map(|&at| self.allocate(&work.record, at)).collect::<Result<Vec<_>, _>>()?;
-            let record = &work.record;
+            let offsets = numbers.iter().map(|&at| self.allocate(&record, at)).collect::<Result<Vec<_>, _>>()?;
             let written: Vec<(Extent, Vec<u8>)> = numbers
                 .par_iter()
                 .zip(offsets)
-                .map(|(&number, offset)| self.copy(record, number, offset))
+                .map(|(&number, offset)| self.copy(&record, number, offset))
                 .collect::<Result<_, TableError>>()?;
             for (extent, digests) in written {
                 hasher.runs(&digests);
-                work.record.extents.push(extent);
+                record.extents.push(extent);
             }
-            unrecorded += numbers.iter().map(|&at| work.record.padded_bytes(at)).sum::<u64>();
+            unrecorded += numbers.iter().map(|&at| record.padded_bytes(at)).sum::<u64>();
             if unrecorded >= self.options.journal_bytes {
-                self.enter(work)?;
+                self.enter(work, &record)?;
                 unrecorded = 0;
             }
-            if ticked.elapsed() >= PAUSE[1] {
-                self.pool.tick();
-                ticked = Instant::now();
-            }
-            self.show(&work.record);
+            self.show(&record);
         }
         let digest = hex(hasher.finish());
         // The journal first: if this worker dies before the table is sealed, the next one seals it.
-        self.enter(work)?;
+        self.enter(work, &record)?;
         self.seal(work, &digest)?;
         Ok(Outcome::Loaded { resumed_bytes, digest })
     }
 
-    /// Keeps the extents up to the first damaged one.
-    fn keep_whole(&self, record: &mut Record, hasher: &mut TableDigest) -> usize {
+    /// Keeps the extents up to the first that is damaged or, if `compares`, that has other rows than
+    /// the source.
+    fn keep_whole(&self, record: &mut Record, compares: bool, hasher: &mut TableDigest) -> Result<usize, TableError> {
         let step = rayon::current_num_threads();
         let mut whole = 0;
         while whole < record.extents.len() {
             let numbers: Vec<u64> = (whole..record.extents.len().min(whole + step)).map(|at| at as u64).collect();
-            let read: Vec<Option<Vec<u8>>> = numbers
-                .par_iter()
-                .map(|&at| Some(digests_of(&record.header.facts, &extents::read(self.pool, record, at)?)))
-                .collect();
+            let read = numbers.par_iter().map(|&at| {
+                let Some(bytes) = extents::read(self.pool, record, at) else { return Ok(None) };
+                let is_kept = !compares || rows_of(self.source, record, at)? == bytes;
+                Ok(is_kept.then(|| digests_of(&record.header.facts, &bytes)))
+            });
+            let read: Vec<Option<Vec<u8>>> = read.collect::<Result<_, TableError>>()?;
             let count = read.len();
             let digests: Vec<Vec<u8>> = read.into_iter().map_while(|digests| digests).collect();
             digests.iter().for_each(|digests| hasher.runs(digests));
@@ -253,15 +291,12 @@ impl<F: Fabric, H: HostLocal> Load<'_, F, H> {
             }
         }
         record.extents.truncate(whole);
-        whole
+        Ok(whole)
     }
 
     fn allocate(&self, record: &Record, number: u64) -> Result<u64, TableError> {
         self.pool.allocate(record.padded_bytes(number)).map_err(|error| match error {
-            PoolError::NoRoom(_) => {
-                let wanted = record.header.facts.bytes();
-                TableError::NoRoom { wanted, room: (0..number).map(|at| record.padded_bytes(at)).sum() }
-            }
+            PoolError::NoRoom(_) => no_room(record, number),
             error => error.into(),
         })
     }
@@ -276,12 +311,14 @@ impl<F: Fabric, H: HostLocal> Load<'_, F, H> {
     }
 
     /// Writes the journal, unless another worker has taken it over.
-    fn enter(&self, work: &mut Work) -> Result<(), TableError> {
-        work.record.header.changed = now();
-        let key = journal_key(self.name);
-        let root = self.pool.put_object_over(&key, &work.record.encode(), Over::This(&work.root))?;
-        work.root = root.ok_or_else(|| TableError::Lost(self.name.to_owned()))?;
-        Ok(())
+    fn enter(&self, work: &mut Work, record: &Record) -> Result<(), TableError> {
+        let mut record = record.clone();
+        record.header.changed = now();
+        let extents = record.extents.len() as u64;
+        work.enter(self.pool, self.name, record.clone()).map_err(|error| match error {
+            TableError::Pool(PoolError::NoRoom(_)) => no_room(&record, extents),
+            error => error,
+        })
     }
 
     fn seal(&self, work: &Work, digest: &str) -> Result<Root, TableError> {
@@ -290,7 +327,10 @@ impl<F: Fabric, H: HostLocal> Load<'_, F, H> {
         record.header.digest = digest.to_owned();
         let root = self.pool.put_object_over(&table_key(self.name), &record.encode(), Over::Nothing)?;
         let root = root.ok_or_else(|| TableError::Lost(self.name.to_owned()))?;
-        self.pool.destroy_root(&journal_key(self.name), &work.root)?;
+        // The table is complete. A journal that stays goes with its owner.
+        if let Err(error) = self.pool.destroy_root(&journal_key(self.name), &work.root) {
+            tracing::warn!(name = self.name, %error, "the journal of a sealed table is still in the region");
+        }
         Ok(root)
     }
 

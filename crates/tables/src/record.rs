@@ -5,14 +5,17 @@
 //! it. It names its region, so that a copy in another region is none.
 
 use crate::error::TableError;
-use crate::facts::Facts;
+use crate::facts::{Facts, SourceFile};
 use cenote_base::prng::Prng;
 use cenote_pool::Maker;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const DIGEST: usize = 32;
+
+/// What differs if the files do.
+pub(crate) const OTHER_FILES: &str = "it came from other files, or they have changed since";
 
 /// What a record says about its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +27,17 @@ pub(crate) enum State {
     Loading,
     /// Its owner drops it.
     Dropping,
+}
+
+/// How a table compares with the rows of files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Comparison {
+    /// The same rows of the same files.
+    Same,
+    /// The files have other times, as copies on another host do. Only their rows tell.
+    Times,
+    /// Another table, and what differs.
+    Other(String),
 }
 
 /// A run of rows in one piece of memory.
@@ -169,8 +183,17 @@ impl Record {
         self.header.changed = now;
     }
 
-    /// What differs from another table; `None` if they are the same rows of the same files.
-    pub fn difference(&self, facts: &Facts) -> Option<String> {
+    /// Compares the table with one of these facts.
+    pub fn compare(&self, facts: &Facts) -> Comparison {
+        match self.difference(facts) {
+            Some(difference) => Comparison::Other(difference),
+            None if self.header.facts.source == facts.source => Comparison::Same,
+            None => Comparison::Times,
+        }
+    }
+
+    /// What differs besides the times of files.
+    fn difference(&self, facts: &Facts) -> Option<String> {
         let own = &self.header.facts;
         let of = |facts: &Facts| format!("{} rows of {} bytes, {}", facts.rows, facts.row_bytes, facts.format);
         if of(own) != of(facts) {
@@ -179,7 +202,23 @@ impl Record {
         if own.scale.map(f32::to_bits) != facts.scale.map(f32::to_bits) {
             return Some("its scale is another one".to_owned());
         }
-        (own.source != facts.source).then(|| "it came from other files, or they have changed since".to_owned())
+        if own.layer != facts.layer {
+            let of = |layer: Option<u64>| layer.map_or_else(|| "no layer".to_owned(), |layer| format!("layer {layer}"));
+            return Some(format!("it is of {}, the files have {}", of(own.layer), of(facts.layer)));
+        }
+        // Names first: an error shows them, and equal names in equal files have equal offsets.
+        let names = |facts: &Facts| facts.tensors.iter().map(|tensor| tensor.name.clone()).collect::<Vec<_>>();
+        if let Some((own, other)) = names(own).into_iter().zip(names(facts)).find(|(own, other)| own != other) {
+            return Some(format!("it has the tensor `{own}` instead of `{other}`"));
+        }
+        if own.tensors != facts.tensors {
+            return Some("its tensors lie elsewhere in the files".to_owned());
+        }
+        let same = |(own, file): (&SourceFile, &SourceFile)| {
+            SourceFile { modified_ns: file.modified_ns, ..own.clone() } == *file
+        };
+        let are_same = own.source.len() == facts.source.len() && own.source.iter().zip(&facts.source).all(same);
+        (!are_same).then(|| OTHER_FILES.to_owned())
     }
 
     pub fn busy(&self, name: &str) -> TableError {
@@ -206,6 +245,7 @@ mod tests {
             layer: Some(1),
             model: "m".to_owned(),
             source: Vec::new(),
+            tensors: Vec::new(),
         };
         let mut record = Record::begin("ab".to_owned(), facts, 128, Maker { host: 0, slot: 2, epoch: 7 }, 5);
         record.extents = (0..3).map(|n| Extent { offset: 4096 + n * 65536, sum: n }).collect();

@@ -6,11 +6,18 @@ use crate::extents;
 use crate::facts::Facts;
 use crate::record::{Record, State};
 use cenote_mem::{Fabric, HostLocal};
-use cenote_pool::{Freed, Maker, Over, OwnedPiece, Pool, Root};
+use cenote_pool::{Freed, Maker, Over, OwnedPiece, Pool, PoolError, Root, Ticker};
 use rayon::prelude::*;
 use serde::Serialize;
 use std::collections::BTreeSet;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Time between two heartbeats.
+const BEAT: Duration = Duration::from_millis(100);
+/// Lists of records that are compared before a call fails.
+const LISTS_MAX: usize = 16;
+/// Reads of a listed record before it counts as damaged.
+const READ_ATTEMPTS: usize = 4;
 
 /// Seconds since 1970.
 pub(crate) fn now() -> u64 {
@@ -27,6 +34,18 @@ pub(crate) fn journal_key(name: &str) -> String {
     format!("{KEY_PREFIX}-work/{name}")
 }
 
+/// Ticks the pool until it is dropped: work on a whole table may read for longer than other hosts wait
+/// for this one.
+pub(crate) fn heart<F: Fabric, H: HostLocal>(pool: &Pool<F, H>) -> Result<Ticker, TableError> {
+    pool.tick();
+    let pool = pool.clone();
+    let beat = move || {
+        pool.tick();
+        true
+    };
+    Ticker::start(BEAT, beat).map_err(TableError::Thread)
+}
+
 /// The region's identity in records.
 pub(crate) fn region_name<F: Fabric, H: HostLocal>(pool: &Pool<F, H>) -> String {
     pool.superblock().config.uuid.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -40,6 +59,32 @@ fn record_at<F: Fabric, H: HostLocal>(
     let Some((root, bytes)) = pool.get_root(key)? else { return Ok(None) };
     let record = Record::decode(&bytes, &region_name(pool), &pool.space());
     Ok(Some((root, record.ok_or_else(|| TableError::Record(name.to_owned()))?)))
+}
+
+/// The table's name in the key of a sealed record or a journal.
+fn name_of(key: &str) -> Option<&str> {
+    match key.strip_prefix(KEY_PREFIX)?.split_once('/')? {
+        ("" | "-work", name) => Some(name),
+        _ => None,
+    }
+}
+
+/// The record of a key that was listed; `None` if the key is gone. An object whose bytes do not hold
+/// reads as none, and its key stays.
+fn listed_record<F: Fabric, H: HostLocal>(
+    pool: &Pool<F, H>,
+    key: &str,
+    name: &str,
+) -> Result<Option<(Root, Record)>, TableError> {
+    for _ in 0..READ_ATTEMPTS {
+        if let Some(found) = record_at(pool, key, name)? {
+            return Ok(Some(found));
+        }
+        if !pool.object_keys().iter().any(|listed| listed == key) {
+            return Ok(None);
+        }
+    }
+    Err(TableError::Record(name.to_owned()))
 }
 
 /// The record of a sealed table.
@@ -73,58 +118,215 @@ impl Work {
         let root = pool.put_object_over(&journal_key(name), &self.record.encode(), Over::This(&self.root))?;
         Ok(root.map(|root| Self { root, record: self.record }))
     }
+
+    /// Writes another record, unless another worker has taken the journal over.
+    pub fn enter<F: Fabric, H: HostLocal>(
+        &mut self,
+        pool: &Pool<F, H>,
+        name: &str,
+        record: Record,
+    ) -> Result<(), TableError> {
+        let root = pool.put_object_over(&journal_key(name), &record.encode(), Over::This(&self.root))?;
+        self.root = root.ok_or_else(|| TableError::Lost(name.to_owned()))?;
+        self.record = record;
+        Ok(())
+    }
+
+    /// Whether a drop that ended early may have freed extents.
+    pub fn extents(&self) -> Extents {
+        match self.record.header.state {
+            State::Dropping => Extents::PartlyFreed,
+            State::Loading | State::Sealed => Extents::Whole,
+        }
+    }
+
+    /// Names the extents of a sealed record instead of the journal's. The journal may have begun
+    /// before the table was sealed, or may be of an earlier table of this name.
+    fn adopt<F: Fabric, H: HostLocal>(
+        &mut self,
+        pool: &Pool<F, H>,
+        name: &str,
+        sealed: &Record,
+    ) -> Result<(), TableError> {
+        let own = &self.record;
+        if own.extents == sealed.extents && sealed.header.makers.iter().all(|maker| own.header.makers.contains(maker)) {
+            return Ok(());
+        }
+        let mut record = sealed.clone();
+        record.header.state = State::Dropping;
+        record.header.owner.clone_from(&own.header.owner);
+        let more: Vec<String> =
+            own.header.makers.iter().filter(|maker| !record.header.makers.contains(maker)).cloned().collect();
+        record.header.makers.extend(more);
+        record.header.digest.clear();
+        match self.enter(pool, name, record.clone()) {
+            // A death before the end of the drop leaves memory to `cenote pool gc --free-memory`.
+            Err(TableError::Pool(PoolError::NoRoom(_))) => self.record = record,
+            entered => entered?,
+        }
+        Ok(())
+    }
+}
+
+/// Frees those of the pieces that no record names. Memory that a record names belongs to a table,
+/// even if the worker that allocated it has ended.
+///
+/// The pieces must have been listed before this call, of makers that allocate nothing in between,
+/// such as [`Pool::dead_memory`]. Then each piece of a table has been recorded when this call reads
+/// the records.
+///
+/// # Errors
+/// A record cannot be read, or tables come and go too fast to read all records. Nothing is freed
+/// then. Also if the table of memory was busy for too long.
+pub fn free_unrecorded<F: Fabric, H: HostLocal>(
+    pool: &Pool<F, H>,
+    pieces: Vec<OwnedPiece>,
+) -> Result<Freed, TableError> {
+    free_beside(pool, pieces, None)
+}
+
+/// As [`free_unrecorded`], without the record of one key.
+fn free_beside<F: Fabric, H: HostLocal>(
+    pool: &Pool<F, H>,
+    mut pieces: Vec<OwnedPiece>,
+    without: Option<&str>,
+) -> Result<Freed, TableError> {
+    if pieces.is_empty() {
+        return Ok(Freed::default());
+    }
+    let recorded = recorded_offsets(pool, without)?;
+    pieces.retain(|piece| !recorded.contains(&piece.offset));
+    Ok(pool.free_pieces(&pieces)?)
+}
+
+/// As [`free_beside`], beside other work: memory stays if a record cannot be read, and
+/// `cenote pool gc --free-memory` frees it later.
+fn free_leaks<F: Fabric, H: HostLocal>(
+    pool: &Pool<F, H>,
+    pieces: Vec<OwnedPiece>,
+    without: Option<&str>,
+) -> Result<(), TableError> {
+    match free_beside(pool, pieces, without) {
+        Err(error @ (TableError::Record(_) | TableError::Unsettled)) => {
+            tracing::warn!(%error, "memory of dead loaders stays in the region");
+            Ok(())
+        }
+        freed => freed.map(drop),
+    }
 }
 
 /// Frees memory of dead workers that no record names. These workers have died in a load.
-pub(crate) fn free_unrecorded<F: Fabric, H: HostLocal>(
-    pool: &Pool<F, H>,
-    makers: &[Maker],
-) -> Result<Freed, TableError> {
+pub(crate) fn free_of_dead<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, makers: &[Maker]) -> Result<(), TableError> {
     let dead: Vec<Maker> = makers.iter().copied().filter(|&maker| pool.is_alive(maker) == Some(false)).collect();
     if dead.is_empty() {
-        return Ok(Freed::default());
+        return Ok(());
     }
-    // Listed before the records are read: a piece that is recorded by now was recorded then.
-    let mut pieces = pool.memory_of(&dead);
-    let recorded = recorded_offsets(pool);
-    pieces.retain(|piece| !recorded.contains(&piece.offset));
-    Ok(pool.free_pieces(&pieces)?)
-}
-
-/// Offsets of all extents that records name. Memory there belongs to tables, even if the worker that
-/// allocated it has ended.
-#[must_use]
-pub fn recorded_offsets<F: Fabric, H: HostLocal>(pool: &Pool<F, H>) -> BTreeSet<u64> {
-    let keys = pool.object_keys().into_iter().filter(|key| key.starts_with(KEY_PREFIX));
-    let records = keys.filter_map(|key| record_at(pool, &key, &key).ok().flatten());
-    records.flat_map(|(_, record)| record.extents).map(|extent| extent.offset).collect()
+    free_leaks(pool, pool.memory_of(&dead), None)
 }
 
 /// Frees memory of this worker that no record names: a load that failed.
-pub(crate) fn free_own<F: Fabric, H: HostLocal>(pool: &Pool<F, H>) -> Result<Freed, TableError> {
-    let mut pieces = pool.memory_of(&[pool.maker()]);
-    let recorded = recorded_offsets(pool);
-    pieces.retain(|piece| !recorded.contains(&piece.offset));
-    Ok(pool.free_pieces(&pieces)?)
+fn free_own<F: Fabric, H: HostLocal>(pool: &Pool<F, H>) -> Result<(), TableError> {
+    free_leaks(pool, pool.memory_of(&[pool.maker()]), None)
+}
+
+/// Offsets of all extents that records name, but for the record of the key `without`.
+///
+/// A table's row moves while the rows are listed: a loader seals it and destroys its journal, so a
+/// list may have neither. The next list has the sealed record. So two lists in a row must have the
+/// same keys. A drop can hide a table from both lists, and its memory may be freed.
+fn recorded_offsets<F: Fabric, H: HostLocal>(
+    pool: &Pool<F, H>,
+    without: Option<&str>,
+) -> Result<BTreeSet<u64>, TableError> {
+    let (mut offsets, mut last) = (BTreeSet::new(), None);
+    for _ in 0..LISTS_MAX {
+        let mut keys = pool.object_keys();
+        keys.retain(|key| name_of(key).is_some() && Some(key.as_str()) != without);
+        let mut is_complete = true;
+        for (key, name) in keys.iter().filter_map(|key| Some((key, name_of(key)?))) {
+            match listed_record(pool, key, name)? {
+                Some((_, record)) => offsets.extend(record.extents.iter().map(|extent| extent.offset)),
+                None => is_complete = false,
+            }
+        }
+        if is_complete && last.as_ref() == Some(&keys) {
+            return Ok(offsets);
+        }
+        last = Some(keys);
+    }
+    Err(TableError::Unsettled)
+}
+
+/// Whether extents of a journal may have been freed already, and their places used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extents {
+    /// All are as the journal names them.
+    Whole,
+    /// A dropper died and may have freed some.
+    PartlyFreed,
 }
 
 /// Frees the extents of a table that this worker drops, and then the journal.
 pub(crate) fn finish_drop<F: Fabric, H: HostLocal>(
     pool: &Pool<F, H>,
     name: &str,
-    work: &Work,
+    mut work: Work,
+    mut extents: Extents,
 ) -> Result<(), TableError> {
     // Readers look for the row of the sealed table after each copy, so it goes before its bytes.
-    if let Some((root, _)) = pool.get_root(&table_key(name))? {
+    if let Some((root, bytes)) = pool.get_root(&table_key(name))? {
+        if let Some(record) = Record::decode(&bytes, &region_name(pool), &pool.space()) {
+            extents = Extents::Whole;
+            work.adopt(pool, name, &record)?;
+        }
         pool.destroy_root(&table_key(name), &root)?;
     }
     let makers = work.record.makers();
     let offsets: BTreeSet<u64> = work.record.extents.iter().map(|extent| extent.offset).collect();
-    let mut pieces: Vec<OwnedPiece> = pool.memory_of(&makers);
-    pieces.retain(|piece| offsets.contains(&piece.offset));
-    pool.free_pieces(&pieces)?;
-    free_unrecorded(pool, &makers)?;
+    let of_table = |makers: &[Maker]| {
+        let mut pieces: Vec<OwnedPiece> = pool.memory_of(makers);
+        pieces.retain(|piece| offsets.contains(&piece.offset));
+        pieces
+    };
+    match extents {
+        Extents::Whole => _ = pool.free_pieces(&of_table(&makers))?,
+        Extents::PartlyFreed => {
+            // A living maker may load another table into freed places. What it leaves is found when
+            // it is dead. This worker loads nothing meanwhile.
+            let is_settled = |&maker: &Maker| maker == pool.maker() || pool.is_alive(maker) == Some(false);
+            let settled: Vec<Maker> = makers.iter().copied().filter(is_settled).collect();
+            free_leaks(pool, of_table(&settled), Some(&journal_key(name)))?;
+        }
+    }
+    free_of_dead(pool, &makers)?;
     pool.destroy_root(&journal_key(name), &work.root)?;
+    Ok(())
+}
+
+/// Takes back a load of this worker that failed, as its journal names it.
+pub(crate) fn abandon<F: Fabric, H: HostLocal>(
+    pool: &Pool<F, H>,
+    name: &str,
+    mut work: Work,
+) -> Result<(), TableError> {
+    // First, because a full region has no room for another journal.
+    free_own(pool)?;
+    let mut record = work.record.clone();
+    record.header.state = State::Dropping;
+    match work.enter(pool, name, record) {
+        Ok(()) => return finish_drop(pool, name, work, Extents::Whole),
+        Err(TableError::Lost(_)) => return Ok(()),
+        Err(TableError::Pool(PoolError::NoRoom(_))) => {}
+        Err(error) => return Err(error),
+    }
+    // A death before the end leaves memory to `cenote pool gc --free-memory`.
+    let makers = work.record.makers();
+    let mut pieces = pool.memory_of(&makers);
+    pieces.retain(|piece| work.record.extents.iter().any(|extent| extent.offset == piece.offset));
+    if pool.destroy_root(&journal_key(name), &work.root)? {
+        pool.free_pieces(&pieces)?;
+        free_of_dead(pool, &makers)?;
+    }
     Ok(())
 }
 
@@ -141,12 +343,12 @@ pub fn drop_table<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, name: &str) -> Res
             if alive != Some(false) {
                 return Err(work.record.busy(name));
             }
-            let busy = work.record.busy(name);
+            let (busy, extents) = (work.record.busy(name), work.extents());
             let mut work = work.take_over(pool, name)?.ok_or(busy)?;
-            work.record.header.state = State::Dropping;
-            let root = pool.put_object_over(&journal_key(name), &work.record.encode(), Over::This(&work.root))?;
-            work.root = root.ok_or_else(|| TableError::Lost(name.to_owned()))?;
-            Some(work)
+            let mut record = work.record.clone();
+            record.header.state = State::Dropping;
+            work.enter(pool, name, record)?;
+            Some((work, extents))
         }
         Ok(None) => None,
         // What it named is found by its makers' deaths: `pool gc --free-memory`.
@@ -156,20 +358,33 @@ pub fn drop_table<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, name: &str) -> Res
         }
         Err(error) => return Err(error),
     };
-    let journal = match (journal, sealed(pool, name)) {
-        (Some(work), _) => work,
-        (None, Ok(None)) => return Ok(false),
+    let (journal, extents) = match (journal, sealed(pool, name)) {
+        (Some(journal), _) => journal,
+        (None, Ok(None)) => return remove_unreadable(pool, name),
         (None, Ok(Some((_, mut record)))) => {
             record.header.state = State::Dropping;
             record.hand_to(pool.maker(), now());
             let root = pool.put_object_over(&journal_key(name), &record.encode(), Over::Nothing)?;
-            Work { root: root.ok_or_else(|| record.busy(name))?, record }
+            // Until here another worker may have dropped the table.
+            (Work { root: root.ok_or_else(|| record.busy(name))?, record }, Extents::PartlyFreed)
         }
         (None, Err(TableError::Record(_))) => return Ok(pool.destroy_object(&table_key(name))?),
         (None, Err(error)) => return Err(error),
     };
-    finish_drop(pool, name, &journal)?;
+    finish_drop(pool, name, journal, extents)?;
     Ok(true)
+}
+
+/// Destroys records whose objects have keys and no readable bytes. Memory that they named is found by
+/// its makers' deaths. Returns whether there was one.
+fn remove_unreadable<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, name: &str) -> Result<bool, TableError> {
+    let mut existed = false;
+    for key in [table_key(name), journal_key(name)] {
+        if matches!(listed_record(pool, &key, name), Err(TableError::Record(_))) {
+            existed |= pool.destroy_object(&key)?;
+        }
+    }
+    Ok(existed)
 }
 
 /// State of a listed table.
@@ -217,13 +432,8 @@ pub fn list<F: Fabric, H: HostLocal>(pool: &Pool<F, H>) -> Vec<Listed> {
     let mut keys = pool.object_keys();
     keys.sort_unstable();
     for key in keys {
-        let Some((kind, name)) = key.strip_prefix(KEY_PREFIX).and_then(|rest| rest.split_once('/')) else { continue };
-        let is_work = kind == "-work";
-        if !is_work && !kind.is_empty() {
-            continue;
-        }
-        let read = record_at(pool, &key, name);
-        let one = match read {
+        let Some(name) = name_of(&key) else { continue };
+        let one = match listed_record(pool, &key, name) {
             Ok(Some((_, record))) => of_record(pool, name, &record),
             Ok(None) => continue,
             Err(_) => Listed {
@@ -289,6 +499,7 @@ pub struct Checked {
 /// There is no such table, or its record does not hold.
 pub fn check<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, name: &str) -> Result<Checked, TableError> {
     crate::facts::verify_name(name)?;
+    let _heart = heart(pool)?;
     let (root, record) = sealed(pool, name)?.ok_or_else(|| TableError::Missing(name.to_owned()))?;
     let (mut hasher, mut damaged) = (extents::table_digest(&record.header.facts)?, Vec::new());
     let numbers: Vec<u64> = (0..record.total()).collect();

@@ -2,7 +2,7 @@
 //! signal, and the page cache is not charged to this process.
 
 use crate::error::TableError;
-use crate::facts::{Facts, SourceFile};
+use crate::facts::{Facts, SourceFile, SourceTensor};
 use crate::source::RowSource;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
@@ -106,6 +106,7 @@ impl TensorFile {
 /// A matrix of a file: some bytes of each row.
 pub struct Column {
     file: Arc<TensorFile>,
+    name: String,
     at: u64,
     width: u64,
     rows: u64,
@@ -130,6 +131,7 @@ impl Column {
         let width = info.dtype.bitsize() as u64 * values as u64 / 8;
         Ok(Self {
             file: Arc::clone(file),
+            name: name.to_owned(),
             at: file.data + info.data_offsets.0 as u64,
             width,
             rows: rows as u64,
@@ -188,9 +190,12 @@ impl TensorRows {
             }
             end += rows;
             for column in &columns {
-                if !facts.source.contains(&column.file.description) {
+                let known = facts.source.iter().position(|file| *file == column.file.description);
+                let file = known.unwrap_or_else(|| {
                     facts.source.push(column.file.description.clone());
-                }
+                    facts.source.len() - 1
+                });
+                facts.tensors.push(SourceTensor { name: column.name.clone(), file: file as u64, begin: column.at });
             }
             joined.push((columns, end));
         }

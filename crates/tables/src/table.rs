@@ -125,6 +125,11 @@ impl<F: Fabric, H: HostLocal> Table<F, H> {
         &self.pool
     }
 
+    /// Its record, as it was opened.
+    pub(crate) const fn root(&self) -> Root {
+        self.root
+    }
+
     /// Whether it has not been dropped. Rows that were copied before the call are right if it
     /// returns true: a drop destroys the table's row before it frees a byte.
     #[must_use]

@@ -4,7 +4,7 @@ mod support;
 
 use cenote_engram::{NgramConfig, layer_hashes};
 use cenote_mem::Flush;
-use cenote_tables::checkpoint::model_tables;
+use cenote_tables::checkpoint::{model_tables, tensor_table};
 use cenote_tables::{LoadOptions, Opening, RowSource, Table, load};
 use safetensors::tensor::Dtype;
 use std::path::Path;
@@ -68,6 +68,34 @@ fn deepseeks_values_and_scales_are_rows() {
             assert_eq!(got[..64], tensors[at].0[row * 64..][..64], "values of row {row}");
             assert_eq!(got[64..], tensors[at].1[row * 2..][..2], "scales of row {row}");
         }
+    }
+}
+
+/// Scales in f32 passed as four scale bytes each, so rows had other values.
+#[test]
+fn scales_of_another_type_or_width_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t");
+    let bytes = random_bytes(100 * 256, 1);
+    write(
+        &file,
+        &[
+            ("values", Dtype::F8_E4M3, vec![100, 256], &bytes),
+            ("f32", Dtype::F32, vec![100, 2], &bytes[..800]),
+            ("i8", Dtype::I8, vec![100, 8], &bytes[..800]),
+            ("few", Dtype::F8_E8M0, vec![100, 4], &bytes[..400]),
+            ("many", Dtype::U8, vec![100, 16], &bytes[..1600]),
+            ("e8m0", Dtype::F8_E8M0, vec![100, 8], &bytes[..800]),
+            ("u8", Dtype::U8, vec![100, 8], &bytes[..800]),
+        ],
+    );
+    let table = |scales| tensor_table(&file, "values", Some(scales), None);
+    for (scales, words) in [("f32", "F32"), ("i8", "I8"), ("few", "4 scales"), ("many", "16 scales")] {
+        let error = table(scales).err().unwrap().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    for scales in ["e8m0", "u8"] {
+        assert_eq!(table(scales).unwrap().facts().row_bytes, 264, "{scales}");
     }
 }
 

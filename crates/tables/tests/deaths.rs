@@ -124,6 +124,55 @@ fn killed_loaders_leave_no_table_or_a_whole_one() {
     assert!(pool.check(true).unwrap().is_clean());
 }
 
+/// A load of tensor B went on with the extents of a killed load of tensor A.
+#[test]
+fn a_load_of_another_tensor_keeps_no_rows_of_a_killed_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t");
+    let [_, bytes] = two_tables(&file, ROWS, VALUES, 5);
+    let region = Region::new("tensors", 8 << 20, 256 << 10, Flush::None);
+    let pool = region.attach(0);
+    assert!(dies_at(&region, "loader", &file, Point::MemoryAllocated, 12));
+    pool.tick();
+    assert!(list(&pool)[0].extents > 0);
+    let other = tensor_table(&file, "other", None, None).unwrap();
+    let loaded = load(&pool, "t", &other, &options(&|_| {})).unwrap();
+    assert!(matches!(loaded, Outcome::Loaded { resumed_bytes: 0, .. }), "{loaded:?}");
+    let table = Table::open(&pool, "t", Opening::Verified).unwrap();
+    let mut got = vec![0; bytes.len()];
+    table.gather(&(0..ROWS as u64).collect::<Vec<_>>(), &mut got).unwrap();
+    assert!(got == bytes);
+    assert_eq!(pieces(&pool), list(&pool)[0].extents_total, "memory beside the table");
+}
+
+/// A load on a second host began anew, because its copy of the file had another time.
+#[test]
+fn a_load_goes_on_from_a_copy_of_the_file_as_far_as_its_rows_are_equal() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t");
+    let bytes = bf16_file(&file, ROWS, VALUES, 6);
+    let header = std::fs::metadata(&file).unwrap().len() as usize - bytes.len();
+    let region = Region::new("copies", 8 << 20, 256 << 10, Flush::None);
+    let pool = region.attach(0);
+    let change = |at: usize| move |file: &mut Vec<u8>| file[header + at] ^= 1;
+    let copies = [
+        (copy_of(&file, &folder.path().join("same"), |_| {}), bytes.len()),
+        (copy_of(&file, &folder.path().join("third extent"), change(150_000)), 150_000),
+        (copy_of(&file, &folder.path().join("first extent"), change(7)), 7),
+    ];
+    for (copy, equal) in copies {
+        assert!(dies_at(&region, "loader", &file, Point::MemoryAllocated, 12));
+        pool.tick();
+        let written = list(&pool)[0].bytes;
+        assert!(written > 150_000, "{written}");
+        let source = tensor_table(&copy, "table", None, None).unwrap();
+        let loaded = load(&pool, "t", &source, &options(&|_| {})).unwrap();
+        let Outcome::Loaded { resumed_bytes, .. } = loaded else { panic!("{loaded:?}") };
+        assert_eq!(resumed_bytes, written.min(equal as u64 / (64 << 10) * (64 << 10)), "{}", copy.display());
+        ends_well(&pool, &copy, &std::fs::read(&copy).unwrap()[header..], &copy.display().to_string());
+    }
+}
+
 /// A process dies at the named place. Its parent sees a signal, or that the place was not reached.
 fn dies_at(region: &Region, process: &str, file: &Path, point: Point, count: u64) -> bool {
     let plan: Plan = format!("{}:{count}", point.name()).parse().unwrap();
@@ -172,6 +221,92 @@ fn deaths_at_named_places_leave_no_table_or_a_whole_one() {
     assert!(pool.check(true).unwrap().is_clean());
 }
 
+const SEALED: &str = "cenote/engram/t";
+const JOURNAL: &str = "cenote/engram-work/t";
+
+/// A drop died when it had freed all extents. Its maker lived and loaded another table into their
+/// places, and the next drop freed that.
+#[test]
+fn a_resumed_drop_leaves_later_tables_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let [file, later] = ["t", "u"].map(|name| folder.path().join(name));
+    bf16_file(&file, ROWS, VALUES, 7);
+    bf16_file(&later, ROWS, VALUES, 8);
+    let [source, later] = [&file, &later].map(|file| tensor_table(file, "table", None, None).unwrap());
+    for leaves in [false, true] {
+        let region = Region::new(&format!("resumed{leaves}"), 8 << 20, 256 << 10, Flush::None);
+        let pool = region.attach(0);
+        let maker = region.attach(0);
+        load(&maker, "t", &source, &options(&|_| {})).unwrap();
+        let extents = list(&pool)[0].extents_total;
+        let places = Table::open(&pool, "t", Opening::Trusted).unwrap().extents().0.to_vec();
+        assert!(dies_at(&region, "dropper", &file, Point::MemoryFreed, extents));
+        pool.tick();
+        assert_eq!(pieces(&pool), 0);
+        load(&maker, "u", &later, &options(&|_| {})).unwrap();
+        let table = Table::open(&pool, "u", Opening::Trusted).unwrap();
+        assert!(table.extents().0.iter().any(|place| places.contains(place)), "no place is used again");
+        if leaves {
+            drop(maker);
+            pool.tick();
+        }
+        assert!(drop_table(&pool, "t").unwrap());
+        assert_eq!(pieces(&pool), extents, "the maker has left: {leaves}");
+        assert!(check(&pool, "u").unwrap().is_whole);
+        assert!(drop_table(&pool, "u").unwrap());
+        assert_eq!((pieces(&pool), list(&pool).len()), (0, 0));
+    }
+}
+
+/// A loader died between its journal and its second look at the sealed record. The drop freed what
+/// the empty journal names, and the table's memory stayed.
+#[test]
+fn a_drop_frees_the_sealed_tables_extents_beside_an_older_journal() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t");
+    bf16_file(&file, ROWS, VALUES, 9);
+    let source = tensor_table(&file, "table", None, None).unwrap();
+    let region = Region::new("older", 8 << 20, 256 << 10, Flush::None);
+    let pool = region.attach(0);
+    assert!(dies_at(&region, "loader", &file, Point::ObjectEntered, 1));
+    pool.tick();
+    let journal = pool.get_object(JOURNAL).unwrap().unwrap();
+    load(&pool, "t", &source, &options(&|_| {})).unwrap();
+    pool.put_object(JOURNAL, &journal).unwrap();
+    assert!(drop_table(&pool, "t").unwrap());
+    assert_eq!((pieces(&pool), list(&pool).len()), (0, 0));
+}
+
+/// A dropper read a sealed record, and the table was dropped and loaded again before it had its
+/// journal. It destroyed the new record and freed the old one's extents.
+#[test]
+fn a_drop_frees_the_extents_of_the_record_that_it_destroys() {
+    let folder = tempfile::tempdir().unwrap();
+    let [file, other] = ["t", "u"].map(|name| folder.path().join(name));
+    bf16_file(&file, ROWS, VALUES, 10);
+    bf16_file(&other, ROWS, VALUES, 11);
+    let [source, other] = [&file, &other].map(|file| tensor_table(file, "table", None, None).unwrap());
+    let region = Region::new("newer", 16 << 20, 256 << 10, Flush::None);
+    let pool = region.attach(0);
+    load(&pool, "t", &source, &options(&|_| {})).unwrap();
+    assert!(dies_at(&region, "dropper", &file, Point::ObjectEntered, 1));
+    pool.tick();
+    let journal = pool.get_object(JOURNAL).unwrap().unwrap();
+    assert!(pool.get_object(SEALED).unwrap().is_some());
+    assert!(drop_table(&pool, "t").unwrap());
+    assert_eq!(pieces(&pool), 0);
+    // It takes the places that the old journal names.
+    load(&pool, "u", &other, &options(&|_| {})).unwrap();
+    load(&pool, "t", &source, &options(&|_| {})).unwrap();
+    let extents = list(&pool)[0].extents_total;
+    pool.put_object(JOURNAL, &journal).unwrap();
+    assert!(drop_table(&pool, "t").unwrap());
+    assert_eq!(pieces(&pool), extents);
+    assert!(list(&pool).len() == 1 && check(&pool, "u").unwrap().is_whole);
+    assert!(drop_table(&pool, "u").unwrap());
+    assert_eq!(pieces(&pool), 0);
+}
+
 /// A source whose first read waits for the test.
 struct Slow<'a> {
     source: &'a dyn RowSource,
@@ -191,6 +326,35 @@ impl RowSource for Slow<'_> {
         }
         self.source.read(rows, to)
     }
+}
+
+/// A loader gave no heartbeat while it read a large extent, and another host declared its host dead.
+#[test]
+fn a_host_lives_while_a_load_reads_slowly() {
+    let Some(flush) = flushes().into_iter().find(|&flush| flush != Flush::None) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t");
+    bf16_file(&file, ROWS, VALUES, 3);
+    let region = Region::new("slowly", 8 << 20, 256 << 10, flush);
+    let source = tensor_table(&file, "table", None, None).unwrap();
+    let (reached, is_reached) = sync_channel(1);
+    let (go, gone) = sync_channel(1);
+    let slow = Slow { source: &source, reached, go: Mutex::new(gone) };
+    std::thread::scope(|scope| {
+        let loads = scope.spawn(|| load(&region.attach(0), "t", &slow, &options(&|_| {})));
+        is_reached.recv().unwrap();
+        let timeout = Duration::from_secs(2);
+        let other = attach_for(&region.source, 1, timeout);
+        let end = std::time::Instant::now() + 2 * timeout;
+        while std::time::Instant::now() < end {
+            other.tick();
+            std::thread::sleep(timeout / 20);
+        }
+        go.send(()).unwrap();
+        let loaded = loads.join().unwrap();
+        assert!(matches!(loaded, Ok(Outcome::Loaded { .. })), "{loaded:?}");
+        assert!(check(&other, "t").unwrap().is_whole);
+    });
 }
 
 /// Engram pooling §4.3: one rank loads, and the others find the table.

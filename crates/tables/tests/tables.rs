@@ -8,7 +8,7 @@ use cenote_tables::checkpoint::tensor_table;
 use cenote_tables::safetensors::TensorRows;
 use cenote_tables::{
     GatherError, Gatherer, HotRows, ListedState, LoadOptions, Opening, Outcome, Output, RowSource, Table, TableError,
-    check, drop_table, list, load,
+    check, drop_table, free_unrecorded, list, load,
 };
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -186,6 +186,23 @@ fn failed_loads_leave_nothing() {
     nothing_is_left(&pool);
 }
 
+/// The journal of a load that failed had grown, and the full region had no room for it. All extents
+/// stayed.
+#[test]
+fn a_load_that_fills_the_region_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t.safetensors");
+    bf16_file(&file, 100_000, 32, 3);
+    let region = Region::new("fills", 4 << 20, 256 << 10, Flush::None);
+    let pool = region.attach(0);
+    for journal_bytes in [1 << 40, 1 << 18] {
+        let options = LoadOptions { extent_bytes: 4096, journal_bytes, ..options() };
+        let error = load(&pool, "t", &source(&file), &options).unwrap_err();
+        assert!(error.to_string().contains("make a larger region"), "{error}");
+        nothing_is_left(&pool);
+    }
+}
+
 #[test]
 fn another_table_under_the_same_name_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -198,6 +215,173 @@ fn another_table_under_the_same_name_is_refused() {
     let error = load(&pool, "t", &source(&two), &options()).unwrap_err();
     assert!(matches!(error, TableError::Different { .. }), "{error}");
     assert!(check(&pool, "t").unwrap().is_whole);
+}
+
+/// `pool gc --free-memory` read the records first: a table that was sealed after that lost its memory
+/// when its loader had left.
+#[test]
+fn a_table_that_is_sealed_while_leaks_are_freed_keeps_its_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t");
+    bf16_file(&file, 4000, 64, 8);
+    let region = Region::new("leaks", 4 << 20, 256 << 10, Flush::None);
+    let pool = region.attach(0);
+    let leak = region.attach(0);
+    leak.allocate(5000).unwrap();
+    drop(leak);
+    pool.tick();
+    let loader = region.attach(0);
+    let dead = pool.dead_memory(None).unwrap();
+    assert_eq!(dead.len(), 1);
+    load(&loader, "t", &source(&file), &options()).unwrap();
+    drop(loader);
+    pool.tick();
+    assert_eq!(free_unrecorded(&pool, dead).unwrap().pieces, 1);
+    // The loader is dead now, and its record names the memory.
+    let dead = pool.dead_memory(None).unwrap();
+    assert!(!dead.is_empty());
+    assert_eq!(free_unrecorded(&pool, dead).unwrap().pieces, 0);
+    assert!(check(&pool, "t").unwrap().is_whole);
+}
+
+/// Loaders and droppers come and go beside a caller that frees leaks.
+#[test]
+fn leaks_are_freed_beside_loads_and_drops() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t");
+    bf16_file(&file, 500, 64, 8);
+    let region = Region::new("beside", 4 << 20, 256 << 10, Flush::None);
+    let pool = region.attach(0);
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let frees = scope.spawn(|| {
+            let pool = region.attach(0);
+            let mut rounds = 0;
+            while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
+                match free_unrecorded(&pool, pool.dead_memory(None).unwrap()) {
+                    Ok(freed) => assert_eq!(freed.pieces, 0, "round {rounds}"),
+                    Err(error) => assert!(matches!(error, TableError::Unsettled), "{error}"),
+                }
+                rounds += 1;
+            }
+        });
+        let source = source(&file);
+        for round in 0..200 {
+            load(&region.attach(0), "t", &source, &options()).unwrap();
+            assert_eq!(pieces(&pool), 1, "round {round}");
+            assert!(drop_table(&region.attach(0), "t").unwrap());
+        }
+        is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+        frees.join().unwrap();
+    });
+    assert_eq!(pieces(&pool), 0);
+}
+
+/// Memory of a table with a damaged record was freed as a leak.
+#[test]
+fn nothing_is_freed_while_a_record_cannot_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t");
+    bf16_file(&file, 4000, 64, 8);
+    let region = Region::new("unreadable", 4 << 20, 256 << 10, Flush::None);
+    let pool = region.attach(0);
+    load(&region.attach(0), "t", &source(&file), &options()).unwrap();
+    pool.tick();
+    let record = pool.get_object("cenote/engram/t").unwrap().unwrap();
+    let damaged = |bytes: &[u8]| {
+        pool.put_object("cenote/engram/t", bytes).unwrap();
+        let before = pieces(&pool);
+        let error = free_unrecorded(&pool, pool.dead_memory(None).unwrap()).unwrap_err();
+        assert!(matches!(error, TableError::Record(_)), "{error}");
+        assert_eq!(pieces(&pool), before);
+    };
+    damaged(&record[..record.len() - 1]);
+    assert_eq!(list(&pool)[0].state, ListedState::Damaged);
+    pool.put_object("cenote/engram/t", &record).unwrap();
+    assert!(check(&pool, "t").unwrap().is_whole);
+    // A load beside the damaged record is none of its business.
+    damaged(b"x");
+    load(&pool, "u", &source(&file), &options()).unwrap();
+    assert!(drop_table(&pool, "t").unwrap());
+    assert!(free_unrecorded(&pool, pool.dead_memory(None).unwrap()).unwrap().pieces > 0);
+    assert!(check(&pool, "u").unwrap().is_whole && drop_table(&pool, "u").unwrap());
+    assert_eq!(pieces(&pool), 0);
+}
+
+/// Each host had downloaded the checkpoint, and found "another table" because of the files' times.
+#[test]
+fn a_copy_with_another_time_is_the_same_table_if_its_rows_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t");
+    bf16_file(&file, 5000, 64, 5);
+    let region = Region::new("times", 4 << 20, 256 << 10, Flush::None);
+    let pool = region.attach(0);
+    let Outcome::Loaded { digest, .. } = load(&pool, "t", &source(&file), &options()).unwrap() else {
+        panic!("nothing was there")
+    };
+    let copy = copy_of(&file, &folder.path().join("same"), |_| {});
+    assert_ne!(source(&copy).facts().source, source(&file).facts().source);
+    assert_eq!(load(&pool, "t", &source(&copy), &options()).unwrap(), Outcome::Found { digest });
+    let other = copy_of(&file, &folder.path().join("other"), |bytes| *bytes.last_mut().unwrap() ^= 1);
+    let error = load(&pool, "t", &source(&other), &options()).unwrap_err();
+    assert!(matches!(error, TableError::Different { .. }), "{error}");
+}
+
+/// Facts of another table.
+struct Of<'a>(&'a TensorRows, cenote_tables::Facts);
+
+impl RowSource for Of<'_> {
+    fn facts(&self) -> &cenote_tables::Facts {
+        &self.1
+    }
+
+    fn read(&self, rows: std::ops::Range<u64>, to: &mut [u8]) -> Result<(), TableError> {
+        self.0.read(rows, to)
+    }
+}
+
+/// A load of tensor B found the table of tensor A, because only files and shapes were compared.
+#[test]
+fn another_tensor_or_layer_of_the_same_file_is_another_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t");
+    two_tables(&file, 1000, 64, 5);
+    let region = Region::new("tensor", 4 << 20, 256 << 10, Flush::None);
+    let pool = region.attach(0);
+    load(&pool, "t", &source(&file), &options()).unwrap();
+    let refused = |source: &dyn RowSource, words: &str| {
+        let error = load(&pool, "t", source, &options()).unwrap_err();
+        assert!(matches!(error, TableError::Different { .. }) && error.to_string().contains(words), "{error}");
+    };
+    refused(&tensor_table(&file, "other", None, None).unwrap(), "it has the tensor `table` instead of `other`");
+    let same = source(&file);
+    let of_layer = cenote_tables::Facts { layer: Some(3), ..same.facts().clone() };
+    refused(&Of(&same, of_layer), "it is of no layer, the files have layer 3");
+    let mut moved = same.facts().clone();
+    moved.tensors[0].begin += 2;
+    refused(&Of(&same, moved), "lie elsewhere");
+    assert!(matches!(load(&pool, "t", &same, &options()), Ok(Outcome::Found { .. })));
+}
+
+/// The engine counted a fetch that waited for the thread as hidden for the copy's time alone.
+#[test]
+fn the_time_of_a_gather_begins_at_its_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t");
+    bf16_file(&file, 100, 64, 8);
+    let region = Region::new("time", 4 << 20, 256 << 10, Flush::None);
+    let pool = region.attach(0);
+    load(&pool, "t", &source(&file), &options()).unwrap();
+    let table = Table::open(&pool, "t", Opening::Verified).unwrap();
+    let gatherer = Gatherer::new(1, || {}).unwrap();
+    let (go, gone) = std::sync::mpsc::channel();
+    gatherer.spawn(move || gone.recv().expect("the test says so"));
+    let mut pending = gatherer.start(&table, vec![1], Output::Stored(Vec::new()));
+    let busy = Duration::from_millis(20);
+    std::thread::sleep(busy);
+    go.send(()).unwrap();
+    let arrived = pending.wait(Instant::now() + Duration::from_secs(10)).unwrap();
+    assert!(arrived.after >= busy + arrived.took, "{arrived:?}");
 }
 
 #[test]
@@ -266,4 +450,44 @@ fn hot_rows_equal_the_tables() {
     assert!(counts.rate() > 0.3 && counts.rate() < 0.9, "{counts:?}");
     drop_table(&pool, "t").unwrap();
     assert!(hot.gather(&table, &[1], &mut to[..128]).is_err(), "also if the cache has the row");
+}
+
+/// A cache that a caller kept for a table loaded anew returned rows of the table before.
+#[test]
+fn hot_rows_of_one_table_are_none_of_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let region = Region::new("hots", 4 << 20, 256 << 10, Flush::None);
+    let pool = region.attach(0);
+    let mut hot = HotRows::new(128, 100_000);
+    let mut to = [0; 128];
+    let tables: Vec<_> = (0..2)
+        .map(|at| {
+            let (file, name) = (folder.path().join(format!("{at}")), format!("t{at}"));
+            let bytes = bf16_file(&file, 500, 64, at);
+            load(&pool, &name, &source(&file), &options()).unwrap();
+            (Table::open(&pool, &name, Opening::Verified).unwrap(), bytes)
+        })
+        .collect();
+    for (table, bytes) in [&tables[0], &tables[0], &tables[1], &tables[0]] {
+        hot.gather(table, &[7], &mut to).unwrap();
+        assert!(to == bytes[7 * 128..8 * 128]);
+    }
+    assert_eq!((hot.counts().hits, hot.counts().misses), (1, 3));
+}
+
+/// The number of empty places was found in the cache, with bytes of no row.
+#[test]
+fn the_largest_row_number_is_found_in_no_empty_place() {
+    let mut hot = HotRows::new(8, 10_000);
+    for value in [3, 4] {
+        let mut to = [0; 8];
+        hot.through(&[u64::MAX], &mut to, |rows, read| {
+            assert_eq!(rows, [u64::MAX]);
+            read.fill(value);
+            Ok::<_, ()>(())
+        })
+        .unwrap();
+        assert_eq!(to, [value; 8]);
+    }
+    assert_eq!(hot.counts().hits, 0);
 }

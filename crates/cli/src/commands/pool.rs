@@ -369,12 +369,17 @@ fn gc(args: &PoolGcArgs) -> Result<ExitCode, Failure> {
     let spinner = output::spinner("collecting");
     let pool = args.region.attach("gc")?;
     let explain = |error| args.region.explain(&error);
-    // Tables of models outlive the commands that load them.
-    let tables = cenote_tables::recorded_offsets(&pool);
-    let of_table = |offset| tables.contains(&offset);
-    let memory_freed = match args.free_memory {
-        Some(MemoryOf::AllDead) => pool.free_memory_of(None, of_table).map_err(explain)?,
-        Some(MemoryOf::Worker(maker)) => pool.free_memory_of(Some(maker), of_table).map_err(explain)?,
+    let maker = match args.free_memory {
+        Some(MemoryOf::AllDead) => Some(None),
+        Some(MemoryOf::Worker(maker)) => Some(Some(maker)),
+        None => None,
+    };
+    let memory_freed = match maker {
+        Some(maker) => {
+            let pieces = pool.dead_memory(maker).map_err(explain)?;
+            // Tables of models outlive the commands that load them.
+            cenote_tables::free_unrecorded(&pool, pieces)?
+        }
         None => Freed::default(),
     };
     let report = pool.gc().map_err(explain)?;

@@ -84,6 +84,25 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         if !is_there || region.is_dead(host, life) { Some(false) } else { alive(host, slot as u32) }
     }
 
+    /// This worker, or all workers that have memory without a name, if they are known to be dead.
+    pub(crate) fn dead_makers(
+        &self,
+        maker: Option<Maker>,
+        alive: impl Fn(u64, u32) -> Option<bool>,
+    ) -> Result<Vec<Maker>, PoolError> {
+        match maker {
+            Some(maker) if self.maker_alive(maker, &alive) != Some(false) => Err(PoolError::Config(format!(
+                "worker {maker} is not known to be dead, and may use its memory; declare its host dead first, or end \
+                 the worker"
+            ))),
+            Some(maker) => Ok(vec![maker]),
+            None => {
+                let makers = self.memory(&alive).makers.into_iter();
+                Ok(makers.filter(|of| of.alive == Some(false)).map(|of| of.maker).collect())
+            }
+        }
+    }
+
     /// See [`crate::Pool::free_memory_of`].
     pub(crate) fn free_memory_of(
         &self,
@@ -91,18 +110,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         keep: impl Fn(u64) -> bool,
         alive: impl Fn(u64, u32) -> Option<bool>,
     ) -> Result<Freed, PoolError> {
-        let makers: Vec<Maker> = match maker {
-            Some(maker) if self.maker_alive(maker, &alive) != Some(false) => {
-                return Err(PoolError::Config(format!(
-                    "worker {maker} is not known to be dead, and may use its memory; declare its host dead first, or \
-                     end the worker"
-                )));
-            }
-            Some(maker) => vec![maker],
-            None => {
-                self.memory(&alive).makers.into_iter().filter(|of| of.alive == Some(false)).map(|of| of.maker).collect()
-            }
-        };
+        let makers = self.dead_makers(maker, alive)?;
         let mut freed = Freed::default();
         let mut unused = Vec::new();
         for chunk in 0..self.region.layout.num_chunks {

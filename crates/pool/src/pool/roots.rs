@@ -160,6 +160,17 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         all.map(|of| OwnedPiece { offset: of.offset, bytes: of.bytes, maker: of.piece.maker }).collect()
     }
 
+    /// Memory without a name that a dead worker has allocated; without `maker`, that of all workers
+    /// known to be dead.
+    ///
+    /// # Errors
+    /// The worker is not known to be dead.
+    pub fn dead_memory(&self, maker: Option<Maker>) -> Result<Vec<OwnedPiece>, PoolError> {
+        // Makers first: a dead worker allocates nothing more.
+        let makers = self.0.dead_makers(maker, |host, slot| self.0.slot_alive(host, slot))?;
+        Ok(self.memory_of(&makers))
+    }
+
     /// Frees those of the pieces that are still as they were listed. A piece that was freed and
     /// allocated again has another maker, and stays.
     ///

@@ -100,7 +100,9 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// Frees memory without a name that a dead worker has allocated; without `maker`, that of all
     /// workers known to be dead. Memory outlives its maker on purpose, and other processes may use
     /// it: this is for leaks. [`PoolInfo::memory`] lists them. Memory at an offset that `keep`
-    /// accepts stays.
+    /// accepts stays. If workers record what they allocate and leave, `keep` knows too little: a
+    /// worker may record memory and leave after `keep` was made. List [`Pool::dead_memory`] first,
+    /// then read the records, then call [`Pool::free_pieces`].
     ///
     /// # Errors
     /// The worker is not known to be dead, or the table was busy for too long.

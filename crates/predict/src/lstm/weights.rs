@@ -9,9 +9,12 @@
 //! | 512 × 128 + 4 × 512 | weights of its state: codes, scales |
 //! | 4 × 512 | its biases |
 //! | 512 × 128 + 4 × 512, twice, and 4 × 512 | second layer, likewise |
-//! | 128 V + 4 V | output: codes, scales |
-//! | 4 V | its biases |
+//! | 64 × 128 + 4 × 64 | projection of the state to an embedding: codes, scales |
+//! | 4 V | biases of the tokens |
 //! | 4 | CRC-32 of all bytes before |
+//!
+//! There is no output matrix: a token's logit is the product of its embedding and the projection,
+//! plus its bias.
 //!
 //! Codes are signed bytes other than -128, row by row. A weight is its code times the scale of its
 //! row. Scales and biases are f32. All words are little-endian.

@@ -69,9 +69,13 @@ impl Drop for Region {
 }
 
 pub fn attach(source: &RegionSource, host: u8) -> HostPool {
+    attach_for(source, host, Duration::from_secs(20))
+}
+
+/// As [`attach`], with the time after which a silent host is declared dead.
+pub fn attach_for(source: &RegionSource, host: u8, host_timeout: Duration) -> HostPool {
     let fabric = open_region(source, &MapOptions::default()).expect("the region is there");
-    let options =
-        AttachOptions { host: HostId(host), host_timeout: Duration::from_secs(20), ..AttachOptions::named("test") };
+    let options = AttachOptions { host: HostId(host), host_timeout, ..AttachOptions::named("test") };
     Pool::attach(fabric, &options).expect("it attaches")
 }
 
@@ -105,6 +109,26 @@ pub fn bf16_file(path: &Path, rows: usize, values: usize, seed: u64) -> Vec<u8> 
     let bytes = random_bytes(rows * values * 2, seed);
     write(path, &[("table", Dtype::BF16, vec![rows, values], &bytes)]);
     bytes
+}
+
+/// A file with two bf16 tables of one shape, `table` and `other`; returns their bytes.
+pub fn two_tables(path: &Path, rows: usize, values: usize, seed: u64) -> [Vec<u8>; 2] {
+    let bytes = [seed, seed + 1].map(|seed| random_bytes(rows * values * 2, seed));
+    let shape = || vec![rows, values];
+    write(path, &[("table", Dtype::BF16, shape(), &bytes[0]), ("other", Dtype::BF16, shape(), &bytes[1])]);
+    bytes
+}
+
+/// Copies a file into a new folder, as another host has it: the same name, and a time of its own.
+pub fn copy_of(path: &Path, folder: &Path, change: impl FnOnce(&mut Vec<u8>)) -> PathBuf {
+    std::fs::create_dir_all(folder).expect("the folder is writable");
+    let copy = folder.join(path.file_name().expect("a file"));
+    let mut bytes = std::fs::read(path).expect("it was written");
+    change(&mut bytes);
+    std::fs::write(&copy, bytes).expect("the folder is writable");
+    let time = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    std::fs::File::options().write(true).open(&copy).and_then(|file| file.set_modified(time)).expect("it is there");
+    copy
 }
 
 /// The fabrics of this machine: coherent, and with a flush instruction.

@@ -24,6 +24,7 @@ impl Pattern {
             layer: None,
             model: String::new(),
             source: Vec::new(),
+            tensors: Vec::new(),
         })
     }
 }
