@@ -15,7 +15,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::Mutex;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 use support::*;
 
@@ -348,7 +348,7 @@ fn a_host_lives_while_a_load_reads_slowly() {
         let end = std::time::Instant::now() + 2 * timeout;
         while std::time::Instant::now() < end {
             other.tick();
-            std::thread::sleep(timeout / 20);
+            assert_eq!(is_reached.recv_timeout(timeout / 20), Err(RecvTimeoutError::Timeout));
         }
         go.send(()).unwrap();
         let loaded = loads.join().unwrap();

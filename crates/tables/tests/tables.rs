@@ -378,7 +378,7 @@ fn the_time_of_a_gather_begins_at_its_start() {
     gatherer.spawn(move || gone.recv().expect("the test says so"));
     let mut pending = gatherer.start(&table, vec![1], Output::Stored(Vec::new()));
     let busy = Duration::from_millis(20);
-    std::thread::sleep(busy);
+    assert_eq!(pending.wait(Instant::now() + busy), Err(GatherError::Late));
     go.send(()).unwrap();
     let arrived = pending.wait(Instant::now() + Duration::from_secs(10)).unwrap();
     assert!(arrived.after >= busy + arrived.took, "{arrived:?}");
