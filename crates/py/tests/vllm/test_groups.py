@@ -64,7 +64,10 @@ def of(*specs: Any, layers: int = 1, **parallel: int) -> tuple[Any, KVCacheConfi
         lora_config=None,
         parallel_config=SimpleNamespace(**{"decode_context_parallel_size": 1, "prefill_context_parallel_size": 1} | parallel),
     )
-    return config, KVCacheConfig(num_blocks=10, kv_cache_tensors=[], kv_cache_groups=made)
+    kv_cache = KVCacheConfig(num_blocks=10, kv_cache_tensors=[], kv_cache_groups=made)
+    # Fields that versions before 0.32 do not have.
+    kv_cache.hash_block_size = kv_cache.cache_hit_alignment_tokens = None
+    return config, kv_cache
 
 
 def groups(*specs: Any, layers: int = 1, **parallel: int) -> list[Any]:

@@ -62,6 +62,8 @@ class Rank:
         parallel = SimpleNamespace(tensor_parallel_size=tp_size, decode_context_parallel_size=1, prefill_context_parallel_size=1)
         config: Any = SimpleNamespace(lora_config=None, parallel_config=parallel, model_config=SimpleNamespace(model="replayed"))
         kv_cache = KVCacheConfig(BLOCKS, [], [KVCacheGroupSpec(names, spec) for names, spec in groups])
+        # Fields that versions before 0.32 do not have.
+        kv_cache.hash_block_size = kv_cache.cache_hit_alignment_tokens = None
         self.caches: dict[str, torch.Tensor] = {}
         for names, spec in groups:
             for name, own in zip(names, [*iter_layer_specs(spec)] * len(names), strict=False):
