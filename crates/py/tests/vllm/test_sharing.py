@@ -288,3 +288,24 @@ def test_a_hit_needs_every_ranks_shard(tiny: str, region: str) -> None:
     assert (warm.cached, missing.cached) == (FULL, 0)
     assert cold.tokens == warm.tokens == missing.tokens
     clean(region)
+
+
+def with_shards(_: Connection, job: Job, ranks: int) -> list[Answer]:
+    more: dict[str, Any] = {}
+    if ranks == 2:
+        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "0|1"
+        more = {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"}
+    engine = Engine(job.model, job.region, connector=None if job.region is None else {"head_shards": 2}, **more)
+    return [engine.ask(prompt, 64) for prompt in job.prompts]
+
+
+@pytest.mark.parametrize("saving", [1, 2])
+def test_engines_with_other_numbers_of_ranks_share_blocks(tiny: str, region: str, saving: int) -> None:
+    prompt = models.prompt(PROMPT, 24)
+    loading = 3 - saving
+    [alone] = in_child(with_shards, Job(tiny, None, [prompt]), loading, timeout=400)
+    [cold] = in_child(with_shards, Job(tiny, region, [prompt]), saving, timeout=400)
+    [warm] = in_child(with_shards, Job(tiny, region, [prompt]), loading, timeout=400)
+    assert (cold.cached, warm.cached) == (0, FULL)
+    assert cold.tokens == warm.tokens == alone.tokens
+    clean(region)
