@@ -158,9 +158,8 @@ pub fn oaken_store(seed: u64, rounds: u64) -> Result<(), Failure> {
             let done = |bench: &Bench| (bench.model.get(stored), bench.model.get(counted)) == expected;
             unit.bench.run(LIMIT, done)?;
             // Lines are on their way to memory.
-            for _ in 0..60 {
-                unit.bench.step()?;
-            }
+            let idle = unit.bench.model.pin("idle");
+            unit.bench.run(LIMIT, |bench| bench.model.get(idle) == 1)?;
             unit.settle()?;
             same("idle", &unit.get("idle")[0], &1)?;
             let mut payload = Vec::new();
