@@ -399,6 +399,38 @@ pub fn cache_engine(seed: u64, rounds: u64) -> Result<(), Failure> {
     same("resets with a page inside", &(inside > 0), &true)
 }
 
+/// Every page becomes the frame of the Rust code, header and checksum included, and that frame the
+/// page of the Rust code, by SpecKV and by QPack.
+///
+/// # Errors
+/// A bit differs, or a page has no frame.
+pub fn pages(seed: u64, pages: &[TestPage]) -> Result<(), Failure> {
+    let mut prng = Prng::new(seed);
+    let mut engine = Engine::new(seed);
+    for page in pages {
+        let (of_qpack, codec, table) = qpack::task_of_page(page);
+        let of_speckv = page.ordered(Order::TokenMajor);
+        let tasks = [
+            Task::new(of_speckv, Arc::new(SpecKv::default()), Vec::new()),
+            Task::new(of_qpack, Arc::new(codec), table),
+        ];
+        for task in tasks {
+            engine.bench.pace = Pace::FULL;
+            engine.set(&task)?;
+            engine.bench.pace = Pace::any(&mut prng);
+            let frame = task.frame().ok_or_else(|| format!("{} has no frame", page.name))?;
+            engine.send(engine.pages, &task.page.bytes);
+            let got = engine.receive(engine.encoded)?.ok_or_else(|| format!("{} was declined", page.name))?;
+            same_bytes(&page.name, &got, &frame)?;
+            engine.send(engine.frames, &frame);
+            let got = engine.receive(engine.decoded)?.map(|page| task.plain(&page));
+            let got = got.ok_or_else(|| format!("the frame of {} was refused", page.name))?;
+            same_bytes(&page.name, &got, &task.decoded(&frame).ok_or("the codec refuses its own frame")?)?;
+        }
+    }
+    Ok(())
+}
+
 /// Cycles of the engine for SpecKV's pages in a row: pages to frames, and frames to pages.
 ///
 /// # Errors
