@@ -45,6 +45,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("channel_front", memory::channel_front),
     ("frame_write", frames::frame_write),
     ("frame_read", frames::frame_read),
+    ("registers", engine::registers),
     ("cache_engine", engine::cache_engine),
     ("memory_path", path::memory_path),
     #[cfg(feature = "whole")]

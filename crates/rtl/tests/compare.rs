@@ -58,6 +58,7 @@ checks! {
     channel_front
     frame_write
     frame_read
+    registers
     cache_engine
     memory_path
 }
