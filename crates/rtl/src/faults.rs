@@ -97,6 +97,7 @@ pub const FAULTS: &[Fault] = &[
     fault("oaken_store", "oaken_lines.sv", "total[6] ? {256'd0, joined[767:512]} : joined[511:0]", "joined[511:0]"),
     fault("oaken_store", "oaken_table.sv", "left <= L'(64)", "left < L'(64)"),
     fault("oaken_store", "oaken_store.sv", "!e_bad && has_room", "has_room"),
+    fault("oaken_store", "oaken_store.sv", "!e_bad && !has_room", "1'b0"),
     fault("oaken_store", "oaken_store.sv", "k == 0 || !free_ready[0]", "1'b1"),
     fault("frame_write", "crc32_zeros.sv", "left[0] ? product : result", "product"),
     fault("frame_write", "crc32_stream.sv", "last_state ^ b_mixed[543:512]", "last_state"),
