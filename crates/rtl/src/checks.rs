@@ -22,6 +22,7 @@ pub type Check = fn(seed: u64, rounds: u64) -> Result<(), Failure>;
 /// All checks by name. Those with faults in `src/faults.rs` are named there.
 pub const CHECKS: &[(&str, Check)] = &[
     ("float", float::arithmetic),
+    ("latency", latency),
     ("compact", streams::compact),
     ("byte_pack", streams::byte_pack),
     ("speckv_encode", speckv::encode),
@@ -51,6 +52,11 @@ pub const CHECKS: &[(&str, Check)] = &[
     #[cfg(feature = "whole")]
     ("cache_system", system::cache_system),
 ];
+
+/// Latencies do not depend on a seed.
+fn latency(_: u64, _: u64) -> Result<(), Failure> {
+    crate::latency::pipelines()
+}
 
 /// The check of a name.
 ///
