@@ -152,8 +152,8 @@ def test_sglang_finds_pages_of_an_earlier_region(
     monkeypatch.setattr(storage.naming, "model", lambda *_: "model")
     monkeypatch.setattr(storage.naming, "weight_version", lambda: "1")
     monkeypatch.setattr(storage.naming, "fingerprint", lambda *_: b'{"model": "demo"}')
-    backend = next(found for key, found in vars(storage).items() if isinstance(found, type) and hasattr(found, "batch_exists"))
-    monkeypatch.setattr(backend, "_page_bytes", lambda self, pool: PAGE)
+    backend = storage.CenoteStorage
+    monkeypatch.setattr(storage, "_page_of", lambda pool: (PAGE, 1))
     extra = {"region": name, "create_size": "64MiB", "cold": f"{tmp_path}/cold,size=64MiB,deadline=30"}
     config = SimpleNamespace(
         extra_config=extra, should_split_heads=False, model_name="demo", tp_rank=0, pp_rank=0, enable_storage_metrics=False
@@ -167,13 +167,14 @@ def test_sglang_finds_pages_of_an_earlier_region(
         return made
 
     first = joined()
-    for number, alias in enumerate(first.pages.alias(key.encode() for key in keys[:4])):
-        assert first.pages.publish(alias, number, bytes([number]) * PAGE) == "published"
+    blocks = first.pools["kv"].blocks
+    for number, alias in enumerate(first.pools["kv"].names(keys[:4])):
+        assert blocks.publish(alias, number, bytes([number]) * PAGE) == "published"
     assert first.region.settle_cold(30)
     first.close()
     Path("/dev/shm", name.removeprefix("shm:")).unlink()
     second = joined()
-    assert second.pages.count(second.pages.alias(key.encode() for key in keys)) == 0
+    assert second.pools["kv"].blocks.count(second.pools["kv"].names(keys)) == 0
     assert second.batch_exists(keys) == 4
     assert second.region.cold["cold_hits_total"] == 4
     second.close()
