@@ -165,10 +165,9 @@ impl Lent {
         self.0
             .iter()
             .filter(|part| part.len > 0)
-            // SAFETY: `Piece::checked` tested that the range is not null and has at most
-            // `isize::MAX` bytes. `_keeper` keeps buffers and tensors alive. Callers of the Python
-            // methods guarantee the validity of addresses, and that nothing writes the memory
-            // during the call (`_native.pyi`).
+            // SAFETY: `Piece::checked` tested the range: not null, at most `isize::MAX` bytes. `_keeper`
+            // keeps buffers and tensors alive. Callers of the Python methods guarantee that addresses
+            // are valid, and that nothing writes the memory during the call (`_native.pyi`).
             .map(|part| unsafe { std::slice::from_raw_parts(part.address, part.len) })
             .collect()
     }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import logging
+import threading
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -11,6 +13,28 @@ class Counting(Protocol):
     """An adapter that counts faults, and logs each kind once."""
 
     def went_wrong(self, where: str, error: BaseException) -> None: ...
+
+
+class FaultCounts:
+    """Counts an adapter's faults in `errors`, and logs the first of each kind."""
+
+    def count_faults(self, logger: logging.Logger) -> None:
+        """Begins to count. Call it before the first method of the engine."""
+        self.errors = 0
+        self._fault_logger = logger
+        self._faults_told: set[tuple[str, str]] = set()
+        self._counting = threading.Lock()
+
+    def went_wrong(self, where: str, error: BaseException) -> None:
+        kind = (where, type(error).__name__)
+        with self._counting:
+            self.errors += 1
+            is_new = kind not in self._faults_told
+            self._faults_told.add(kind)
+        if is_new:
+            self._fault_logger.warning(
+                "Cenote: %s failed, which counts as a miss; later errors of this kind are not logged", where, exc_info=error
+            )
 
 
 _S = TypeVar("_S", bound=Counting)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolHitPolicy, 
 import cenote
 from cenote.facts import record
 from cenote.health import HealthLog
-from cenote.serving import serving, serving_with
+from cenote.serving import FaultCounts, serving, serving_with
 from cenote.sglang import naming
 from cenote.sglang.stats import Transfers
 from cenote.start import given_of_new, log_ignored, log_start
@@ -79,7 +78,7 @@ def _no_transfers(transfers: Any, *_args: Any, **_kwargs: Any) -> dict[str, list
     return {transfer.name: _no_pages(transfer.keys or ()) for transfer in transfers or ()}
 
 
-class CenoteStorage(HiCacheStorage):
+class CenoteStorage(FaultCounts, HiCacheStorage):
     """Pages of one rank's host memory in a region. A page is one block, whole or absent.
 
     Hybrid models have further pools of host memory beside the KV, each with pages of its own."""
@@ -101,9 +100,7 @@ class CenoteStorage(HiCacheStorage):
         # The pools of host memory by name, `kv` among them.
         self.pools: dict[str, _Pages] = {}
         self.transfers: Transfers | None = None
-        self.errors = 0
-        self._told: set[tuple[str, str]] = set()
-        self._counting = threading.Lock()
+        self.count_faults(logger)
         self._weights = ""
 
     def register_mem_pool_host(self, mem_pool_host: HostKVCache) -> None:
@@ -307,14 +304,6 @@ class CenoteStorage(HiCacheStorage):
         if self.region is not None:
             self.region.close()
 
-    def went_wrong(self, where: str, error: BaseException) -> None:
-        kind = (where, type(error).__name__)
-        with self._counting:
-            self.errors += 1
-            is_new = kind not in self._told
-            self._told.add(kind)
-        if is_new:
-            logger.warning("Cenote: %s failed, which counts as a miss; later errors of this kind are not logged", where, exc_info=error)
 
     def _pool(self, name: str) -> _Pages:
         if (pages := self.pools.get(name)) is None:

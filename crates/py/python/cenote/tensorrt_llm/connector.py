@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +21,7 @@ import cenote
 from cenote.facts import record
 from cenote.health import HealthLog
 from cenote.model_files import weights_name
-from cenote.serving import serving, serving_with
+from cenote.serving import FaultCounts, serving, serving_with
 from cenote.start import given_of_new, log_ignored, log_start
 from cenote.tensorrt_llm import naming
 
@@ -109,31 +108,13 @@ class _Request:
 _worker: CenoteWorker | None = None
 
 
-class _Counting:
-    """Counts faults, and logs each kind once."""
-
-    def __init__(self) -> None:
-        self.errors = 0
-        self._told: set[tuple[str, str]] = set()
-        self._counting = threading.Lock()
-
-    def went_wrong(self, where: str, error: BaseException) -> None:
-        kind = (where, type(error).__name__)
-        with self._counting:
-            self.errors += 1
-            is_new = kind not in self._told
-            self._told.add(kind)
-        if is_new:
-            logger.warning("Cenote: %s failed, which counts as a miss; later errors of this kind are not logged", where, exc_info=error)
-
-
-class CenoteWorker(KvCacheConnectorWorker, _Counting):  # type: ignore[misc]
+class CenoteWorker(KvCacheConnectorWorker, FaultCounts):  # type: ignore[misc]
     """Copies blocks between the GPU's memory and this process, and saves them in the region."""
 
     def __init__(self, llm_args: Any) -> None:
         global _worker
         KvCacheConnectorWorker.__init__(self, llm_args)
-        _Counting.__init__(self)
+        self.count_faults(logger)
         _refuse(llm_args)
         self.settings = _Settings.read()
         self.model = weights_name(self.settings.given, _VARIABLE)
@@ -266,12 +247,12 @@ class CenoteWorker(KvCacheConnectorWorker, _Counting):  # type: ignore[misc]
             self.region.close()
 
 
-class CenoteScheduler(KvCacheConnectorScheduler, _Counting):  # type: ignore[misc]
+class CenoteScheduler(KvCacheConnectorScheduler, FaultCounts):  # type: ignore[misc]
     """Chooses the blocks of each request that come from the region, and those that go there."""
 
     def __init__(self, llm_args: Any) -> None:
         KvCacheConnectorScheduler.__init__(self, llm_args)
-        _Counting.__init__(self)
+        self.count_faults(logger)
         _refuse(llm_args)
         self.settings = _Settings.read()
         self.requests: dict[int, _Request] = {}

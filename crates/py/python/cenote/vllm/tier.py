@@ -39,7 +39,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, Tra
 import cenote
 from cenote.facts import record
 from cenote.health import HealthLog
-from cenote.serving import serving, serving_with
+from cenote.serving import FaultCounts, serving, serving_with
 from cenote.start import log_ignored, log_start
 from cenote.vllm.digest import changed_while_loading, draft_digest, model_digest
 from cenote.vllm.identity import check_hashes, fingerprint
@@ -84,7 +84,7 @@ class CenoteOffloadingConnector(OffloadingConnector):
             _engine.reset(token)
 
 
-class CenoteTier(SecondaryTierManager):
+class CenoteTier(FaultCounts, SecondaryTierManager):
     """Chunks of vLLM's offloading in a region. vLLM's scheduler calls the tier and must not fail or wait."""
 
     medium: ClassVar[Medium] = Medium.CPU
@@ -119,9 +119,7 @@ class CenoteTier(SecondaryTierManager):
             self.region.close()
             raise
         self._health = HealthLog(self.region, logger)
-        self.errors = 0
-        self._told: set[tuple[str, str]] = set()
-        self._counting = threading.Lock()
+        self.count_faults(logger)
         self._threads = ThreadPoolExecutor(self.settings.load_threads, thread_name_prefix="cenote-tier")
         # Jobs in flight, and ended jobs that vLLM has not taken yet.
         self._jobs: dict[int, Future[JobResult]] = {}
@@ -336,14 +334,6 @@ class CenoteTier(SecondaryTierManager):
     def _close(self) -> None:
         self.region.close()
 
-    def went_wrong(self, where: str, error: BaseException) -> None:
-        kind = (where, type(error).__name__)
-        with self._counting:
-            self.errors += 1
-            is_new = kind not in self._told
-            self._told.add(kind)
-        if is_new:
-            logger.warning("Cenote: %s failed, which counts as a miss; later errors of this kind are not logged", where, exc_info=error)
 
 
 def _refuse(config: VllmConfig) -> None:
