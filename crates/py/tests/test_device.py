@@ -218,6 +218,22 @@ def test_a_block_that_changes_during_its_copy_is_a_miss(region: cenote.Region, b
     engine.close()
 
 
+def test_a_prompts_layer_is_one_call_of_the_device(region: cenote.Region, blocks: cenote.Namespace) -> None:
+    count = 24
+    names = save_all(region, blocks, count)
+    engine = Engine(region, 5)
+    load = engine.memory.load(blocks.lookup(names), list(range(count)))
+    assert load.wait(10)
+    assert load.failed() == []
+    assert engine.device.calls["copy"] == LAYERS
+    others = blocks.alias([bytes([number]) * 32 for number in range(count)])
+    save = engine.memory.save(blocks, others, list(range(count)), list(range(count)))
+    save.layer(LAYERS - 1)
+    assert engine.outcomes(save) == {"published": count}
+    assert engine.device.calls["copy"] == 2 * LAYERS
+    engine.close()
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_the_engines_writes_come_after_a_cancelled_late_load(region: cenote.Region, blocks: cenote.Namespace, way: str) -> None:
     names = save_all(region, blocks, 12)

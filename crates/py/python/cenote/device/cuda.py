@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import torch
 
+from cenote.device.batches import Batches
 from cenote.device.interface import Copy, DeviceError, Stream
 from cenote.device.rows import RowGather, TablePlace
 
@@ -31,6 +32,17 @@ class CudaDevice:
         self._memory: tuple[list[int], list[torch.Tensor]] = [], []
         # Number of users of a memory, by its address.
         self._users: Counter[int] = Counter()
+        # Many copies in one call, or the reason why each copy is a call.
+        self.batches: Batches | None = None
+        self.why_one_by_one = ""
+        try:
+            with self._on():
+                torch.cuda.synchronize()
+                batches = Batches(ctypes.CDLL("libcuda.so.1"))
+                self._try_out(batches)
+            self.batches = batches
+        except Exception as error:
+            self.why_one_by_one = f"{type(error).__name__}: {error}"
 
     @classmethod
     def of(cls, tensors: Sequence[torch.Tensor]) -> CudaDevice:
@@ -81,6 +93,10 @@ class CudaDevice:
         self._hide(unused)
 
     def copy_async(self, stream: Stream, copies: Sequence[Copy]) -> None:
+        if self.batches is not None and stream is not Stream.ENGINE:
+            self._check(copies)
+            self.batches.queue(self._streams[stream].cuda_stream, copies)
+            return
         with torch.cuda.stream(self._stream(stream)):
             for to, start, length in copies:
                 self._at(to, length).copy_(self._at(start, length), non_blocking=True)
@@ -119,6 +135,31 @@ class CudaDevice:
 
     def wait(self, stream: Stream, event: torch.cuda.Event) -> None:
         self._stream(stream).wait_event(event)
+
+    def _try_out(self, batches: Batches) -> None:
+        """Copies some bytes to the GPU and back by batches. Raises `DeviceError` if they differ."""
+        size, half = 512, 256
+        here = torch.arange(size, dtype=torch.int32).to(torch.uint8).pin_memory()
+        there, back = torch.zeros(size, dtype=torch.uint8, device=self.device), torch.zeros(size, dtype=torch.uint8).pin_memory()
+        stream = self._streams[Stream.LOADS]
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        for to, start in ((there, here), (back, there)):
+            # Crossed, so that the order of the copies is seen.
+            addresses = [(to.data_ptr() + at, start.data_ptr() + half - at, half) for at in (0, half)]
+            batches.queue(stream.cuda_stream, addresses)
+        stream.synchronize()
+        if not torch.equal(here, back):
+            raise DeviceError("cuMemcpyBatchAsync copied other bytes than it was told to")
+
+    def _check(self, copies: Sequence[Copy]) -> None:
+        """Raises `DeviceError` for a copy outside of known memory."""
+        # Most copies of a batch are between the same two memories.
+        known = [range(0), range(0)]
+        for *places, length in copies:
+            for number, address in enumerate(places):
+                if address not in known[number] or address + length > known[number].stop:
+                    start, memory = self._find(address, length)
+                    known[number] = range(start, start + len(memory))
 
     def _stream(self, stream: Stream) -> torch.cuda.Stream:
         return torch.cuda.current_stream(self.device) if stream is Stream.ENGINE else self._streams[stream]

@@ -17,8 +17,9 @@ from cenote.start import place_thread
 if TYPE_CHECKING:
     from cenote.device.layout import PageLayout
 
-# Blocks of one part of a load. Enough to amortize its waits, few enough to check the first early.
-_PART_BLOCKS = 32
+# Blocks of one part of a load: a prompt of 2,000 tokens in blocks of 16. The device gets a layer of a
+# part in one call.
+_PART_BLOCKS = 128
 _LINE = 64
 
 # Memories that a device may still write after `close`. The list keeps them until the process ends.

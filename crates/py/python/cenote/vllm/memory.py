@@ -54,7 +54,10 @@ def kv_memory(
             )
     from cenote.device.cuda import CudaDevice
 
-    return device_memory(CudaDevice.of(list(own.values())), own, part, settings, region, told)
+    gpu = CudaDevice.of(list(own.values()))
+    if gpu.why_one_by_one:
+        logger.info("Cenote: the GPU gets each page by a call of its own, because batches failed: %s", gpu.why_one_by_one)
+    return device_memory(gpu, own, part, settings, region, told)
 
 
 def part_of(cache: torch.Tensor, page: Page, part: Part) -> torch.Tensor:
