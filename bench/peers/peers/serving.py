@@ -22,6 +22,8 @@ TOKENS = 2000
 # Seconds for an engine's start and all its prompts. Generous, because a busy machine is slow and a
 # hung engine is rare.
 PATIENCE = 1800
+# The part of a connector's time that runs beside the engine.
+COPIES = "copies, beside the engine"
 # Tokens generated after the first one, for comparison with the engine without a connector.
 MORE = 32
 _TESTS = Path(__file__).resolve().parents[3] / "crates/py/tests/vllm"
@@ -37,6 +39,10 @@ class Answer:
     server_cpu: float
     hit_tokens: int
     tokens: list[int]
+    # Wall seconds of the same prompt out of vLLM's own cache.
+    local: float = 0.0
+    # Wall seconds of the connector's parts, where they are measured.
+    parts: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -50,6 +56,8 @@ class Rival:
     transfer: dict[str, Any] | None = None
     # Process id of the connector's server, if it has one.
     server: int | None = None
+    # False: it finds what the rival before it has saved.
+    saves: bool = True
 
 
 @dataclass
@@ -81,12 +89,16 @@ def _answer(_: Connection, model: str, rival: Rival, prompts: list[list[int]]) -
 
     answers = []
     for prompt in prompts:
+        _parts(rival)
         before = cost()
         first = engine.ask(prompt, 1)
         wall, cpu, server = (now - then for now, then in zip(cost(), before, strict=True))
+        parts, before = _parts(rival), cost()
+        engine.ask(prompt, 1)
+        local = cost()[0] - before[0]
         # vLLM's cache has the prompt now. The further tokens show whether its KV is right.
         rest = engine.ask(prompt, 1 + MORE)
-        answers.append(Answer(wall, cpu + server, server, first.cached, rest.tokens))
+        answers.append(Answer(wall, cpu + server, server, first.cached, rest.tokens, local, parts))
     # Some connectors save asynchronously after the answer. Wait until engine and server are idle.
     deadline, idle = time.monotonic() + 20, 0
     while rival.server and idle < 3 and time.monotonic() < deadline:
@@ -94,6 +106,15 @@ def _answer(_: Connection, model: str, rival: Rival, prompts: list[list[int]]) -
         time.sleep(0.3)
         idle = idle + 1 if cpu_seconds(os.getpid(), rival.server) - used < 0.03 else 0
     return answers
+
+
+def _parts(rival: Rival) -> dict[str, float]:
+    """Seconds of the connector's parts since the last call, if it is the timed one."""
+    if rival.transfer is None or rival.transfer["kv_connector"] != "TimedConnector":
+        return {}
+    from peers import timed
+
+    return timed.take()
 
 
 def _let_lmcache_in() -> None:
@@ -168,6 +189,13 @@ def measure(packages: Path, rounds: int, prompts_each: int, failed: dict[str, st
             except Unable as error:
                 failed[f"LMCache, chunks of {chunk}"] = str(error)
         rivals.append(Rival("Cenote", "no server; every block checksummed", transfer=ours))
+        timed = ours | {"kv_connector": "TimedConnector", "kv_connector_module_path": "peers.timed"}
+        layers = {"kv_connector_extra_config": {"region": f"shm:{region}", "load": "layers"}}
+        rivals.append(Rival("Cenote, load: layers", "the request does not wait for its load", transfer=ours | layers, saves=False))
+        rivals += [
+            Rival("Cenote, timed", "with a clock around each call", transfer=timed, saves=False),
+            Rival("Cenote, load: layers, timed", "with a clock around each call", transfer=timed | layers, saves=False),
+        ]
         taken = {rival.name: Taken(rival.about) for rival in rivals}
         for round_ in range(rounds):
             prompts = [models.prompt(TOKENS, 1000 + prompts_each * round_ + number) for number in range(prompts_each)]
@@ -177,12 +205,13 @@ def measure(packages: Path, rounds: int, prompts_each: int, failed: dict[str, st
                 print(f"round {round_ + 1} of {rounds}: vLLM, {rival.name}", file=sys.stderr, flush=True)
                 try:
                     run = taken[rival.name]
-                    run.first += engines.in_child(_answer, model, rival, prompts, timeout=PATIENCE)
+                    if rival.saves:
+                        run.first += engines.in_child(_answer, model, rival, prompts, timeout=PATIENCE)
                     if rival.transfer is not None:
                         run.second += engines.in_child(_answer, model, rival, prompts, timeout=PATIENCE)
                     wanted = [answer.tokens for answer in taken["no connector"].first]
-                    for answers in (run.first, run.second) if run.second else (run.first,):
-                        if [answer.tokens for answer in answers] != wanted:
+                    for answers in (run.first, run.second):
+                        if answers and [answer.tokens for answer in answers] != wanted:
                             raise Unable("its tokens differ from those of the engine without a connector")
                 except (AssertionError, TimeoutError, Unable) as error:
                     failed[rival.name] = str(error).strip().splitlines()[-1][:300]

@@ -137,7 +137,7 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
         assert self._scheduler is not None
-        metadata = CenoteMetadata(loads=self._scheduler.take_loads())
+        metadata = CenoteMetadata(self._scheduler.take_loads(), idle=not scheduler_output.total_num_scheduled_tokens)
         try:
             self._health.look()
             metadata.saves = self._scheduler.end_step(scheduler_output)
@@ -220,6 +220,8 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
         assert self._worker is not None
         # With speculative decoding, vLLM asks for failed loads before it ends the step's saves.
         self._worker.end_loads()
+        if self._step().idle:
+            self._worker.await_load()
         ended, lost = self._worker.take_ended()
         return KVConnectorTransferResults(finished_recving=ended, failed_recving=lost)
 

@@ -55,3 +55,5 @@ class CenoteMetadata(KVConnectorMetadata):
 
     loads: list[LoadOrder] = field(default_factory=list)
     saves: list[SaveOrder] = field(default_factory=list)
+    idle: bool = False
+    """True if no request runs in this step."""

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 logger = logger_of(__name__)
 
+# The longest wait of a step without work: it delays a request that arrives meanwhile.
+_IDLE_SECONDS = 0.001
+
 
 @dataclass
 class _Open:
@@ -238,6 +241,16 @@ class WorkerSide:
         for _, save, _ in self.saves or []:
             save.abort()
         self.now, self.saves, self.tainted = [], None, False
+
+    def await_load(self) -> None:
+        """Waits a moment for a request's loads, in a step without other work.
+
+        vLLM begins the next such step at once, and its many steps would take the processor from the
+        copies."""
+        waiting = next(iter(self.waiting.values()), [])
+        until = time.monotonic() + _IDLE_SECONDS
+        for loading in waiting:
+            loading.load.wait(max(min(until - time.monotonic(), self._left(loading)), 0.0))
 
     def take_ended(self) -> tuple[set[str], set[str]]:
         """Requests with ended loads, and the subset of them with lost blocks."""
