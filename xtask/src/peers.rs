@@ -60,6 +60,7 @@ pub fn run(root: &Path, arguments: &[&str]) -> Result<(), String> {
     let packages = root.join(FOLDER);
     let mut measure = Command::new(environment.join("bin/python"));
     measure.args(["-m", "peers", "--packages"]).arg(&packages);
+    measure.arg("--proxy").arg(vllm::proxy(root, &environment)?);
     for peer in [&REDIS, &MOONCAKE, &LMCACHE] {
         if let Err(reason) = install(&environment, &packages.join(peer.folder), peer) {
             eprintln!("{}: {reason}", peer.name);

@@ -8,6 +8,8 @@ use std::process::Command;
 const TESTS: &str = "crates/py/tests/vllm";
 /// Supported versions, the newest first: the one that all other tests use.
 const VERSIONS: &[&str] = &["0.32.0", "0.31.0", "0.30.0"];
+/// Its place in vLLM's source package.
+const PROXY: &str = "examples/disaggregated/disaggregated_serving/disagg_proxy_demo.py";
 
 /// Runs the tests with vLLM in the environment for them. `arguments` go to pytest.
 ///
@@ -18,7 +20,7 @@ pub fn run(root: &Path, arguments: &[&str]) -> Result<(), String> {
     let lmcache = peers::lmcache(root, &environment)?;
     let mut tests = Command::new(environment.join("bin/python"));
     tests.args(["-m", "pytest", "-p", "no:cacheprovider"]).args(arguments).current_dir(root.join(TESTS));
-    tests.env("CENOTE_TEST_LMCACHE", lmcache);
+    tests.env("CENOTE_TEST_LMCACHE", lmcache).env("CENOTE_TEST_PROXY", proxy(root, &environment)?);
     python::shown(&mut tests, "pytest")
 }
 
@@ -29,6 +31,7 @@ pub fn run(root: &Path, arguments: &[&str]) -> Result<(), String> {
 /// Names the failed step, or the versions whose tests fail.
 pub fn run_versions(root: &Path, arguments: &[&str]) -> Result<(), String> {
     let (mut results, mut failed) = (Vec::new(), Vec::new());
+    let proxy = proxy(root, &environment(root)?)?;
     for version in VERSIONS {
         let environment = environment_of(root, version)?;
         let file = root.join(format!("target/vllm-{version}.xml"));
@@ -36,6 +39,7 @@ pub fn run_versions(root: &Path, arguments: &[&str]) -> Result<(), String> {
         tests.args(["-m", "pytest", "-p", "no:cacheprovider"]).arg(format!("--junit-xml={}", file.display()));
         // LMCache is tested with the newest version alone.
         tests.args(["--ignore", "test_lmcache.py"]).args(arguments).current_dir(root.join(TESTS));
+        tests.env("CENOTE_TEST_PROXY", &proxy);
         if python::shown(&mut tests, "pytest").is_err() {
             failed.push(*version);
         }
@@ -46,6 +50,21 @@ pub fn run_versions(root: &Path, arguments: &[&str]) -> Result<(), String> {
     table.arg("table.py").arg(root.join("docs/guides/vllm.md")).args(results).current_dir(root.join(TESTS));
     python::shown(&mut table, "writing the table of models")?;
     if failed.is_empty() { Ok(()) } else { Err(format!("tests fail with vLLM {}", failed.join(", "))) }
+}
+
+/// Fetches vLLM's example proxy for prefill and decode servers, unless it is there. Returns its path.
+///
+/// # Errors
+/// It cannot be fetched.
+pub fn proxy(root: &Path, environment: &Path) -> Result<PathBuf, String> {
+    let proxy = environment.join("examples/disagg_proxy_demo.py");
+    if !proxy.exists() {
+        eprintln!("fetching vLLM's example proxy; that downloads its source package of about 45 MB");
+        let mut fetch = Command::new(environment.join("bin/python"));
+        fetch.arg(root.join(TESTS).join("examples.py")).arg(VERSIONS[0]).arg(PROXY).arg(&proxy);
+        python::shown(&mut fetch, "fetching vLLM's example proxy")?;
+    }
+    Ok(proxy)
 }
 
 /// Makes the environment in `target/vllm`, or finds it up to date, and installs the package as its

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from peers import blocks, serving, stores
+from peers import blocks, serving, split, stores
 from peers.processes import Unable
 from peers.report import Series, machine, micro, table
 
@@ -26,7 +26,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="cargo xtask peers", description=__doc__)
     parser.add_argument("--packages", type=Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--missing", action="append", default=[], metavar="NAME=REASON", help=argparse.SUPPRESS)
-    parser.add_argument("--only", choices=["blocks", "serving"], help="measure only one of the two parts")
+    parser.add_argument("--only", choices=["blocks", "serving", "split"], help="measure only one of the parts")
+    parser.add_argument("--proxy", type=Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=9, help="measured rounds of the data plane (9)")
     parser.add_argument("--serving-rounds", type=int, default=3, help="measured rounds with vLLM (3)")
     parser.add_argument("--prompts", type=int, default=3, help="prompts per round with vLLM (3)")
@@ -38,10 +39,12 @@ def main() -> int:
     missing = dict(reason.split("=", 1) for reason in arguments.missing)
     report: dict[str, Any] = {"before": machine()}
     try:
-        if arguments.only != "serving":
+        if arguments.only in (None, "blocks"):
             report["blocks"] = _blocks(arguments.packages, arguments.rounds, missing)
-        if arguments.only != "blocks":
+        if arguments.only in (None, "serving"):
             report["serving"] = _serving(arguments.packages, arguments.serving_rounds, arguments.prompts, missing)
+        if arguments.only in (None, "split"):
+            report["split"] = _split(arguments.serving_rounds, arguments.proxy.resolve())
     except Unable as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -179,6 +182,24 @@ def _hits(taken: dict[str, serving.Taken]) -> list[str]:
             word = "reached" if share <= HIT_SHARE else "MISSED"
             goals.append(f"{name}: a hit takes {share:.1f} ms more than one in vLLM's own cache (goal {HIT_SHARE} ms: {word})")
     return goals
+
+
+def _split(rounds: int, proxy: Path) -> dict[str, Any]:
+    ways = split.measure(rounds, proxy)
+    print(f"\nvLLM, {split.REQUESTS} requests a round, {rounds} rounds, each of {split.TOKENS} tokens and {split.ANSWER} tokens of answer, "
+          f"one every {split.PERIOD} times of a prompt.\n")  # fmt: skip
+    headings = ["way", "first token, median ms", "90 % ms", "between tokens, median ms", "90 % ms", "99 % ms", "all of a round s"]
+    rows = [
+        [
+            name, *(f"{1000 * split.part(way.first, percent):.0f}" for percent in (50, 90)),
+            *(f"{1000 * split.part(way.between, percent):.1f}" for percent in (50, 90, 99)), f"{_median(way.whole):.1f}",
+        ]
+        for name, way in ways.items()
+    ]  # fmt: skip
+    print(table(headings, rows) + "\n")
+    for name, way in ways.items():
+        print(f"{name}: {way.about}")
+    return {name: dataclasses.asdict(way) for name, way in ways.items()}
 
 
 def _median(values: Sequence[float]) -> float:

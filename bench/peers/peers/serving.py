@@ -26,7 +26,7 @@ PATIENCE = 1800
 COPIES = "copies, beside the engine"
 # Tokens generated after the first one, for comparison with the engine without a connector.
 MORE = 32
-_TESTS = Path(__file__).resolve().parents[3] / "crates/py/tests/vllm"
+TESTS = Path(__file__).resolve().parents[3] / "crates/py/tests/vllm"
 
 
 @dataclass
@@ -153,7 +153,7 @@ def measure(packages: Path, rounds: int, prompts_each: int, failed: dict[str, st
     """Measures all connectors, which alternate in every round.
 
     `failed` gets the reasons of connectors that cannot take part."""
-    sys.path.insert(0, str(_TESTS))
+    sys.path.insert(0, str(TESTS))
     folder = Path(tempfile.mkdtemp(prefix="cenote-peers-", dir="/dev/shm"))
     servers: list[Server] = []
     region = f"cenote-peers-vllm-{os.getpid()}"
