@@ -12,10 +12,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import cenote
 import pytest
 import vllm
 from cenote.vllm.version import NEWEST, OLDEST
-from engines import Answer, Engine, in_child
+from engines import Answer, Child, Engine, in_child
 from families import FAMILIES, VOCABULARY, Family, amplify, family
 from test_sharing import clean
 
@@ -195,3 +196,49 @@ def block_sizes(_: Connection, model: str, one: Family, region: str) -> list[tup
     parts = [part for parts in get_kv_transfer_group()._worker.parts.values() for part in parts]
     assert all(part.part.blocks.block_bytes == part.part.group.block_bytes for part in parts)
     return [(page.real_bytes, page.bytes, page.spec.page_size_bytes) for part in parts for page in part.part.group.pages]
+
+
+def shares_a_beginning(_: Connection, model: str, one: Family, region: str | None, retention: int | None) -> list[Answer]:
+    """A prompt, and another one that has its first unit."""
+    engine = start(model, one, region, prefix_cache_retention_interval=retention)
+    unit = unit_of(engine)
+    whole = prompt_of(unit)
+    engine.ask(whole, TOKENS)
+    engine.forget()
+    return [engine.ask([*whole[:unit], *prompt(unit + 1, 5)], TOKENS)]
+
+
+@pytest.mark.parametrize("name", ["LFM2", "Granite-4"])
+def test_states_of_earlier_borders_are_found_if_vllm_retains_them(name: str, tmp_path: Path, region: str) -> None:
+    one = family(name)
+    model = one.make(tmp_path / name)
+    [alone] = in_child(shares_a_beginning, model, one, None, 0)
+    for retention, found in ((0, False), (None, True)):
+        [answer] = in_child(shares_a_beginning, model, one, region, retention)
+        assert (answer.cached > 0) == found
+        assert answer.tokens == alone.tokens
+    clean(region)
+
+
+def dies(_: Connection, model: str, one: Family, region: str, seed: int, page: int) -> None:
+    engine = start(model, one, region)
+    unit = unit_of(engine)
+    cenote._native._kill_at("save.page", page)
+    engine.ask(prompt_of(unit, seed), TOKENS)
+
+
+@pytest.mark.parametrize("name", ["LFM2", "Granite-4", "Qwen3-Next"])
+def test_a_kill_while_groups_are_saved_gives_no_wrong_state(name: str, tmp_path: Path, region: str) -> None:
+    one = family(name)
+    model = one.make(tmp_path / name)
+    # Within the blocks and states of a prompt, of which the smallest model has eight pages at most.
+    kills = (1, 3, 5)
+    for kill in kills:
+        assert Child(dies, model, one, region, kill, kill).end(timeout=240) == -9, "it must die during a save"
+    alone = in_child(runs, model, one, None, list(kills))
+    after = in_child(runs, model, one, region, list(kills))
+    again = in_child(runs, model, one, region, list(kills))
+    assert [answer.tokens for answer in after.answers] == [answer.tokens for answer in alone.answers]
+    assert [answer.tokens for answer in again.answers] == [answer.tokens for answer in alone.answers]
+    assert [answer.cached for answer in again.answers] == [3 * again.unit] * len(kills)
+    assert clean(region)["counters"]["pool_reads_damaged_total"] == 0
