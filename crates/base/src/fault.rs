@@ -271,35 +271,40 @@ pub fn observe(observer: fn(Point)) {
     ARMED.store(true, Ordering::Release);
 }
 
-/// Whether the code must make this mistake here. Always false without the feature `sabotage`.
+/// Whether the code must make this mistake here. Always false in builds without assertions and without
+/// the feature `sabotage`.
 #[inline]
 #[must_use]
 pub fn makes(mistake: Mistake) -> bool {
-    #[cfg(feature = "sabotage")]
-    return sabotage::chosen() == Some(mistake);
-    #[cfg(not(feature = "sabotage"))]
+    #[cfg(any(feature = "sabotage", debug_assertions))]
+    return sabotage::is_chosen(mistake);
+    #[cfg(not(any(feature = "sabotage", debug_assertions)))]
     {
         let _ = mistake;
         false
     }
 }
 
-#[cfg(feature = "sabotage")]
+#[cfg(any(feature = "sabotage", debug_assertions))]
 pub mod sabotage {
     //! Selects the deliberate mistake of this process.
 
     use super::Mistake;
     use std::sync::RwLock;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     static CHOSEN: RwLock<Option<Mistake>> = RwLock::new(None);
+    // Read in every call of a hot path, so apart from the lock.
+    static ANY: AtomicBool = AtomicBool::new(false);
 
     /// Selects the mistake to make from now on; `None` makes none.
     pub fn choose(mistake: Option<Mistake>) {
         *CHOSEN.write().expect("no reader panics") = mistake;
+        ANY.store(mistake.is_some(), Ordering::Release);
     }
 
-    pub(super) fn chosen() -> Option<Mistake> {
-        *CHOSEN.read().expect("no writer panics")
+    pub(super) fn is_chosen(mistake: Mistake) -> bool {
+        ANY.load(Ordering::Acquire) && *CHOSEN.read().expect("no writer panics") == Some(mistake)
     }
 }
 

@@ -31,6 +31,10 @@ pub struct TortureArgs {
     /// Instead, kill writers of a cold tier so many times, and check every block that they left
     #[arg(long, value_name = "KILLS", value_parser = clap::value_parser!(u64).range(1..), conflicts_with_all = ["processes", "seconds", "size", "hosts", "flush"])]
     pub cold: Option<u64>,
+    /// Evict without looking for pins, which must be found; only in a build with assertions or with the
+    /// feature `canary`
+    #[arg(long, hide = true)]
+    pub mistake: bool,
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -71,6 +75,8 @@ pub struct TortureChildArgs {
     pub ledger: RegionSource,
     #[arg(long)]
     pub fault: Option<Plan>,
+    #[arg(long)]
+    pub mistake: bool,
     #[command(flatten)]
     pub region: RegionArgs,
     #[command(flatten)]

@@ -63,6 +63,9 @@ pub fn run(args: &TortureArgs) -> Result<ExitCode, Failure> {
     if let Some(kills) = args.cold {
         return cold::run(args, kills);
     }
+    if args.mistake && cfg!(not(any(feature = "canary", debug_assertions))) {
+        return Err(Failure::new("--mistake: this build makes none; build it with --features canary"));
+    }
     if args.processes < u64::from(args.hosts) || args.processes > ledger::CHILDREN_MAX {
         let most = ledger::CHILDREN_MAX;
         return Err(Failure::new(format!("--processes {}: at least one per host, at most {most}", args.processes)));
@@ -147,6 +150,7 @@ impl Torture {
             ledger: ledger_name,
             prng: Prng::at(seed, 1),
             events: sender,
+            mistake: args.mistake,
         };
         let report = Report {
             region: region.args().source()?.to_string(),

@@ -1,5 +1,4 @@
-//! Short runs of `cenote-lab torture`; long runs are started by hand. The feature `canary` puts a
-//! mistake into the pool, which torture must detect.
+//! Short runs of `cenote-lab torture`; long runs are started by hand.
 
 use super::support::process::{Outcome, cenote, cenote_program, lab, own_region, signal};
 use super::support::{soon, until};
@@ -21,7 +20,6 @@ fn leavings(region: &str, uuid: Option<&str>) -> Vec<PathBuf> {
     entries.filter(|path| ours(path)).collect()
 }
 
-#[cfg(not(feature = "canary"))]
 fn expect_pass(outcome: &Outcome) -> serde_json::Value {
     let report = outcome.json();
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
@@ -37,14 +35,12 @@ fn expect_pass(outcome: &Outcome) -> serde_json::Value {
     report
 }
 
-#[cfg(not(feature = "canary"))]
 #[tokio::test]
 async fn nothing_is_wrong_lost_or_stuck_on_one_host() {
     let report = expect_pass(&torture("--processes 3 --seconds 5 --size 8MiB --seed 1").await);
     assert_eq!(report["flush"], "none", "{report}");
 }
 
-#[cfg(not(feature = "canary"))]
 #[tokio::test]
 async fn nor_between_two_hosts() {
     let Some(best) = cenote_mem::Flush::best() else {
@@ -55,7 +51,6 @@ async fn nor_between_two_hosts() {
 }
 
 /// The command with 1,000 kills is the long version: docs/evidence/testing.md.
-#[cfg(not(feature = "canary"))]
 #[tokio::test]
 async fn killed_writers_of_a_cold_tier_leave_no_wrong_byte() {
     let outcome = torture("--cold 25 --seed 3").await;
@@ -65,10 +60,9 @@ async fn killed_writers_of_a_cold_tier_leave_no_wrong_byte() {
 }
 
 /// Eviction that ignores pins evicts blocks in use.
-#[cfg(feature = "canary")]
 #[tokio::test]
 async fn a_mistake_is_found() {
-    let outcome = torture("--processes 3 --seconds 10 --size 8MiB --seed 1").await;
+    let outcome = torture("--processes 3 --seconds 10 --size 8MiB --seed 1 --mistake").await;
     let report = outcome.json();
     assert_eq!(outcome.code, Some(3), "{report}");
     assert!(report["wrong_bytes"].as_u64() > Some(0), "{report}");

@@ -6,7 +6,7 @@ use super::ledger::{LOCKS, Ledger};
 use super::message::Message;
 use super::operations::{COUNTERS, Operation, Operations};
 use crate::args::TortureChildArgs;
-#[cfg(feature = "canary")]
+#[cfg(any(feature = "canary", debug_assertions))]
 use cenote_base::fault::Mistake;
 use cenote_base::fault::{self, Point};
 use cenote_base::prng::Prng;
@@ -67,8 +67,10 @@ pub fn keys(namespace: &Namespace, data_bytes: u64) -> u64 {
 
 pub fn run(args: &TortureChildArgs) -> Result<(), Failure> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    #[cfg(feature = "canary")]
-    fault::sabotage::choose(Some(Mistake::EvictScanSkipped));
+    #[cfg(any(feature = "canary", debug_assertions))]
+    if args.mistake {
+        fault::sabotage::choose(Some(Mistake::EvictScanSkipped));
+    }
     if let Some(plan) = args.fault {
         fault::arm(plan, |point| {
             Message::Fault(point).send();

@@ -48,6 +48,8 @@ pub struct Nursery {
     pub ledger: RegionSource,
     pub prng: Prng,
     pub events: Sender<ChildEvent>,
+    /// Whether they make a deliberate mistake.
+    pub mistake: bool,
 }
 
 /// One child's place, which has many lives.
@@ -102,6 +104,9 @@ impl Slot {
         flag("seed", seed.to_string());
         if let Some(plan) = death {
             flag("fault", plan.to_string());
+        }
+        if nursery.mistake {
+            command.arg("--mistake");
         }
         command.env_remove("CENOTE_FAULT").stdin(Stdio::null()).stdout(Stdio::piped());
         let mut process =
