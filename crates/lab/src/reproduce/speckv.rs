@@ -1,0 +1,16 @@
+//! CXL-SpecKV (FPGA 2026): Tables 1 to 9, Figures 1 to 6, its equations and claims.
+
+mod paper;
+mod prefetch;
+
+use super::{Experiment, Paper};
+
+/// The paper.
+pub const PAPER: Paper = Paper {
+    id: "speckv",
+    title: "CXL-SpecKV: A Disaggregated FPGA Speculative KV-Cache for Datacenter LLM Serving",
+    printed: paper::PRINTED,
+    experiments: EXPERIMENTS,
+};
+
+const EXPERIMENTS: &[Experiment] = &[prefetch::EXPERIMENT];
