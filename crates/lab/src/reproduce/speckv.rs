@@ -1,7 +1,15 @@
 //! CXL-SpecKV (FPGA 2026): Tables 1 to 9, Figures 1 to 6, its equations and claims.
 
+mod capacity;
+mod codecs;
+mod engine;
+mod equations;
+mod overall;
 mod paper;
 mod prefetch;
+mod scaling;
+mod systems;
+mod use_of;
 
 use super::{Experiment, Paper};
 
@@ -13,4 +21,13 @@ pub const PAPER: Paper = Paper {
     experiments: EXPERIMENTS,
 };
 
-const EXPERIMENTS: &[Experiment] = &[prefetch::EXPERIMENT];
+const EXPERIMENTS: &[Experiment] = &[
+    prefetch::EXPERIMENT,
+    overall::EXPERIMENT,
+    scaling::EXPERIMENT,
+    codecs::EXPERIMENT,
+    use_of::EXPERIMENT,
+    capacity::EXPERIMENT,
+    engine::EXPERIMENT,
+    equations::EXPERIMENT,
+];
