@@ -9,6 +9,7 @@ pub mod report;
 pub mod row;
 pub mod verdict;
 
+mod engram;
 mod speckv;
 
 use row::{Measured, Printed, Row, join};
@@ -52,7 +53,7 @@ pub struct Paper {
 }
 
 /// All papers.
-pub const PAPERS: &[&Paper] = &[&speckv::PAPER];
+pub const PAPERS: &[&Paper] = &[&speckv::PAPER, &engram::PAPER];
 
 /// The rows of a paper.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -140,6 +141,9 @@ pub fn run(
                 while let Some(experiment) = experiments.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let start = Instant::now();
                     let rows = (experiment.run)(context);
+                    for row in &rows {
+                        assert!(experiment.has(row.id), "{} does not cover {}", experiment.id, row.id);
+                    }
                     finished(experiment, start.elapsed());
                     measured.lock().expect("no experiment panicked").extend(rows);
                 }

@@ -8,6 +8,7 @@ pub mod a6000;
 pub mod architecture;
 pub mod cache_engine;
 pub mod cxl;
+pub mod dram;
 pub mod gpu;
 pub mod h200;
 pub mod hbm;

@@ -13,7 +13,8 @@ pub enum Verdict {
     DirectionOnly,
     /// Neither.
     Contradicted,
-    /// The paper's other numbers give a value that differs by more than [`ROUNDING`].
+    /// The paper's other numbers give a value that differs by more than [`ROUNDING`] and more than half
+    /// a unit of the last digit.
     SelfContradictory,
     /// No model here decides it.
     NotTestable,
@@ -39,7 +40,8 @@ impl fmt::Display for Verdict {
 
 /// Relative difference within which a value is reproduced.
 pub const NEAR: f64 = 0.15;
-/// Relative difference that the rounding of printed numbers explains.
+/// Relative difference that the rounding of printed numbers explains, beside half a unit of the last
+/// digit.
 pub const ROUNDING: f64 = 0.02;
 /// Relative difference of two values of a series that counts as none.
 const STILL: f64 = 0.002;
@@ -86,10 +88,16 @@ fn relative(paper: f64, ours: f64) -> f64 {
 pub fn agrees(claim: Claim<'_>, implied: &[f64]) -> bool {
     claim.values.len() == implied.len()
         && claim.values.iter().zip(implied).all(|(&printed, &implied)| match claim.meaning {
-            Meaning::Equal => relative(printed, implied).abs() <= ROUNDING,
+            Meaning::Equal => (implied - printed).abs() <= (ROUNDING * printed.abs()).max(half_digit(printed)),
             Meaning::AtMost => implied <= printed * (1.0 + ROUNDING),
             Meaning::AtLeast => implied >= printed * (1.0 - ROUNDING),
         })
+}
+
+/// Half a unit of a number's last digit.
+fn half_digit(value: f64) -> f64 {
+    let digits = value.to_string().split_once('.').map_or(0, |(_, decimals)| decimals.len());
+    0.5 * 10_f64.powi(-(digits as i32)) * (1.0 + 1e-9)
 }
 
 /// The verdict on measured values.
@@ -178,6 +186,8 @@ mod tests {
     fn rounding_is_no_contradiction() {
         let claim = Claim { values: &[30.5, 14.0], meaning: Meaning::Equal, neutral: None };
         assert!(agrees(claim, &[30.497, 13.98]) && !agrees(claim, &[30.5, 15.0]) && !agrees(claim, &[30.5]));
+        let claim = Claim { values: &[18.0], ..claim };
+        assert!(agrees(claim, &[17.58]) && !agrees(claim, &[17.4]));
     }
 
     #[test]

@@ -143,6 +143,13 @@ impl Architecture {
 /// LLaMA-2 70B, the model of most rows of SpecKV.
 pub const LLAMA_2_70B: Architecture = Architecture::dense("llama-2-70b", [80, 8_192, 28_672, 64, 8], 32_000);
 
+/// Qwen3, served in the Engram paper (§3.2, §5.3): 4B, 8B and 32B.
+pub const QWEN_3: [Architecture; 3] = [
+    Architecture::dense("qwen3-4b", [36, 2_560, 9_728, 32, 8], 151_936).tied(),
+    Architecture::dense("qwen3-8b", [36, 4_096, 12_288, 32, 8], 151_936),
+    Architecture::dense("qwen3-32b", [64, 5_120, 25_600, 64, 8], 151_936),
+];
+
 /// SpecKV's 22 configurations (§4.1.2). The paper gives families and ranges of sizes; which members
 /// they are is our choice. LLaMA-2 and -3, Qwen and Qwen1.5, Mistral and Mixtral, Gemma, GPT-2 XL and
 /// OPT for "GPT-style", CodeLlama, CodeQwen1.5.
@@ -185,6 +192,14 @@ mod tests {
         for (shape, published) in SPECKV_MODELS.iter().zip(published) {
             let ours = shape.parameters() as f64 / 1e6;
             assert!((ours / f64::from(published) - 1.0).abs() < 0.01, "{}: {ours:.0} of {published}", shape.name);
+        }
+    }
+
+    #[test]
+    fn qwen_3_has_the_published_sizes() {
+        for (shape, published) in QWEN_3.iter().zip([4_022.0, 8_191.0, 32_762.0]) {
+            let ours = shape.parameters() as f64 / 1e6;
+            assert!((ours / published - 1.0).abs() < 0.01, "{}: {ours:.0} of {published}", shape.name);
         }
     }
 

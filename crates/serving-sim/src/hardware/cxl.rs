@@ -39,6 +39,12 @@ pub const SPECKV: CxlLink =
 pub const SPECKV_TIER: TierLink =
     TierLink { name: "speckv-l3", link: SPECKV.link, outstanding_max: 16, doorbell_ns: 500, channels: 1 };
 
+/// A memory card behind an XConn switch (Engram paper §4.1, §5.1): PCIe 5.0 x16, 64 GB/s. The paper
+/// prints no latency. Our assumption: 600 ns, near that of [`super::niagara`], and 64 cores with 16
+/// outstanding lines each.
+pub const XCONN_POOL: CxlLink =
+    CxlLink { link: Link { bytes_per_s: 64 * GB, latency_ns: 600 }, outstanding_max: 64 * 16, access_bytes: 64 };
+
 #[cfg(test)]
 mod tests {
     use super::*;

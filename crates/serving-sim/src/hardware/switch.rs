@@ -1,5 +1,9 @@
 //! A switch between hosts and a shared memory: ports, and what all ports share.
 
+/// XConn's XC50256 (Engram paper §4.1) before one memory card: ports of PCIe 5.0 x16 and 512 GB/s in
+/// all, of which the card's link carries 64. Our assumption: 100 ns.
+pub const XC50256: Switch = Switch { hop_ns: 100.0, port_bytes_per_s: 64e9, memory_bytes_per_s: 64e9 };
+
 /// A switch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Switch {

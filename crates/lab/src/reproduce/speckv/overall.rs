@@ -14,6 +14,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         "speckv.s4-2.over-compression",
         "speckv.s4-2.over-no-speculation",
         "speckv.s4-2.llama-70b",
+        "speckv.s4-2.llama-70b-gain",
         "speckv.table2",
     ],
     is_quick: false,
@@ -25,6 +26,8 @@ const REQUESTS: usize = 192;
 const RATE: f64 = 100.0;
 /// Other rates of the paper's range.
 const RATES: [f64; 2] = [5.0, 20.0];
+/// vLLM's share of free blocks.
+const VLLM_WATERMARK: f64 = 0.01;
 /// The A100's real link to an FPGA: PCIe 4.0 x16 (§4.1.1).
 const PCIE_4_LINK: u64 = 25_000_000_000;
 
@@ -73,6 +76,9 @@ fn figure_1(seed: u64) -> Vec<Measured> {
         Measured::new("speckv.figure1.over-gpu-only", gpu.clone(), WHY)
             .sensitive(Sensitivity::of("req/s", &gpu, &RATES, |rate| other(&BASE, *rate)))
             .sensitive(Sensitivity::of("GPUs", &gpu, &[8], |gpus| other(&Machine { gpus: Some(*gpus), ..BASE }, RATE)))
+            .sensitive(Sensitivity::of("watermark", &gpu, &[VLLM_WATERMARK], |share| {
+                other(&Machine { watermark: Some(*share), ..BASE }, RATE)
+            }))
             .sensitive(Sensitivity::of("bytes/s of the link", &gpu, &[PCIE_4_LINK], |link| {
                 other(&Machine { link_bytes_per_s: *link, ..BASE }, RATE)
             }))

@@ -3,6 +3,7 @@
 //! The paper does not say how many GPUs a row has. Its tables list the memory, the bandwidth and the
 //! power of one, so one is the base, or the fewest that hold the INT8 weights. KV has 16 bits.
 
+use cenote_policy::watermark::SHIPPED;
 use cenote_policy::{Eviction, Watermark};
 use cenote_serving_sim::hardware::a100::A100_80;
 use cenote_serving_sim::hardware::{Architecture, Gpu, Roofline, cxl, nvme, pcie};
@@ -47,6 +48,9 @@ pub struct Machine {
     pub ratio: f64,
     /// Most requests that run at once.
     pub batch_max: usize,
+    /// Share of blocks that admission leaves free, as vLLM's 1 %; `None`: the product's learned
+    /// watermark, which preempts less.
+    pub watermark: Option<f64>,
 }
 
 /// Ratio of INT8 and of the product's `qpack:0.35`, measured on the demo model (docs/evidence/codecs.md).
@@ -71,6 +75,7 @@ pub const BASE: Machine = Machine {
     far_bytes: FAR_BYTES,
     ratio: QPACK_RATIO,
     batch_max: 128,
+    watermark: None,
 };
 
 impl Machine {
@@ -133,7 +138,7 @@ impl Machine {
             l1_block_tokens: BLOCK_TOKENS,
             max_num_seqs: self.batch_max,
             max_num_batched_tokens: STEP_TOKENS,
-            watermark: Watermark::share(0.01),
+            watermark: self.watermark.map_or(Watermark::Learned(SHIPPED), Watermark::share),
             swap_blocks: 0,
             swap_link: self.gpu.device.host,
             always_swap: false,
