@@ -2,6 +2,7 @@
 //! `--help`.
 
 mod bench;
+mod reproduce;
 mod sim;
 mod study;
 mod torture;
@@ -10,6 +11,7 @@ pub use bench::{
     BenchChildArgs, BenchCodecArgs, BenchCommands, BenchCoreArgs, BenchPredictArgs, BenchTiersArgs, BenchTraceArgs,
     BenchTtftArgs, EngramLoadChildArgs, PageElementArg, RivalArg, TiersPart,
 };
+pub use reproduce::ReproduceArgs;
 pub use sim::{CapacityArg, InstantArg, LoadArg, RoutingArg, SimArgs, TraceFormatArg, pool_name};
 pub use study::{
     StudyBudgetArgs, StudyCommands, StudyEngineArgs, StudyPrefetchArgs, StudySparseArgs, StudySwapArgs,
@@ -52,6 +54,11 @@ pub enum Commands {
     /// Scheduler, eviction and watermarks are the code that serves; engines and links are models
     /// (docs/evidence/simulator.md). The same flags and seed print the same bytes.
     Sim(Box<SimArgs>),
+    /// Recompute tables and figures of five papers, with a verdict for each row
+    ///
+    /// The policies are the product's, the hardware is modelled (docs/evidence/papers.md). The same
+    /// seed gives the same bytes. Times go to stderr.
+    Reproduce(ReproduceArgs),
     /// Study the scheduler in the simulator and the engine: watermarks, swap prediction, deviation
     #[command(subcommand)]
     Study(StudyCommands),

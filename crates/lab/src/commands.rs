@@ -8,6 +8,7 @@ mod greedy;
 mod live;
 mod outliers;
 mod random_model;
+mod reproduce;
 mod sim;
 mod study;
 mod torture;
@@ -47,6 +48,7 @@ impl Program for Cli {
             Commands::Outliers(args) => outliers::run(&args).map(done),
             Commands::RandomModel(args) => random_model::run(&args).map(done),
             Commands::Sim(args) => sim::run(&args).map(done),
+            Commands::Reproduce(args) => reproduce::run(&args).map(done),
             Commands::Study(command) => study::run(&command).map(done),
             Commands::Bench(command) => bench::run(&command).map(done),
             Commands::BenchChild(args) => bench::run_child(&args).map(done),

@@ -6,6 +6,7 @@
 //! channels, which large models have. [`papers`] holds the figures of two papers about their
 //! codecs. [`report`] renders an evaluation with [`plot`].
 //!
+//! [`reproduce`] recomputes tables and figures of papers.
 //! [`watermark`] and [`swap`] study the scheduler in the simulator, [`prefetch`] KV beyond L1,
 //! [`budget`] one memory for KV and n-gram tables.
 #![forbid(unsafe_code)]
@@ -20,5 +21,6 @@ pub mod plot;
 pub mod prefetch;
 pub mod random_model;
 pub mod report;
+pub mod reproduce;
 pub mod swap;
 pub mod watermark;

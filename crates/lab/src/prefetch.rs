@@ -1,11 +1,10 @@
 //! Studies prefetching at the scale of CXL-SpecKV: its Tables 3 and 8 and its Figure 3, for dense and
 //! for sparse attention, with the policies of the product on the simulator's devices.
 //!
-//! The paper's figures are in [`paper`] only, and no run reads them. Inputs are shapes, devices and
-//! workloads ([`scale`]); what the paper does not say is an assumption there.
+//! Inputs are shapes, devices and workloads ([`scale`]); what the paper does not say is an assumption
+//! there. [`crate::reproduce`] compares the results with the paper's figures.
 
 pub mod adapt;
-pub mod paper;
 pub mod scale;
 pub mod tiers;
 

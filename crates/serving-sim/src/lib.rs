@@ -1,7 +1,7 @@
 //! Floor 4: estimates the effect of a pool of a given size on a given load, within seconds.
 //!
 //! Engines, links and pools are events in integer time ([`kernel`]). Durations come from a cost
-//! model, with the source of each parameter beside it ([`model`]). Decisions are not modelled: the
+//! model, with the source of each parameter beside it ([`model`], [`hardware`]). Decisions are not modelled: the
 //! scheduler, eviction and watermark are [`cenote_policy`]'s, the same functions that serve. `cargo
 //! xtask tidy` checks that this crate has no other scheduler, eviction or watermark.
 //!
@@ -11,6 +11,7 @@
 
 pub mod budget;
 pub mod cache;
+pub mod hardware;
 pub mod hits;
 pub mod kernel;
 pub mod model;

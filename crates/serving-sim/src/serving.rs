@@ -48,6 +48,8 @@ pub struct Outcome {
     pub token_mean_ms: f64,
     /// Median of it.
     pub token_p50_ms: f64,
+    /// 95th percentile of it.
+    pub token_p95_ms: f64,
     /// 99th percentile of it.
     pub token_p99_ms: f64,
     /// Time from the first arrival to the last token, in seconds.

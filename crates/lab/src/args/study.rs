@@ -23,8 +23,8 @@ pub enum StudyCommands {
     Engine(Box<StudyEngineArgs>),
     /// Prefetch KV beyond the engine's memory: CXL-SpecKV's Tables 3 and 8 and Figure 3
     ///
-    /// Dense and sparse attention at the paper's scale, simulated by the product's policies. Each figure
-    /// of the paper gets a verdict. With a trace, also a cold tier below a small pool.
+    /// Dense and sparse attention at the paper's scale, simulated by the product's policies. `reproduce`
+    /// compares the figures with the paper's. With a trace, also a cold tier below a small pool.
     Prefetch(StudyPrefetchArgs),
     /// Measure decode that reads only chosen pages: its quality, and how well choices are predicted
     ///

@@ -1,6 +1,7 @@
 //! Presets of devices, links and models, with the source of each number.
 
 use super::Link;
+use crate::hardware::{a100, a6000, cxl, h200, l20, niagara, nvme, pcie, rdma};
 use serde::Serialize;
 
 /// An accelerator.
@@ -29,20 +30,14 @@ pub struct Device {
 }
 
 const GB: u64 = 1_000_000_000;
-const TFLOPS: u64 = 1_000_000_000_000;
-/// PCIe 4.0 x16: 31.5 GB/s (16 GT/s, 128b/130b). Our assumptions: copies from pinned memory reach
-/// 80 % of it and take 10 µs to start.
-const PCIE_4: Link = Link { bytes_per_s: 25 * GB, latency_ns: 10_000 };
-/// PCIe 5.0 x16: 63 GB/s (32 GT/s, 128b/130b). Our assumptions: copies from pinned memory reach 80
-/// % of it and take 10 µs to start.
-pub const PCIE_5: Link = Link { bytes_per_s: 50 * GB, latency_ns: 10_000 };
-/// CXL 2.0 after SpecKV §4.1.1: 64 GB/s per x16 link, less than 400 ns.
-pub const CXL: Link = Link { bytes_per_s: 64 * GB, latency_ns: 400 };
-/// Niagara 2.0 after TraCT §5.1: 10.1 GB/s and 640 ns, measured there with Intel's Memory Latency
-/// Checker.
-pub const NIAGARA: Link = Link { bytes_per_s: 10_100_000_000, latency_ns: 640 };
-/// A 100 Gb/s card after TraCT §5.1, which is 12.5 GB/s. Our assumption: 5 µs end to end.
-pub const RDMA_100G: Link = Link { bytes_per_s: 12_500_000_000, latency_ns: 5_000 };
+/// PCIe 5.0 x16.
+pub const PCIE_5: Link = pcie::GEN5_X16;
+/// CXL 2.0 after SpecKV.
+pub const CXL: Link = cxl::SPECKV.link;
+/// Niagara 2.0.
+pub const NIAGARA: Link = niagara::NIAGARA_2;
+/// A 100 Gb/s card, one message.
+pub const RDMA_100G: Link = rdma::CX_100G.link;
 
 /// A tier below L1 as a mover sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -73,47 +68,14 @@ pub const SPECKV_L3: TierLink = TierLink {
 /// batch of copies.
 pub const NIAGARA_L3: TierLink =
     TierLink { name: "niagara-l3", link: NIAGARA, outstanding_max: 16, doorbell_ns: 100, channels: 1 };
-/// A data-centre NVMe disk as L4: Samsung PM9A3 of 7.68 TB reads 6.9 GB/s and writes 4.1 GB/s (data
-/// sheet). The bandwidth here is that of reads. Our assumptions: 80 µs for a read, 5 µs to submit one,
-/// and one channel: the copies of an NVMe disk are whole blocks, which spread over all its dies.
-pub const NVME_L4: TierLink = TierLink {
-    name: "nvme-l4",
-    link: Link { bytes_per_s: 6_900_000_000, latency_ns: 80_000 },
-    outstanding_max: 16,
-    doorbell_ns: 5_000,
-    channels: 1,
-};
-/// Write bandwidth of the disk of [`NVME_L4`], in bytes per second (data sheet).
-pub const NVME_L4_WRITE: u64 = 4_100_000_000;
+/// A data-centre NVMe disk as L4.
+pub const NVME_L4: TierLink = nvme::PM9A3;
+/// Write bandwidth of that disk, in bytes per second.
+pub const NVME_L4_WRITE: u64 = nvme::PM9A3_WRITE;
 
-const fn gpu(name: &'static str, tenths_of_tflops: u64, gigabytes: u64, gb_per_s: u64, host: Link) -> Device {
-    Device {
-        name,
-        flops: tenths_of_tflops * TFLOPS / 10,
-        flops_percent: 50,
-        memory_bytes: gigabytes * GB,
-        usable_percent: 90,
-        memory_bytes_per_s: gb_per_s * GB,
-        memory_percent: 80,
-        host,
-        step_ns: 1_000_000,
-        request_ns: 5_000,
-    }
-}
-
-/// The devices, from the vendor's data sheets: dense 16-bit tenths of TFLOPS, memory in GB, memory
-/// bandwidth in GB/s.
-pub const DEVICES: [Device; 4] = [
-    // A100 80GB SXM: 312 TFLOPS (also SpecKV §4.1.1), 2,039 GB/s. SpecKV's 1.6 TB/s are the 40 GB
-    // part's.
-    gpu("a100", 3_120, 80, 2_039, PCIE_4),
-    // H200 SXM: 989.5 TFLOPS, 141 GB, 4.8 TB/s.
-    gpu("h200", 9_895, 141, 4_800, PCIE_5),
-    // L20: 119.5 TFLOPS, 48 GB, 864 GB/s.
-    gpu("l20", 1_195, 48, 864, PCIE_4),
-    // RTX A6000: 154.8 TFLOPS, 48 GB, 768 GB/s (TraCT §5.1 serves with it).
-    gpu("a6000", 1_548, 48, 768, PCIE_4),
-];
+/// The devices.
+pub const DEVICES: [Device; 5] =
+    [a100::A100_80.device, h200::H200.device, l20::L20.device, a6000::A6000.device, a100::A100_40.device];
 
 impl Device {
     /// The preset with this name.

@@ -34,6 +34,8 @@ pub struct Spill {
     pub layers: u32,
     /// The tier that holds them, and its link to an engine.
     pub tier: TierLink,
+    /// Whether layers arrive ahead. Otherwise each is fetched when it is next.
+    pub is_ahead: bool,
 }
 
 impl Spill {
@@ -152,6 +154,9 @@ impl Streamer {
             return now + first + compute;
         }
         self.counts.streamed += blocks;
+        if !self.spill.is_ahead {
+            return self.step_on_demand(now + first, blocks as u32, compute);
+        }
         // The next step probably reads the same blocks.
         while self.steps.len() < 2 {
             let layers = vec![parts(blocks as u32); self.spill.layers as usize];
@@ -172,6 +177,21 @@ impl Streamer {
             }
             time += layer;
             self.run_until(time);
+        }
+        time
+    }
+
+    /// The same step with each layer fetched when it is next: no prefetch (SpecKV's CXL-NoSpec).
+    fn step_on_demand(&mut self, begin: Time, blocks: u32, compute: Time) -> Time {
+        let layers = Time::from(self.spill.layers);
+        let mut time = begin + compute % layers;
+        for at in 0..layers {
+            if at > 0 {
+                self.staging.handle(time, StagingEvent::Computed);
+            }
+            self.run_until(time);
+            self.staging.push_step(vec![parts(blocks)]).expect("a buffer has room for the parts of a layer");
+            time = self.arrive(time) + compute / layers;
         }
         time
     }

@@ -496,6 +496,7 @@ impl<'a> World<'a> {
             ttft_p99_ms: ms(self.ttft.quantile(0.99)),
             token_mean_ms: ms(self.gaps.mean()),
             token_p50_ms: ms(self.gaps.quantile(0.5)),
+            token_p95_ms: ms(self.gaps.quantile(0.95)),
             token_p99_ms: ms(self.gaps.quantile(0.99)),
             makespan_s: seconds,
             throughput_tokens_per_s: per_s(totals.generated),

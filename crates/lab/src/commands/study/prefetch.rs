@@ -6,7 +6,6 @@ use cenote_console::output;
 use cenote_lab::prefetch::adapt::{
     ThresholdGain, ThrottleGain, WeightGain, threshold_gains, throttle_gains, weight_gains,
 };
-use cenote_lab::prefetch::paper::{Row, rows};
 use cenote_lab::prefetch::tiers::{self, ColdRow, coherence, cold_rows};
 use cenote_lab::prefetch::{DenseRow, SparseRow, Study, runs, study};
 use cenote_serving_sim::tiers::directory::{Coherence, Messages};
@@ -24,7 +23,6 @@ struct Report {
     weights: Vec<WeightGain>,
     cold: Option<Vec<ColdRow>>,
     coherence: Option<Coherence>,
-    figures: Vec<Row>,
 }
 
 pub fn run(args: &StudyPrefetchArgs) -> Result<(), Failure> {
@@ -41,7 +39,7 @@ pub fn run(args: &StudyPrefetchArgs) -> Result<(), Failure> {
         }
         None => (None, None),
     };
-    let report = Report { figures: rows(&study), study, throttle, thresholds, weights, cold, coherence };
+    let report = Report { study, throttle, thresholds, weights, cold, coherence };
     args.output.show(&report, || table(&report))
 }
 
@@ -217,32 +215,6 @@ fn coherence_table(told: &Coherence) -> String {
     format!("{} reads, {} of fresh own copies; {} writes\n\n{table}", told.reads, told.copy_hits, told.writes)
 }
 
-fn figures_table(rows: &[Row]) -> String {
-    let values = |values: &[f64]| {
-        values.iter().map(|value| format!("{value:.4}")).map(|text| trimmed(&text)).collect::<Vec<_>>().join(", ")
-    };
-    let mut table = output::table(&["figure of the paper", "attention", "paper", "here", "verdict"]);
-    for row in rows {
-        table.add_row([
-            row.figure.to_owned(),
-            row.attention.to_owned(),
-            values(&row.paper),
-            values(&row.ours),
-            row.verdict.to_string(),
-        ]);
-    }
-    table.to_string()
-}
-
-/// At most four significant digits.
-fn trimmed(text: &str) -> String {
-    let keep = text
-        .find('.')
-        .map_or(text.len(), |point| if point >= 4 { point } else { (point + 1 + (4 - point)).min(text.len()) });
-    let cut = &text[..keep];
-    if cut.contains('.') { cut.trim_end_matches('0').trim_end_matches('.').to_owned() } else { cut.to_owned() }
-}
-
 fn table(report: &Report) -> String {
     let study = &report.study;
     let mut text = String::new();
@@ -259,5 +231,5 @@ fn table(report: &Report) -> String {
     if let Some(told) = &report.coherence {
         let _ = write!(text, "{}\n\n", coherence_table(told));
     }
-    text + &figures_table(&report.figures)
+    text
 }

@@ -9,7 +9,7 @@ const LAYERS: u32 = 8;
 const BLOCK_BYTES: u64 = 8_192 * LAYERS as u64;
 
 fn streamer(tier: TierLink) -> Streamer {
-    Streamer::new(Spill { blocks: 1_000, layers: LAYERS, tier }, BLOCK_BYTES)
+    Streamer::new(Spill { blocks: 1_000, layers: LAYERS, tier, is_ahead: true }, BLOCK_BYTES)
 }
 
 /// Mean nanoseconds of a step after the first, which reads `blocks` spilled ones.
@@ -72,4 +72,18 @@ proptest! {
         let difference = pages.abs_diff(quarters) as f64 / pages as f64;
         prop_assert!(difference < 0.1, "{quarters} ns, with an event for each page {pages} ns");
     }
+}
+
+#[test]
+fn without_prefetch_a_step_computes_and_copies_in_turn() {
+    let layer_ns = 100_000;
+    let spill = Spill { blocks: 1_000, layers: LAYERS, tier: SPECKV_L3, is_ahead: false };
+    let mut streamer = Streamer::new(spill, BLOCK_BYTES);
+    let mut of = |now| streamer.step(now, &[(RequestId(1), 200)], 10_000, u64::from(LAYERS) * layer_ns);
+    let begin = of(0);
+    let late = of(begin) - begin;
+    let copies = 200 * BLOCK_BYTES * 1_000_000_000 / SPECKV_L3.link.bytes_per_s;
+    let least = 10_000 + u64::from(LAYERS) * layer_ns + copies;
+    assert!((least..least * 11 / 10).contains(&late), "{late} ns, at least {least} ns");
+    assert!(steady(SPECKV_L3, 200, layer_ns) < late);
 }

@@ -1,0 +1,164 @@
+//! Recomputes the tables and figures of five papers with the product's policies on modelled hardware,
+//! and computes a verdict for each row.
+//!
+//! A paper's printed values live in the file `paper.rs` of its folder. Experiments produce
+//! [`Measured`] rows and cannot see them: that module is private to the door file, which passes it to
+//! the registry. [`join`] alone has both, and a test checks the sources.
+
+pub mod report;
+pub mod row;
+pub mod verdict;
+
+mod engram;
+mod speckv;
+
+use row::{Measured, Printed, Row, join};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// What all experiments get.
+#[derive(Clone, Copy, Debug)]
+pub struct Context {
+    /// Seed of loads and drawn values.
+    pub seed: u64,
+}
+
+/// Some rows of a paper, computed together.
+#[derive(Clone, Copy, Debug)]
+pub struct Experiment {
+    /// Name, as in `speckv.table3`.
+    pub id: &'static str,
+    /// What it shows.
+    pub title: &'static str,
+    /// Beginnings of the ids of its rows.
+    pub covers: &'static [&'static str],
+    /// Whether it takes seconds at most, so that a test recomputes it.
+    pub is_quick: bool,
+    /// Computes the rows.
+    pub run: fn(&Context) -> Vec<Measured>,
+}
+
+/// A paper: what it prints, and the experiments that recompute it.
+#[derive(Clone, Copy, Debug)]
+pub struct Paper {
+    /// Name on command lines.
+    pub id: &'static str,
+    /// Title for readers.
+    pub title: &'static str,
+    /// Its printed values.
+    pub printed: &'static [Printed],
+    /// Experiments that compute them.
+    pub experiments: &'static [Experiment],
+}
+
+/// All papers.
+pub const PAPERS: &[&Paper] = &[&speckv::PAPER, &engram::PAPER];
+
+/// The rows of a paper.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Reproduction {
+    /// The paper's name.
+    pub paper: &'static str,
+    /// Its title.
+    pub title: &'static str,
+    /// Whether all rows are here.
+    pub is_whole: bool,
+    /// The rows, in the order of the paper.
+    pub rows: Vec<Row>,
+}
+
+/// Names that select rows: `all`, a paper, an experiment, or the beginning of a row's id.
+#[derive(Clone, Debug)]
+pub struct Selection(Vec<String>);
+
+impl Selection {
+    /// Checks names.
+    ///
+    /// # Errors
+    /// Returns the first name that selects nothing.
+    pub fn new(names: &[String]) -> Result<Self, String> {
+        let selection = Self(if names.is_empty() { vec!["all".to_owned()] } else { names.to_vec() });
+        let fails = |name: &&String| {
+            let one = Self(vec![(*name).clone()]);
+            !PAPERS.iter().any(|paper| paper.printed.iter().any(|printed| one.has(paper, printed.id)))
+        };
+        match selection.0.iter().find(fails) {
+            Some(name) => Err(name.clone()),
+            None => Ok(selection),
+        }
+    }
+
+    /// Whether a row is selected.
+    fn has(&self, paper: &Paper, id: &str) -> bool {
+        let by_experiment =
+            |name: &str| paper.experiments.iter().any(|experiment| experiment.id == name && experiment.has(id));
+        self.0.iter().any(|name| name == "all" || is_below(id, name) || by_experiment(name))
+    }
+
+    /// The experiments that compute selected rows.
+    #[must_use]
+    pub fn experiments(&self) -> Vec<&'static Experiment> {
+        let of = |paper: &&'static Paper| {
+            let paper: &'static Paper = paper;
+            let wanted = |experiment: &&Experiment| {
+                paper.printed.iter().any(|printed| experiment.has(printed.id) && self.has(paper, printed.id))
+            };
+            paper.experiments.iter().filter(wanted).collect::<Vec<_>>()
+        };
+        PAPERS.iter().flat_map(of).collect()
+    }
+}
+
+impl Experiment {
+    /// Whether it computes the row with this id.
+    #[must_use]
+    pub fn has(&self, id: &str) -> bool {
+        self.covers.iter().any(|prefix| is_below(id, prefix))
+    }
+}
+
+/// Whether `id` is `prefix` or continues it after a dot.
+fn is_below(id: &str, prefix: &str) -> bool {
+    id.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// Runs the selected experiments on `threads` threads. Results do not depend on their number.
+/// `finished` gets each experiment and its time.
+#[must_use]
+pub fn run(
+    selection: &Selection,
+    context: &Context,
+    threads: usize,
+    finished: &(dyn Fn(&Experiment, Duration) + Sync),
+) -> Vec<Reproduction> {
+    let experiments = selection.experiments();
+    let next = AtomicUsize::new(0);
+    let measured = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..threads.clamp(1, experiments.len().max(1)) {
+            scope.spawn(|| {
+                while let Some(experiment) = experiments.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let start = Instant::now();
+                    let rows = (experiment.run)(context);
+                    for row in &rows {
+                        assert!(experiment.has(row.id), "{} does not cover {}", experiment.id, row.id);
+                    }
+                    finished(experiment, start.elapsed());
+                    measured.lock().expect("no experiment panicked").extend(rows);
+                }
+            });
+        }
+    });
+    let measured = measured.into_inner().expect("no experiment panicked");
+    let of = |paper: &&'static Paper| {
+        let wanted = paper.printed.iter().filter(|printed| selection.has(paper, printed.id));
+        let rows: Vec<Row> =
+            wanted.map(|printed| join(printed, measured.iter().find(|one| one.id == printed.id))).collect();
+        Reproduction { paper: paper.id, title: paper.title, is_whole: rows.len() == paper.printed.len(), rows }
+    };
+    PAPERS.iter().map(of).filter(|reproduction| !reproduction.rows.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,209 @@
+//! Tables 1 to 5: bandwidth, window, throughput and cost.
+
+use crate::reproduce::row::{Measured, Sensitivity};
+use crate::reproduce::{Context, Experiment};
+use cenote_engram::Preset;
+use cenote_plan::cost::Prices;
+use cenote_policy::watermark::SHIPPED;
+use cenote_policy::{Eviction, Watermark};
+use cenote_serving_sim::hardware::architecture::QWEN_3;
+use cenote_serving_sim::hardware::cxl::{CxlLink, XCONN_POOL};
+use cenote_serving_sim::hardware::dram::XEON_6766E;
+use cenote_serving_sim::hardware::h200::H200;
+use cenote_serving_sim::hardware::l20::L20;
+use cenote_serving_sim::hardware::switch::XC50256;
+use cenote_serving_sim::hardware::{Architecture, Roofline};
+use cenote_serving_sim::model::{Link, StepWork};
+use cenote_serving_sim::workload::{Length, Synthetic};
+use cenote_serving_sim::{Setup, simulate};
+
+pub const EXPERIMENT: Experiment = Experiment {
+    id: "engram.serving",
+    title: "bandwidth, window, throughput and cost",
+    covers: &["engram.table1", "engram.table2", "engram.table3", "engram.table4", "engram.table5"],
+    is_quick: true,
+    run,
+};
+
+const BATCH: u32 = 256;
+/// Tokens of a prompt and of an answer (§5.3).
+const TOKENS: u32 = 512;
+/// Layers with tables.
+const LAYERS: u64 = 2;
+/// Layers before the first table: its layer is the second.
+const LAYERS_BEFORE: f64 = 1.0;
+/// Nanoseconds to start a gather, as in the figures. Our assumption.
+const START_NS: f64 = 10_000.0;
+
+/// Bytes of a token and layer.
+fn layer_bytes() -> f64 {
+    let config = Preset::Engram27B.config().expect("the preset is a configuration");
+    (config.rows_per_token() * config.row_values * 2) as f64
+}
+
+fn decode(context: u32) -> StepWork {
+    let mut work = StepWork::default();
+    (0..BATCH).for_each(|_| work.add(context, 1));
+    work
+}
+
+/// Milliseconds of a decode step of the case study.
+fn step_ms(context: u32) -> f64 {
+    Roofline { gpu: H200, gpus: 4, architecture: QWEN_3[2] }.step_ns(&decode(context)) / 1e6
+}
+
+/// The same at the data sheet's rates, without any time of the host or to start a collective, with so
+/// many bytes per weight: no engine is faster.
+fn bound_ms(context: u32, weight_bytes: u64) -> f64 {
+    let mut gpu = H200;
+    (gpu.device.flops_percent, gpu.device.memory_percent) = (100, 100);
+    (gpu.device.step_ns, gpu.device.request_ns) = (0, 0);
+    (gpu.tensor.start_ns, gpu.tensor.efficiency) = (0.0, 1.0);
+    let architecture = Architecture { weight_bytes, ..QWEN_3[2] };
+    Roofline { gpu, gpus: 4, architecture }.step_ns(&decode(context)) / 1e6
+}
+
+/// Nanoseconds that tables add to a step: projections of the rows, and rows that arrive after the
+/// layers before the first table are computed.
+fn tables_ns(roofline: &Roofline, memory: &CxlLink) -> f64 {
+    let device = &roofline.gpu.device;
+    let values = layer_bytes() / 2.0;
+    // A key and a value projection from a token's rows to the width of the model (§2.1).
+    let weights = 2.0 * values * roofline.architecture.hidden as f64;
+    let arithmetic = 2.0 * f64::from(BATCH) * weights / (device.flops as f64 * device.flops_percent as f64 / 100.0);
+    let traffic = 2.0 * weights / (device.memory_bytes_per_s as f64 * device.memory_percent as f64 / 100.0);
+    let rows = START_NS + memory.copy_ns((f64::from(BATCH) * layer_bytes()) as u64);
+    // Rows go to the GPU over its host link.
+    let to_gpu = device.host.time((f64::from(BATCH) * layer_bytes()) as u64) as f64;
+    let window = LAYERS_BEFORE * roofline.layer(&decode(TOKENS + TOKENS / 2)).total_ns();
+    LAYERS as f64 * arithmetic.max(traffic) * 1e9 + (rows + to_gpu - window).max(0.0)
+}
+
+/// Generated tokens per second of an engine, whose steps take `extra_ns` longer.
+fn throughput(architecture: &Architecture, extra_ns: f64, seed: u64) -> f64 {
+    let roofline = Roofline { gpu: L20, gpus: 1, architecture: *architecture };
+    let kv_bytes_per_token = architecture.kv_bytes_per_token();
+    let mut cost = roofline.cost_model(f64::from(BATCH));
+    cost.step_ns += extra_ns as u64;
+    let setup = Setup {
+        instances: 1,
+        cost,
+        front_ns: 0,
+        kv_bytes_per_token,
+        l1_blocks: (roofline.kv_bytes() / (16 * kv_bytes_per_token)) as u32,
+        l1_block_tokens: 16,
+        max_num_seqs: BATCH as usize,
+        max_num_batched_tokens: 8_192,
+        watermark: Watermark::Learned(SHIPPED),
+        swap_blocks: 0,
+        swap_link: L20.device.host,
+        always_swap: false,
+        spill: None,
+        private: None,
+        shared: None,
+        hosts: None,
+        eviction: Eviction::Lru,
+    };
+    let load = Synthetic {
+        requests: 2 * BATCH as usize,
+        rate: 0.0,
+        input: Length::fixed(TOKENS),
+        output: Length::fixed(TOKENS),
+        unique: None,
+        groups: 1,
+        block_tokens: 16,
+    };
+    simulate(&setup, &load.draw(seed), &mut |_| ()).map_or(f64::NAN, |outcome| outcome.throughput_tokens_per_s)
+}
+
+/// Throughput of both models: without tables, with tables in DRAM, and in a pool.
+fn table_2(pool: &CxlLink, seed: u64) -> [[f64; 3]; 2] {
+    [QWEN_3[0], QWEN_3[1]].map(|model| {
+        let roofline = Roofline { gpu: L20, gpus: 1, architecture: model };
+        let with = |memory: &CxlLink| throughput(&model, tables_ns(&roofline, memory), seed);
+        [throughput(&model, 0.0, seed), with(&XEON_6766E), with(pool)]
+    })
+}
+
+/// The pool as each of `readers` engines sees it.
+fn shared(readers: u32) -> CxlLink {
+    let bytes_per_s = XC50256.share(readers) as u64;
+    CxlLink { link: Link { bytes_per_s, ..XCONN_POOL.link }, ..XCONN_POOL }
+}
+
+fn run(context: &Context) -> Vec<Measured> {
+    let mut rows = table_1();
+    let base = table_2(&XCONN_POOL, context.seed);
+    let ratio = |over: usize, under: usize| base.map(|row| row[over] / row[under]).to_vec();
+    let why = "decode bound by the L20's memory: 0.8 of its bandwidth, 1 ms per step and 5 us per request are assumed";
+    let baseline = base.map(|row| row[0]).to_vec();
+    // Prompts and answers have equal lengths.
+    let both = vec![baseline.iter().map(|tokens| 2.0 * tokens).collect()];
+    let counted = Sensitivity::from("tokens that count", &baseline, vec!["prompts too".to_owned()], both);
+    rows.push(Measured::new("engram.table2.baseline", baseline, why).sensitive(counted));
+    let added = "projections of the rows, and what the layer before the first table does not hide";
+    rows.push(Measured::new("engram.table2.dram", ratio(1, 0), added));
+    rows.push(Measured::new("engram.table2.cxl", ratio(2, 1), added));
+    rows.extend(table_3(context.seed));
+    rows.push(Measured::not_testable("engram.table4.prices", "prices are inputs"));
+    rows.extend(table_5());
+    rows
+}
+
+fn table_1() -> Vec<Measured> {
+    let context = TOKENS + TOKENS / 2;
+    let base = step_ms(context);
+    let contexts = |of: &dyn Fn(f64) -> f64| {
+        let base = vec![of(base)];
+        Sensitivity::of("tokens of context", &base, &[128, 4_096], |context| vec![of(step_ms(*context))])
+    };
+    let why = "four H200, FP16, 768 tokens of context; 1 ms per step and 5 us per request are assumed, so is 10 us per \
+               all-reduce";
+    let rate = |ms: f64| f64::from(BATCH) / ms * 1e3;
+    let layer_us = |ms: f64| ms * 1e3 / QWEN_3[2].layers as f64;
+    vec![
+        Measured::new("engram.table1.payload", vec![layer_bytes()], "16 rows of 160 values of two bytes"),
+        Measured::new("engram.table1.step", vec![base], why).sensitive(contexts(&|ms| ms)).sensitive(Sensitivity::of(
+            "bytes per weight at the data sheet's rates",
+            &[base],
+            &[2, 1],
+            |bytes| vec![bound_ms(context, *bytes)],
+        )),
+        Measured::new("engram.table1.throughput", vec![rate(base)], why).sensitive(contexts(&rate)),
+        Measured::new("engram.table1.window", vec![layer_us(base)], why).sensitive(contexts(&layer_us)),
+        Measured::new(
+            "engram.table1.bandwidth",
+            vec![rate(base) * layer_bytes() * LAYERS as f64 / 1e9],
+            "with the throughput of the model here",
+        )
+        .sensitive(contexts(&|ms| rate(ms) * layer_bytes() * LAYERS as f64 / 1e9)),
+    ]
+}
+
+fn table_3(seed: u64) -> Vec<Measured> {
+    let of = |readers: u32| table_2(&shared(readers), seed).map(|row| row[2]);
+    let (one, two, four) = (of(1), of(2), of(4));
+    let over = |more: [f64; 2], times: f64| (0..2).map(|model| times * more[model] / one[model]).collect::<Vec<_>>();
+    let why =
+        "engines share the card behind the switch only; the paper's replicas also share a host, which is not modelled";
+    vec![
+        Measured::new("engram.table3.nodes", over(two, 1.0), "two engines share the card behind the switch"),
+        Measured::new("engram.table3.replicas", over(two, 2.0), why),
+        Measured::new("engram.table3.both", over(four, 2.0), why),
+    ]
+}
+
+fn table_5() -> Vec<Measured> {
+    const NODES: [u32; 4] = [2, 4, 8, 16];
+    let cost = |billions: f64| NODES.map(|nodes| Prices::PAPER.cost(billions * 2.0 * 1e9, nodes));
+    let why = "`cenote plan`'s prices with Table 4 as inputs";
+    let (small, large) = (cost(100.0), cost(400.0));
+    vec![
+        Measured::new("engram.table5.local-100b", small.map(|cost| cost.local).to_vec(), why),
+        Measured::new("engram.table5.pool-100b", small.map(|cost| cost.pool).to_vec(), why),
+        Measured::new("engram.table5.savings-100b", small.map(|cost| cost.savings).to_vec(), why),
+        Measured::new("engram.table5.local-400b", large.map(|cost| cost.local).to_vec(), why),
+        Measured::new("engram.table5.pool-400b", large.map(|cost| cost.pool).to_vec(), why),
+        Measured::new("engram.table5.savings-400b", large.map(|cost| cost.savings).to_vec(), why),
+    ]
+}

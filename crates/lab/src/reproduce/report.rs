@@ -1,0 +1,286 @@
+//! Reports: a table for the terminal, Markdown between markers, and one HTML page.
+
+use super::Reproduction;
+use super::row::Row;
+use super::verdict::{Meaning, Verdict};
+use crate::plot::{self, Axis, Scale, Series};
+use serde::Serialize;
+use std::fmt::Write;
+
+/// All rows, with what they were computed from.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Commit of the sources.
+    pub commit: String,
+    /// Seed of loads and drawn values.
+    pub seed: u64,
+    /// Number of rows of each verdict, in the order of [`Verdict::ALL`].
+    pub counts: Vec<(Verdict, usize)>,
+    /// The papers.
+    pub papers: Vec<Reproduction>,
+}
+
+impl Report {
+    /// Counts verdicts.
+    #[must_use]
+    pub fn new(commit: String, seed: u64, papers: Vec<Reproduction>) -> Self {
+        let counts = counts(&papers.iter().flat_map(|paper| &paper.rows));
+        Self { commit, seed, counts, papers }
+    }
+}
+
+fn counts<'a>(rows: &(impl Iterator<Item = &'a Row> + Clone)) -> Vec<(Verdict, usize)> {
+    Verdict::ALL.map(|verdict| (verdict, rows.clone().filter(|row| row.verdict == verdict).count())).to_vec()
+}
+
+/// Verdicts with their numbers, in words.
+#[must_use]
+pub fn counted(counts: &[(Verdict, usize)]) -> String {
+    let parts: Vec<String> = counts.iter().map(|(verdict, count)| format!("{count} {verdict}")).collect();
+    parts.join(", ")
+}
+
+/// A value with four significant digits at most.
+#[must_use]
+pub fn number(value: f64) -> String {
+    if !value.is_finite() {
+        return "unbounded".to_owned();
+    }
+    let magnitude = if value == 0.0 { 0 } else { value.abs().log10().floor() as i32 };
+    let text = format!("{value:.*}", (3 - magnitude).clamp(0, 6) as usize);
+    let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    let (sign, digits) = text.strip_prefix('-').map_or(("", text), |digits| ("-", digits));
+    let (whole, rest) = digits.split_once('.').map_or((digits, ""), |(whole, rest)| (whole, rest));
+    if whole.len() < 5 {
+        return text.to_owned();
+    }
+    let first = whole.len() % 3;
+    let groups = (first..whole.len()).step_by(3).map(|at| &whole[at..at + 3]);
+    let groups: Vec<&str> = std::iter::once(&whole[..first]).filter(|part| !part.is_empty()).chain(groups).collect();
+    format!("{sign}{}{}{rest}", groups.join(","), if rest.is_empty() { "" } else { "." })
+}
+
+fn numbers(values: &[f64]) -> String {
+    values.iter().map(|value| number(*value)).collect::<Vec<_>>().join(", ")
+}
+
+fn unit(row: &Row) -> String {
+    if row.unit.is_empty() { String::new() } else { format!(" {}", row.unit) }
+}
+
+/// The paper's values.
+#[must_use]
+pub fn claimed(row: &Row) -> String {
+    let bound = match row.meaning {
+        Meaning::Equal => "",
+        Meaning::AtMost => "≤ ",
+        Meaning::AtLeast => "≥ ",
+    };
+    format!("{bound}{}{}", numbers(row.paper), unit(row))
+}
+
+/// Our values, and those that follow from the paper's other numbers.
+#[must_use]
+pub fn ours(row: &Row) -> String {
+    let own = (!row.ours.is_empty()).then(|| format!("{}{}", numbers(&row.ours), unit(row)));
+    let implied = row.implied.as_ref().filter(|_| own.is_none() || row.verdict == Verdict::SelfContradictory);
+    let implied = implied.map(|implied| format!("{}{} by its own numbers", numbers(implied), unit(row)));
+    own.into_iter().chain(implied).collect::<Vec<_>>().join("; ")
+}
+
+/// The largest relative difference.
+#[must_use]
+pub fn deviation(row: &Row) -> String {
+    match row.deviation {
+        Some(part) if part.abs() < 10.0 => format!("{:+.0} %", 100.0 * part),
+        Some(part) => format!("×{}", number(1.0 + part)),
+        None => String::new(),
+    }
+}
+
+/// The verdict, and others over the range of open parameters.
+#[must_use]
+pub fn verdict(row: &Row) -> String {
+    if row.elsewhere.is_empty() {
+        return row.verdict.to_string();
+    }
+    let others: Vec<String> = row.elsewhere.iter().map(ToString::to_string).collect();
+    format!("{} (elsewhere in the range: {})", row.verdict, others.join(", "))
+}
+
+/// The parameters with the largest effects.
+fn sensitive(row: &Row) -> String {
+    let each = row.sensitivity.iter().filter(|one| one.effect >= 0.005).take(2);
+    let text = |one: &super::row::Sensitivity| {
+        let settings = one.settings.iter().zip(&one.ours);
+        let settings: Vec<String> = settings.map(|(at, ours)| format!("{at}: {}", numbers(ours))).collect();
+        format!("{} ({})", one.parameter, settings.join("; "))
+    };
+    each.map(text).collect::<Vec<_>>().join(", ")
+}
+
+/// Reasons and fitted parameters.
+fn reasons(row: &Row) -> String {
+    let fitted = (!row.fitted.is_empty()).then(|| format!("fitted: {}", row.fitted.join(", ")));
+    let why = (!row.why.is_empty()).then(|| row.why.to_owned());
+    why.into_iter().chain(fitted).collect::<Vec<_>>().join("; ")
+}
+
+fn what(row: &Row) -> String {
+    let over = row.axis.map(|axis| format!(" over {axis} {}", numbers(row.at)));
+    let names = (!row.names.is_empty()).then(|| format!(": {}", row.names.join(", ")));
+    format!("{}{}{}", row.what, over.unwrap_or_default(), names.unwrap_or_default())
+}
+
+/// The line of a row in the document.
+#[must_use]
+pub fn markdown_line(row: &Row) -> String {
+    let cells = [
+        format!("`{}`", row.id.split_once('.').map_or(row.id, |(_, rest)| rest)),
+        what(row),
+        claimed(row),
+        ours(row),
+        deviation(row),
+        verdict(row),
+        reasons(row),
+        sensitive(row),
+    ];
+    let cells: Vec<String> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
+    format!("| {} |", cells.join(" | ")).replace("|  |", "| |").replace("|  |", "| |")
+}
+
+/// The section of a paper in the document, without its markers.
+#[must_use]
+pub fn markdown(paper: &Reproduction, seed: u64) -> String {
+    let mut text = format!(
+        "{} rows with seed {seed}: {}.\n\n| row | what | paper | here | off by | verdict | why | sensitive to |\n\
+         |---|---|---|---|---|---|---|---|\n",
+        paper.rows.len(),
+        counted(&counts(&paper.rows.iter()))
+    );
+    for row in &paper.rows {
+        let _ = writeln!(text, "{}", markdown_line(row));
+    }
+    text
+}
+
+/// Replaces the sections of whole papers in a document. Each lies between
+/// `<!-- generated: reproduce ID -->` and `<!-- end -->`.
+///
+/// # Errors
+/// Returns the marker that the document lacks.
+pub fn replaced(document: &str, report: &Report) -> Result<String, String> {
+    let mut document = document.to_owned();
+    for paper in report.papers.iter().filter(|paper| paper.is_whole) {
+        let marker = format!("<!-- generated: reproduce {} -->\n", paper.paper);
+        let start = document.find(&marker).ok_or_else(|| marker.trim_end().to_owned())? + marker.len();
+        let len = document[start..].find("<!-- end -->").ok_or_else(|| "<!-- end -->".to_owned())?;
+        document.replace_range(start..start + len, &markdown(paper, report.seed));
+    }
+    Ok(document)
+}
+
+/// The HTML page.
+#[must_use]
+pub fn html(report: &Report) -> String {
+    let mut body = format!(
+        "<h1>Papers, recomputed</h1>\n<p>Commit {}, seed {}. {}.</p>\n<p>Reproduced: every value is within 15 %, and no \
+         parameter is fitted. Direction only: all values have the same order and the same side of no effect. \
+         Self-contradictory: the paper's own numbers differ by more than 2 %.</p>\n",
+        plot::escaped(&report.commit),
+        report.seed,
+        counted(&report.counts)
+    );
+    for paper in &report.papers {
+        let _ =
+            writeln!(body, "<h2>{}</h2>\n<p>{}.</p>", plot::escaped(paper.title), counted(&counts(&paper.rows.iter())));
+        for group in paper.rows.chunk_by(|a, b| table_of(a) == table_of(b)) {
+            let _ = writeln!(body, "<h3>{}</h3>", plot::escaped(&heading(table_of(&group[0]))));
+            let header = ["what", "verdict", "off by", "paper", "here"];
+            let cells = |row: &Row| vec![what(row), verdict(row), deviation(row), claimed(row), ours(row)];
+            body += &plot::text_table(&header, group.iter().map(cells));
+            for row in group {
+                body += &notes(row);
+            }
+            for row in group {
+                body += &figure(row);
+            }
+        }
+    }
+    plot::page("Papers, recomputed", &body)
+}
+
+/// `table3` of `speckv.table3.hit-rate`.
+fn table_of(row: &Row) -> &str {
+    row.id.split('.').nth(1).unwrap_or(row.id)
+}
+
+/// `Table 3` of `table3`, `§3.4.2` of `s3-4-2`.
+fn heading(name: &str) -> String {
+    let digits = name.find(|letter: char| letter.is_ascii_digit()).unwrap_or(name.len());
+    let (kind, number) = name.split_at(digits);
+    match kind {
+        "table" => format!("Table {number}"),
+        "figure" => format!("Figure {number}"),
+        "eq" => format!("Equation {number}"),
+        "s" => format!("§{}", number.replace('-', ".")),
+        _ => name.to_owned(),
+    }
+}
+
+/// Reasons and sensitivity of a row, as a paragraph.
+fn notes(row: &Row) -> String {
+    let (why, sensitive) = (reasons(row), sensitive(row));
+    let parts: Vec<String> = [why, if sensitive.is_empty() { sensitive } else { format!("Sensitive to {sensitive}") }]
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .collect();
+    if parts.is_empty() {
+        return String::new();
+    }
+    format!("<p><b>{}.</b> {}.</p>\n", plot::escaped(row.what), plot::escaped(&parts.join(". ")))
+}
+
+/// The plot of a row along an axis.
+fn figure(row: &Row) -> String {
+    let Some(axis) = row.axis.filter(|_| row.paper.len() > 2) else { return String::new() };
+    let series = |name: &str, values: &[f64]| Series {
+        name: name.to_owned(),
+        points: row.at.iter().zip(values).map(|(&x, &y)| (x, y, format!("{name}: {}", number(y)))).collect(),
+    };
+    let mut all = vec![series("paper", row.paper), series("here", &row.ours)];
+    for one in row.sensitivity.iter().take(1) {
+        let each = one.settings.iter().zip(&one.ours);
+        all.extend(each.map(|(at, ours)| series(&format!("here, {} {at}", one.parameter), ours)));
+    }
+    let label = format!("{}{}", row.what, unit(row));
+    let x_axis = Axis { label: axis, scale: Scale::Linear };
+    plot::plot(&label, x_axis, Axis { label: &label, scale: Scale::Linear }, &all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headings_are_the_papers() {
+        let told = ["table3", "figure11", "eq2", "s3-4-2", "other"].map(heading);
+        assert_eq!(told, ["Table 3", "Figure 11", "Equation 2", "§3.4.2", "other"]);
+    }
+
+    #[test]
+    fn numbers_have_four_digits() {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.123_456, "0.1235"),
+            (94.7, "94.7"),
+            (1_549.0, "1549"),
+            (230_400.0, "230,400"),
+            (-1_234_567.0, "-1,234,567"),
+            (1.0, "1"),
+            (f64::INFINITY, "unbounded"),
+        ] {
+            assert_eq!(number(value), text);
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Rows: what a paper prints, what an experiment measures, and both together.
+
+use super::verdict::{Claim, Meaning, Verdict, agrees, deviation, verdict};
+use serde::Serialize;
+
+/// A table's row, a figure's line or a sentence's number, as the paper prints it.
+#[derive(Clone, Copy, Debug)]
+pub struct Printed {
+    /// Name, as in `speckv.table3.hit-rate`.
+    pub id: &'static str,
+    /// What it is.
+    pub what: &'static str,
+    /// Unit of the values; empty for ratios.
+    pub unit: &'static str,
+    /// The values.
+    pub values: &'static [f64],
+    /// How they are meant.
+    pub meaning: Meaning,
+    /// The value that means no effect.
+    pub neutral: Option<f64>,
+    /// Name of the horizontal axis, and its values.
+    pub axis: Option<(&'static str, &'static [f64])>,
+    /// Names of the values, where they lie on no axis.
+    pub names: &'static [&'static str],
+    /// The values by the paper's other numbers.
+    pub implied: Option<fn() -> Vec<f64>>,
+}
+
+impl Printed {
+    /// Values of a row.
+    #[must_use]
+    pub const fn new(id: &'static str, what: &'static str, unit: &'static str, values: &'static [f64]) -> Self {
+        Self { id, what, unit, values, meaning: Meaning::Equal, neutral: None, axis: None, names: &[], implied: None }
+    }
+
+    /// As an upper bound.
+    #[must_use]
+    pub const fn at_most(mut self) -> Self {
+        self.meaning = Meaning::AtMost;
+        self
+    }
+
+    /// As a lower bound.
+    #[must_use]
+    pub const fn at_least(mut self) -> Self {
+        self.meaning = Meaning::AtLeast;
+        self
+    }
+
+    /// With the value that means no effect.
+    #[must_use]
+    pub const fn neutral(mut self, value: f64) -> Self {
+        self.neutral = Some(value);
+        self
+    }
+
+    /// Along an axis.
+    #[must_use]
+    pub const fn over(mut self, label: &'static str, at: &'static [f64]) -> Self {
+        self.axis = Some((label, at));
+        self
+    }
+
+    /// With a name for each value.
+    #[must_use]
+    pub const fn named(mut self, names: &'static [&'static str]) -> Self {
+        self.names = names;
+        self
+    }
+
+    /// With the values that the paper's other numbers give.
+    #[must_use]
+    pub const fn implied(mut self, by: fn() -> Vec<f64>) -> Self {
+        self.implied = Some(by);
+        self
+    }
+
+    const fn claim(&self) -> Claim<'static> {
+        Claim { values: self.values, meaning: self.meaning, neutral: self.neutral }
+    }
+}
+
+/// Effect of a parameter on a row.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Sensitivity {
+    /// The parameter.
+    pub parameter: String,
+    /// Its settings beside the one that the row uses.
+    pub settings: Vec<String>,
+    /// The row's values with each of them.
+    pub ours: Vec<Vec<f64>>,
+    /// Largest relative change of a value.
+    pub effect: f64,
+}
+
+impl Sensitivity {
+    /// Runs a row with other settings of a parameter. `base` are its values with the usual one.
+    pub fn of<T: ToString>(parameter: &str, base: &[f64], settings: &[T], run: impl FnMut(&T) -> Vec<f64>) -> Self {
+        let ours: Vec<Vec<f64>> = settings.iter().map(run).collect();
+        Self::from(parameter, base, settings.iter().map(ToString::to_string).collect(), ours)
+    }
+
+    /// From values that are computed already.
+    #[must_use]
+    pub fn from(parameter: &str, base: &[f64], settings: Vec<String>, ours: Vec<Vec<f64>>) -> Self {
+        let changes = ours.iter().filter_map(|ours| deviation(base, ours)).map(f64::abs);
+        let effect = changes.fold(0.0, f64::max);
+        Self { parameter: parameter.to_owned(), settings, ours, effect }
+    }
+}
+
+/// What an experiment computes for a row.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// The row.
+    pub id: &'static str,
+    /// Our values, or the reason why no model decides them.
+    pub values: Result<Vec<f64>, &'static str>,
+    /// Assumptions, and the reason for a difference.
+    pub why: &'static str,
+    /// Fitted parameters that the values depend on.
+    pub fitted: &'static [&'static str],
+    /// Effects of parameters.
+    pub sensitivity: Vec<Sensitivity>,
+}
+
+impl Measured {
+    /// Values of a row.
+    #[must_use]
+    pub const fn new(id: &'static str, values: Vec<f64>, why: &'static str) -> Self {
+        Self { id, values: Ok(values), why, fitted: &[], sensitivity: Vec::new() }
+    }
+
+    /// A row that no model decides.
+    #[must_use]
+    pub const fn not_testable(id: &'static str, reason: &'static str) -> Self {
+        Self { id, values: Err(reason), why: "", fitted: &[], sensitivity: Vec::new() }
+    }
+
+    /// Names fitted parameters.
+    #[must_use]
+    pub const fn fitted(mut self, parameters: &'static [&'static str]) -> Self {
+        self.fitted = parameters;
+        self
+    }
+
+    /// Adds the effect of a parameter.
+    #[must_use]
+    pub fn sensitive(mut self, sensitivity: Sensitivity) -> Self {
+        self.sensitivity.push(sensitivity);
+        self
+    }
+}
+
+/// A row with both sides.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// Name.
+    pub id: &'static str,
+    /// What it is.
+    pub what: &'static str,
+    /// Unit of the values.
+    pub unit: &'static str,
+    /// How the paper's values are meant.
+    pub meaning: Meaning,
+    /// Name of the horizontal axis.
+    pub axis: Option<&'static str>,
+    /// Values on it.
+    pub at: &'static [f64],
+    /// Names of the values.
+    pub names: &'static [&'static str],
+    /// The paper's values.
+    pub paper: &'static [f64],
+    /// The values by the paper's other numbers, where there are some.
+    pub implied: Option<Vec<f64>>,
+    /// Our values; empty if none were computed.
+    pub ours: Vec<f64>,
+    /// Largest relative difference of ours, or else of the implied values.
+    pub deviation: Option<f64>,
+    /// The verdict.
+    pub verdict: Verdict,
+    /// Other verdicts that settings of open parameters give.
+    pub elsewhere: Vec<Verdict>,
+    /// Assumptions and reasons.
+    pub why: &'static str,
+    /// Fitted parameters.
+    pub fitted: &'static [&'static str],
+    /// Effects of parameters, the largest first.
+    pub sensitivity: Vec<Sensitivity>,
+}
+
+/// Joins a printed row and a measured one, and computes the verdict. A row that the paper's own
+/// numbers contradict stays so whatever is measured.
+///
+/// # Panics
+/// Panics if the row has neither measured nor implied values.
+#[must_use]
+pub fn join(printed: &Printed, measured: Option<&Measured>) -> Row {
+    let implied = printed.implied.map(|by| by());
+    let ours = measured.and_then(|measured| measured.values.clone().ok());
+    let fitted = measured.map_or(&[][..], |measured| measured.fitted);
+    let is_broken = implied.as_ref().is_some_and(|implied| !agrees(printed.claim(), implied));
+    let verdict = match (&ours, measured.map(|measured| measured.values.as_ref())) {
+        _ if is_broken => Verdict::SelfContradictory,
+        (Some(ours), _) => verdict(printed.claim(), ours, !fitted.is_empty()),
+        (None, Some(_)) => Verdict::NotTestable,
+        (None, None) => {
+            assert!(implied.is_some(), "{} has no experiment", printed.id);
+            Verdict::Reproduced
+        }
+    };
+    let why = match measured {
+        Some(Measured { values: Err(reason), .. }) => reason,
+        Some(measured) => measured.why,
+        None => "",
+    };
+    let compared = ours.as_deref().or(implied.as_deref());
+    let mut sensitivity = measured.map_or_else(Vec::new, |measured| measured.sensitivity.clone());
+    sensitivity.sort_by(|a, b| b.effect.total_cmp(&a.effect));
+    let mut elsewhere = Vec::new();
+    if !matches!(verdict, Verdict::SelfContradictory | Verdict::NotTestable) {
+        let settings = sensitivity.iter().flat_map(|one| &one.ours);
+        elsewhere.extend(settings.map(|ours| super::verdict::verdict(printed.claim(), ours, !fitted.is_empty())));
+        elsewhere.sort_unstable();
+        elsewhere.dedup();
+        elsewhere.retain(|other| *other != verdict);
+    }
+    Row {
+        id: printed.id,
+        what: printed.what,
+        unit: printed.unit,
+        meaning: printed.meaning,
+        axis: printed.axis.map(|(label, _)| label),
+        at: printed.axis.map_or(&[], |(_, at)| at),
+        names: printed.names,
+        paper: printed.values,
+        deviation: compared.and_then(|ours| deviation(printed.values, ours)),
+        ours: ours.unwrap_or_default(),
+        implied,
+        verdict,
+        elsewhere,
+        why,
+        fitted,
+        sensitivity,
+    }
+}

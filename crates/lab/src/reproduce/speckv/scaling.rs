@@ -1,0 +1,88 @@
+//! Figures 5 and 6: more GPUs, and larger batches.
+
+use super::systems::{BASE, CHATBOT, LOADS, Load, Machine, System};
+use crate::reproduce::row::{Measured, Sensitivity};
+use crate::reproduce::{Context, Experiment};
+use cenote_serving_sim::Outcome;
+use cenote_serving_sim::hardware::architecture::LLAMA_2_70B;
+
+pub const EXPERIMENT: Experiment = Experiment {
+    id: "speckv.scaling",
+    title: "more GPUs and larger batches",
+    covers: &["speckv.figure5", "speckv.figure6"],
+    is_quick: false,
+    run,
+};
+
+/// Requests per place of a batch.
+const ROUNDS: usize = 4;
+const BATCHES: [usize; 10] = [1, 4, 8, 16, 24, 32, 48, 64, 96, 128];
+/// Throughput over the largest that counts as the plateau.
+const PLATEAU: f64 = 0.95;
+
+fn served(machine: &Machine, system: System, load: Load, seed: u64) -> Option<Outcome> {
+    let load = load.draw(ROUNDS * machine.batch_max, 0.0, seed);
+    machine.run(system, &LLAMA_2_70B.int8(), &load)
+}
+
+fn run(context: &Context) -> Vec<Measured> {
+    let mut rows = figure_5(context.seed);
+    rows.extend(figure_6(context.seed));
+    rows
+}
+
+/// Throughput of `gpus` GPUs over as many times that of one, in percent. The batch is the same on all,
+/// or grows with the GPUs.
+fn efficiency(system: System, gpus: u32, batch: usize, grows: bool, seed: u64) -> f64 {
+    let of = |gpus: u32| {
+        let batch_max = if grows { batch * gpus as usize } else { batch };
+        let machine = Machine { gpus: Some(gpus), batch_max, ..BASE };
+        served(&machine, system, CHATBOT, seed).map_or(f64::NAN, |outcome| outcome.throughput_tokens_per_s)
+    };
+    100.0 * of(gpus) / (f64::from(gpus) * of(1))
+}
+
+fn figure_5(seed: u64) -> Vec<Measured> {
+    let speckv =
+        |batch: usize, grows: bool| [4, 8].map(|gpus| efficiency(System::SpecKv, gpus, batch, grows, seed)).to_vec();
+    let gpu_only = |batch: usize, grows: bool| vec![efficiency(System::GpuOnly, 8, batch, grows, seed)];
+    let row = |id, why, batch: usize, at: &dyn Fn(usize, bool) -> Vec<f64>| {
+        let base = at(batch, false);
+        let batches = Sensitivity::of("batch", &base, &[batch / 2, 2 * batch], |batch| at(*batch, false));
+        let grown = Sensitivity::from("batch per GPU", &base, vec!["16".to_owned()], vec![at(16, true)]);
+        Measured::new(id, base, why).sensitive(batches).sensitive(grown)
+    };
+    vec![
+        row("speckv.figure5.speckv", "the same batch of 64 on all machines", 64, &speckv),
+        row("speckv.figure5.gpu-only", "the same batch of 16 on all machines", 16, &gpu_only),
+    ]
+}
+
+/// The smallest batch on the plateau, and the largest whose 99th percentile of a token is below 50 ms.
+fn knees(machine: &Machine, system: System, load: Load, seed: u64) -> [f64; 2] {
+    let runs = BATCHES.map(|batch_max| (batch_max, served(&Machine { batch_max, ..*machine }, system, load, seed)));
+    let runs: Vec<(usize, Outcome)> = runs.into_iter().filter_map(|(batch, run)| Some((batch, run?))).collect();
+    let most = runs.iter().map(|(_, run)| run.throughput_tokens_per_s).fold(0.0, f64::max);
+    let plateau = runs.iter().find(|(_, run)| run.throughput_tokens_per_s >= PLATEAU * most);
+    let fast = runs.iter().rev().find(|(_, run)| run.token_p99_ms < 50.0);
+    [plateau, fast].map(|found| found.map_or(0.0, |(batch, _)| *batch as f64))
+}
+
+fn figure_6(seed: u64) -> Vec<Measured> {
+    let at = |gpus: u32, system: System| knees(&Machine { gpus: Some(gpus), ..BASE }, system, CHATBOT, seed);
+    let (own, far) = (at(1, System::GpuOnly), at(1, System::SpecKv));
+    let gpus = |of: usize, system: System, base: f64| {
+        Sensitivity::of("GPUs", &[base], &[2, 8], |gpus| vec![at(*gpus, system)[of]])
+    };
+    let long = knees(&BASE, System::SpecKv, LOADS[1], seed)[0];
+    let why = "smallest batch within 5 % of the most throughput, one A100, chatbot";
+    vec![
+        Measured::new("speckv.figure6.gpu-only-plateau", vec![own[0]], why).sensitive(gpus(0, System::GpuOnly, own[0])),
+        Measured::new("speckv.figure6.peak-least", vec![far[0]], why).sensitive(gpus(0, System::SpecKv, far[0])),
+        Measured::new("speckv.figure6.peak-most", vec![far[0]], why)
+            .sensitive(gpus(0, System::SpecKv, far[0]))
+            .sensitive(Sensitivity::from("workload", &[far[0]], vec!["summarization".to_owned()], vec![vec![long]])),
+        Measured::new("speckv.figure6.fast", vec![far[1]], "largest batch with P99 below 50 ms a token, one A100")
+            .sensitive(gpus(1, System::SpecKv, far[1])),
+    ]
+}

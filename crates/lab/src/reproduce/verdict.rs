@@ -1,0 +1,199 @@
+//! The verdict on a row, from the paper's values and ours.
+
+use serde::Serialize;
+use std::fmt;
+
+/// Whether a row of a paper was found here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Every value is within [`NEAR`] of the paper's, and no parameter is fitted.
+    Reproduced,
+    /// All values have the same order and lie on the same side of the neutral value.
+    DirectionOnly,
+    /// Neither.
+    Contradicted,
+    /// The paper's other numbers give a value that differs by more than [`ROUNDING`] and more than half
+    /// a unit of the last digit.
+    SelfContradictory,
+    /// No model here decides it.
+    NotTestable,
+}
+
+impl Verdict {
+    /// All verdicts, in the order of reports.
+    pub const ALL: [Self; 5] =
+        [Self::Reproduced, Self::DirectionOnly, Self::Contradicted, Self::SelfContradictory, Self::NotTestable];
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Reproduced => "reproduced",
+            Self::DirectionOnly => "direction only",
+            Self::Contradicted => "contradicted",
+            Self::SelfContradictory => "self-contradictory",
+            Self::NotTestable => "not testable",
+        })
+    }
+}
+
+/// Relative difference within which a value is reproduced.
+pub const NEAR: f64 = 0.15;
+/// Relative difference that the rounding of printed numbers explains, beside half a unit of the last
+/// digit.
+pub const ROUNDING: f64 = 0.02;
+/// Relative difference of two values of a series that counts as none.
+const STILL: f64 = 0.002;
+
+/// How a printed value is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Meaning {
+    /// A value.
+    Equal,
+    /// An upper bound.
+    AtMost,
+    /// A lower bound.
+    AtLeast,
+}
+
+/// Values of the paper, and what they mean.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim<'a> {
+    /// The printed values.
+    pub values: &'a [f64],
+    /// How they are meant.
+    pub meaning: Meaning,
+    /// The value that means no effect, such as 1 for a ratio, if there is one.
+    pub neutral: Option<f64>,
+}
+
+/// Largest relative difference of `ours` from `paper`, signed. `None` for series of different lengths.
+#[must_use]
+pub fn deviation(paper: &[f64], ours: &[f64]) -> Option<f64> {
+    if paper.len() != ours.len() {
+        return None;
+    }
+    let each = paper.iter().zip(ours).map(|(&paper, &ours)| relative(paper, ours));
+    each.max_by(|a, b| a.abs().total_cmp(&b.abs()))
+}
+
+fn relative(paper: f64, ours: f64) -> f64 {
+    if paper == ours { 0.0 } else { (ours - paper) / paper.abs().max(f64::MIN_POSITIVE) }
+}
+
+/// Whether the paper's own numbers agree with a printed value.
+#[must_use]
+pub fn agrees(claim: Claim<'_>, implied: &[f64]) -> bool {
+    claim.values.len() == implied.len()
+        && claim.values.iter().zip(implied).all(|(&printed, &implied)| match claim.meaning {
+            Meaning::Equal => (implied - printed).abs() <= (ROUNDING * printed.abs()).max(half_digit(printed)),
+            Meaning::AtMost => implied <= printed * (1.0 + ROUNDING),
+            Meaning::AtLeast => implied >= printed * (1.0 - ROUNDING),
+        })
+}
+
+/// Half a unit of a number's last digit.
+fn half_digit(value: f64) -> f64 {
+    let digits = value.to_string().split_once('.').map_or(0, |(_, decimals)| decimals.len());
+    0.5 * 10_f64.powi(-(digits as i32)) * (1.0 + 1e-9)
+}
+
+/// The verdict on measured values.
+///
+/// # Panics
+/// Panics if the numbers of values differ.
+#[must_use]
+pub fn verdict(claim: Claim<'_>, ours: &[f64], is_fitted: bool) -> Verdict {
+    assert_eq!(claim.values.len(), ours.len(), "a row measures what the paper prints");
+    let pairs = || claim.values.iter().zip(ours);
+    let holds = match claim.meaning {
+        Meaning::Equal => pairs().all(|(&paper, &ours)| relative(paper, ours).abs() <= NEAR),
+        Meaning::AtMost => pairs().all(|(paper, ours)| ours <= paper),
+        Meaning::AtLeast => pairs().all(|(paper, ours)| ours >= paper),
+    };
+    if holds && !is_fitted {
+        return Verdict::Reproduced;
+    }
+    if holds || (claim.meaning == Meaning::Equal && same_direction(claim, ours)) {
+        return Verdict::DirectionOnly;
+    }
+    Verdict::Contradicted
+}
+
+/// Whether all pairs of values have the same order, and all values the same side of the neutral one.
+fn same_direction(claim: Claim<'_>, ours: &[f64]) -> bool {
+    let way = |from: f64, to: f64| {
+        let change = relative(from, to);
+        if change.abs() <= STILL { 0 } else { change.signum() as i8 }
+    };
+    let len = ours.len();
+    let ordered = (0..len)
+        .flat_map(|a| (a + 1..len).map(move |b| (a, b)))
+        .all(|(a, b)| way(claim.values[a], claim.values[b]) == way(ours[a], ours[b]));
+    let side =
+        |neutral: f64| claim.values.iter().zip(ours).all(|(&paper, &ours)| way(neutral, paper) == way(neutral, ours));
+    ordered && claim.neutral.map_or(len > 1, side)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(values: &[f64], ours: &[f64]) -> Verdict {
+        verdict(Claim { values, meaning: Meaning::Equal, neutral: None }, ours, false)
+    }
+
+    #[test]
+    fn verdicts_follow_values_and_order() {
+        let paper = [10.0, 20.0, 30.0];
+        assert_eq!(of(&paper, &[11.0, 18.0, 31.0]), Verdict::Reproduced);
+        assert_eq!(of(&paper, &[1.0, 2.0, 30.0]), Verdict::DirectionOnly);
+        assert_eq!(of(&paper, &[10.0, 20.0, 5.0]), Verdict::Contradicted);
+        assert_eq!(of(&paper, &[5.0, 5.0, 5.0]), Verdict::Contradicted);
+        assert_eq!(of(&[76.0], &[100.0]), Verdict::Contradicted, "one value alone has no direction");
+    }
+
+    #[test]
+    fn a_neutral_value_gives_one_value_a_direction() {
+        let gain =
+            |ours: f64| verdict(Claim { values: &[3.2], meaning: Meaning::Equal, neutral: Some(1.0) }, &[ours], false);
+        assert_eq!(
+            (gain(3.0), gain(1.4), gain(0.9)),
+            (Verdict::Reproduced, Verdict::DirectionOnly, Verdict::Contradicted)
+        );
+    }
+
+    #[test]
+    fn a_fitted_parameter_never_reproduces() {
+        let claim = Claim { values: &[10.0], meaning: Meaning::Equal, neutral: None };
+        assert_eq!(verdict(claim, &[10.0], true), Verdict::DirectionOnly);
+        assert_eq!(verdict(claim, &[10.0], false), Verdict::Reproduced);
+    }
+
+    #[test]
+    fn bounds_hold_on_one_side() {
+        let most = Claim { values: &[400.0], meaning: Meaning::AtMost, neutral: None };
+        assert_eq!(verdict(most, &[90.0], false), Verdict::Reproduced);
+        assert_eq!(verdict(most, &[410.0], false), Verdict::Contradicted);
+        assert!(agrees(most, &[401.0]) && !agrees(most, &[500.0]));
+        let least = Claim { meaning: Meaning::AtLeast, ..most };
+        assert_eq!(verdict(least, &[410.0], false), Verdict::Reproduced);
+    }
+
+    #[test]
+    fn rounding_is_no_contradiction() {
+        let claim = Claim { values: &[30.5, 14.0], meaning: Meaning::Equal, neutral: None };
+        assert!(agrees(claim, &[30.497, 13.98]) && !agrees(claim, &[30.5, 15.0]) && !agrees(claim, &[30.5]));
+        let claim = Claim { values: &[18.0], ..claim };
+        assert!(agrees(claim, &[17.58]) && !agrees(claim, &[17.4]));
+    }
+
+    #[test]
+    fn the_largest_deviation_counts() {
+        assert_eq!(deviation(&[10.0, 10.0], &[11.0, 5.0]), Some(-0.5));
+        assert_eq!(deviation(&[0.0], &[0.0]), Some(0.0));
+        assert_eq!(deviation(&[1.0], &[]), None);
+    }
+}

@@ -1,0 +1,32 @@
+//! Models of hardware, one file per device, with the source of each figure.
+//!
+//! A figure is a data sheet's, a paper's description of its machine, or marked as our assumption. No
+//! figure is fitted to a result that it then explains.
+
+pub mod a100;
+pub mod a6000;
+pub mod architecture;
+pub mod cache_engine;
+pub mod cxl;
+pub mod dram;
+pub mod gpu;
+pub mod h200;
+pub mod hbm;
+pub mod l20;
+pub mod lpddr;
+pub mod niagara;
+pub mod nvlink;
+pub mod nvme;
+pub mod pcie;
+pub mod power;
+pub mod price;
+pub mod rdma;
+pub mod roofline;
+pub mod switch;
+
+pub use architecture::Architecture;
+pub use gpu::Gpu;
+pub use roofline::{LayerTime, Roofline};
+
+/// Gigabytes per second, or gigabytes.
+pub(crate) const GB: u64 = 1_000_000_000;
