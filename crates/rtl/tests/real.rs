@@ -4,7 +4,7 @@ use cenote_codec::{Order, Shape, Side};
 use cenote_engine::kv::{KvArena, KvLayout};
 use cenote_engine::llama::{LogitsOf, Observed, SeqChunk};
 use cenote_engine::{EngineConfig, LoadedModel};
-use cenote_rtl::checks::{oaken, qpack, speckv};
+use cenote_rtl::checks::{engine, oaken, qpack, speckv};
 use cenote_rtl::kv::TestPage;
 use cenote_rtl::model::is_available;
 use half::f16;
@@ -85,5 +85,14 @@ fn qpack_encodes_and_decodes_pages_of_the_demo_model() {
 fn oaken_encodes_and_decodes_pages_of_the_demo_model() {
     if !is_skipped() {
         oaken::pages(1, of_the_demo_model()).unwrap_or_else(|failure| panic!("{failure}"));
+    }
+}
+
+/// Every fourth page: those of one block of each layer and side.
+#[test]
+fn the_engine_frames_pages_of_the_demo_model() {
+    if !is_skipped() {
+        let pages: Vec<TestPage> = of_the_demo_model().iter().step_by(PROMPT / TOKENS).cloned().collect();
+        engine::pages(1, &pages).unwrap_or_else(|failure| panic!("{failure}"));
     }
 }

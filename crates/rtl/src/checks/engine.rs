@@ -24,6 +24,10 @@ const HEADER: u32 = 0x10;
 const COUNTS: [u32; 4] = [0x20, 0x24, 0x28, 0x2c];
 const PAIR: u32 = 0x30;
 const WORD: u32 = 0x34;
+const ALPHA: u32 = 0x58;
+const FLUSH: u32 = 0x5c;
+const ROW: u32 = 0x90;
+const CLEAR: u32 = 0x94;
 
 /// The registers of an engine, over AXI4-Lite.
 pub struct Registers {
@@ -397,6 +401,134 @@ pub fn cache_engine(seed: u64, rounds: u64) -> Result<(), Failure> {
         }
     }
     same("resets with a page inside", &(inside > 0), &true)
+}
+
+/// Every page becomes the frame of the Rust code, header and checksum included, and that frame the
+/// page of the Rust code, by SpecKV and by QPack.
+///
+/// # Errors
+/// A bit differs, or a page has no frame.
+pub fn pages(seed: u64, pages: &[TestPage]) -> Result<(), Failure> {
+    let mut prng = Prng::new(seed);
+    let mut engine = Engine::new(seed);
+    for page in pages {
+        let (of_qpack, codec, table) = qpack::task_of_page(page);
+        let of_speckv = page.ordered(Order::TokenMajor);
+        let tasks = [
+            Task::new(of_speckv, Arc::new(SpecKv::default()), Vec::new()),
+            Task::new(of_qpack, Arc::new(codec), table),
+        ];
+        for task in tasks {
+            engine.bench.pace = Pace::FULL;
+            engine.set(&task)?;
+            engine.bench.pace = Pace::any(&mut prng);
+            let frame = task.frame().ok_or_else(|| format!("{} has no frame", page.name))?;
+            engine.send(engine.pages, &task.page.bytes);
+            let got = engine.receive(engine.encoded)?.ok_or_else(|| format!("{} was declined", page.name))?;
+            same_bytes(&page.name, &got, &frame)?;
+            engine.send(engine.frames, &frame);
+            let got = engine.receive(engine.decoded)?.map(|page| task.plain(&page));
+            let got = got.ok_or_else(|| format!("the frame of {} was refused", page.name))?;
+            same_bytes(&page.name, &got, &task.decoded(&frame).ok_or("the codec refuses its own frame")?)?;
+        }
+    }
+    Ok(())
+}
+
+/// A model of the registers that software writes and reads back, by word.
+struct Written([u32; 64]);
+
+impl Written {
+    /// After a reset.
+    fn new() -> Self {
+        let mut words = [0; 64];
+        words[ALPHA as usize / 4] = 128;
+        Self(words)
+    }
+
+    fn write(&mut self, address: u32, value: u32) {
+        let kept = match address {
+            0x10..0x20 | 0x50 | 0x80..0x90 => value,
+            PAIR | ROW => value & 0xffff,
+            0x54 => value & 0xf_ffff,
+            ALPHA => value.min(256),
+            _ => return,
+        };
+        self.0[address as usize / 4] = kept;
+    }
+
+    fn words(&self, address: u32, count: usize) -> Vec<u32> {
+        self.0[address as usize / 4..][..count].to_vec()
+    }
+}
+
+/// Every register has its own address: what is written there is read there and leaves at the ports, and
+/// ports of the other units are read. A write of `flush` or `clear` is a pulse of one cycle. A reset
+/// restores all.
+///
+/// # Errors
+/// A register or a port differs.
+pub fn registers(seed: u64, rounds: u64) -> Result<(), Failure> {
+    let mut prng = Prng::new(seed);
+    let mut engine = Engine::new(seed);
+    let pins = ["flush", "clear", "misses", "tokens", "rejected", "weights", "root", "alpha", "thresholds", "row"];
+    let [flush, clear, misses, tokens, rejected, weights, root, alpha, thresholds, row] =
+        pins.map(|name| engine.bench.model.pin(name));
+    for _ in 0..rounds {
+        engine.bench.pace = Pace::any(&mut prng);
+        let mut expected = Written::new();
+        let mut pulses = [0_u32; 2];
+        for _ in 0..100 {
+            // No address behind these has a register.
+            let any = 4 * prng.below(42) as u32;
+            let address = [FLUSH, CLEAR, any, any, any, any][prng.below(6) as usize];
+            let value = prng.next_u64() as u32 >> prng.below(24);
+            let mut seen = [0; 2];
+            let mut step = |bench: &mut Bench| {
+                bench.step()?;
+                seen[0] += bench.model.get(flush);
+                seen[1] += bench.model.get(clear);
+                Ok(())
+            };
+            engine.registers.write(&mut engine.bench, &mut step, address, value)?;
+            for _ in 0..3 {
+                step(&mut engine.bench)?;
+            }
+            expected.write(address, value);
+            let wanted = [u32::from(address == FLUSH), u32::from(address == CLEAR)];
+            same("pulses of flush and clear", &seen, &wanted)?;
+            pulses.iter_mut().zip(wanted).for_each(|(all, one)| *all += one);
+        }
+        same("some pulses of both", &pulses.map(|count| count > 0), &[true; 2])?;
+        let model = &mut engine.bench.model;
+        let counts: [u32; 3] = std::array::from_fn(|_| prng.next_u64() as u32);
+        [misses, tokens, rejected].into_iter().zip(counts).for_each(|(pin, count)| model.set(pin, count));
+        let shares: Vec<u32> = (0..4).map(|_| prng.below(1 << 17) as u32).collect();
+        let packed = shares.iter().rev().fold(0_u128, |all, share| all << 17 | u128::from(*share));
+        model.set_words(weights, &[packed as u32, (packed >> 32) as u32, (packed >> 64) as u32]);
+        for (pin, address) in [(root, 0x50), (alpha, ALPHA), (thresholds, 0x80), (row, ROW)] {
+            let mut words = vec![0; pin.words()];
+            engine.bench.model.get_words(pin, &mut words);
+            same(&format!("port of register {address:#x}"), &words, &expected.words(address, pin.words()))?;
+        }
+        for address in (0..256).step_by(4) {
+            let value = match address {
+                ID => 0x4345_4e4f,
+                0x60 => counts[0],
+                0x64..0x74 => shares[(address as usize - 0x64) / 4],
+                0x98 => counts[1],
+                0x9c => counts[2],
+                _ => expected.0[address as usize / 4],
+            };
+            same(&format!("register {address:#x}"), &engine.read(address)?, &value)?;
+        }
+        engine.bench.reset();
+        for address in [HEADER, PAIR, 0x50, 0x54, ALPHA, 0x80, 0x8c, ROW] {
+            let value = Written::new().0[address as usize / 4];
+            same(&format!("register {address:#x} behind a reset"), &engine.read(address)?, &value)?;
+        }
+    }
+    Ok(())
 }
 
 /// Cycles of the engine for SpecKV's pages in a row: pages to frames, and frames to pages.

@@ -140,6 +140,11 @@ pub fn small_task(prng: &mut Prng) -> (TestPage, QPack, Vec<Vec<u32>>) {
     task_of(&case)
 }
 
+/// A page with statistics of its own channels, as [`small_task`] returns it.
+pub fn task_of_page(page: &TestPage) -> (TestPage, QPack, Vec<Vec<u32>>) {
+    task_of(&Case::of_page(page))
+}
+
 fn task_of(case: &Case) -> (TestPage, QPack, Vec<Vec<u32>>) {
     let Channels { means, steps } = &case.channels;
     let pairs = means.chunks(2).zip(steps.chunks(2));
