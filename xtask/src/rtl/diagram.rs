@@ -1,12 +1,12 @@
 //! The data path of top modules, drawn from their instances: an edge for each net from an output of
 //! one instance to an input of another. rtl/README.md shows it; `lint` detects a stale drawing.
 
+use super::DOCUMENT;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-const DOCUMENT: &str = "rtl/README.md";
 const TOPS: [(&str, &str); 13] = [
     ("top", "cache_system"),
     ("top", "cache_engine"),
