@@ -74,11 +74,18 @@ fn copy_sources(from: &Path, to: &Path, has_faults: bool) {
             let mut text = fs::read_to_string(&file).expect("RTL is text");
             if has_faults {
                 for (index, fault) in FAULTS.iter().enumerate().filter(|(_, fault)| fault.file == name) {
-                    assert_eq!(text.matches(fault.right).count(), 1, "fault {index}: `{}` in {name}", fault.right);
-                    let number = index + 1;
+                    let place = fault.right.replace('§', "");
+                    assert_eq!(text.matches(&place).count(), 1, "fault {index}: `{place}` in {name}");
+                    let parts: Vec<&str> = fault.right.split('§').collect();
+                    let (before, right, after) = if let [before, right, after] = parts[..] {
+                        (before, right, after)
+                    } else {
+                        ("", fault.right, "")
+                    };
+                    let (number, wrong) = (index + 1, fault.wrong);
                     let choice =
-                        format!("(($c32(\"rtl_fault()\") == 32'd{number}) ? ({}) : ({}))", fault.wrong, fault.right);
-                    text = text.replace(fault.right, &choice);
+                        format!("{before}(($c32(\"rtl_fault()\") == 32'd{number}) ? ({wrong}) : ({right})){after}");
+                    text = text.replace(&place, &choice);
                 }
             }
             fs::write(to.join(&name), text).expect("OUT_DIR is writable");
