@@ -117,7 +117,7 @@ fn sources(root: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), String> {
     Ok((folders, files))
 }
 
-/// Lints every module alone and with what it instantiates: no warning of `verilator -Wall`.
+/// Lints every module inside the tops, which no module instantiates: no warning of `verilator -Wall`.
 ///
 /// # Errors
 /// A module has a warning, or a diagram is stale.
@@ -129,18 +129,20 @@ pub fn lint(root: &Path) -> Result<String, String> {
         return Ok(notice.to_owned());
     }
     let (folders, files) = sources(root)?;
-    let lint = |file: &PathBuf| {
-        let top = file.file_stem().unwrap_or_default();
+    let inside = diagram::instantiated(root, &files)?;
+    let name_of = |file: &PathBuf| file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let tops: Vec<&PathBuf> = files.iter().filter(|file| !inside.contains(&name_of(file))).collect();
+    let lint = |file: &&PathBuf| {
         let mut command = Command::new("verilator");
-        command.args(["--lint-only", "-Wall", "--top-module"]).arg(top);
+        command.args(["--lint-only", "-Wall", "--top-module", &name_of(file)]);
         folders.iter().for_each(|folder| {
             command.arg("-y").arg(folder);
         });
         let status = command.arg(file).status().map_err(|error| format!("verilator cannot be run: {error}"))?;
         if status.success() { Ok(()) } else { Err(format!("{} has warnings", file.display())) }
     };
-    on_all_processors(&files, lint)?;
-    let result = format!("{} modules without a warning", files.len());
+    on_all_processors(&tops, lint)?;
+    let result = format!("{} modules without a warning, in {} tops", files.len(), tops.len());
     println!("{result}");
     Ok(result)
 }

@@ -5,7 +5,7 @@ use super::DOCUMENT;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const TOPS: [(&str, &str); 13] = [
     ("top", "cache_system"),
@@ -64,6 +64,19 @@ fn redrawn(root: &Path, text: &str) -> Result<String, String> {
 fn read(root: &Path, module: &str) -> Option<String> {
     let folders = fs::read_dir(root.join("rtl")).ok()?;
     folders.filter_map(|entry| fs::read_to_string(entry.ok()?.path().join(format!("{module}.sv"))).ok()).next()
+}
+
+/// Names of modules that some file instantiates.
+///
+/// # Errors
+/// A file cannot be read.
+pub fn instantiated(root: &Path, files: &[PathBuf]) -> Result<BTreeSet<String>, String> {
+    let mut modules = BTreeSet::new();
+    for file in files {
+        let text = fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
+        modules.extend(instances(root, &text).into_iter().map(|one| one.module));
+    }
+    Ok(modules)
 }
 
 fn drawing(root: &Path, folder: &str, top: &str) -> Result<String, String> {
