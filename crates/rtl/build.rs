@@ -10,6 +10,12 @@ use std::{env, fs, thread};
 include!("src/faults.rs");
 include!("src/tops.rs");
 
+/// Options of Verilator.
+const VERILATOR: &[&str] = &["--cc", "-O3", "--no-decoration", "--no-timing", "--x-initial", "unique"];
+/// More of them for one seed: modules and wide operations stay whole. That halves the text of models,
+/// and so their build, but simulation takes twice as long.
+const ONE_SEED: &[&str] = &["-fno-inline", "-fno-expand"];
+
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(have_verilator)");
     println!("cargo::rerun-if-env-changed=VERILATOR");
@@ -150,7 +156,7 @@ impl Build {
         let _ = fs::remove_file(&key_file);
         let _ = fs::remove_dir_all(&folder);
         let mut command = Command::new(&self.verilator);
-        command.args(["--cc", "-O3", "--no-timing", "--x-initial", "unique", "--top-module", top.module, "--prefix"]);
+        command.args(VERILATOR).args(self.more_options()).args(["--top-module", top.module, "--prefix"]);
         command.arg(format!("V{name}")).arg("-Mdir").arg(&folder).arg("-y").arg(&self.sources);
         command.args(top.parameters.iter().map(|parameter| format!("-G{parameter}")));
         // A choice of a fault has 32 bits or both sides' larger width, which is no fault of the RTL.
@@ -182,11 +188,15 @@ impl Build {
         object
     }
 
+    fn more_options(&self) -> &[&str] {
+        if env::var_os("CARGO_FEATURE_WHOLE").is_some() { &[] } else { ONE_SEED }
+    }
+
     /// All that a model is made from: its parameters, and the text of its modules.
     fn key(&self, top: &Top) -> String {
         let text_of = |module: &str| fs::read_to_string(self.sources.join(format!("{module}.sv"))).ok();
         let (mut open, mut seen) = (vec![top.module.to_owned()], vec![top.module.to_owned()]);
-        let mut key = format!("{} {:?}\n", self.verilator, top.parameters);
+        let mut key = format!("{} {VERILATOR:?} {:?} {:?}\n", self.verilator, self.more_options(), top.parameters);
         key += &fs::read_to_string("shim/model.h").expect("the shim is there");
         while let Some(module) = open.pop() {
             let Some(text) = text_of(&module) else { continue };
