@@ -11,6 +11,7 @@ module latency_bench (
     output logic [36:0]  y_fadd,
     output logic [36:0]  y_fmul,
     output logic [15:0]  y_to_f16,
+    output logic [15:0]  y_to_bf16,
     output logic [8:0]   y_to_int,
     output logic [7:0]   y_quant_lane,
     output logic [15:0]  y_dequant_lane,
@@ -69,6 +70,12 @@ module latency_bench (
       .x(a),
       .half(y_to_f16)
   );
+  to_bf16 check_to_bf16 (
+      .clk,
+      .en(1'b1),
+      .x(a),
+      .bfloat(y_to_bf16)
+  );
   to_int check_to_int (
       .clk,
       .en(1'b1),
@@ -78,21 +85,23 @@ module latency_bench (
   quant_lane check_quant_lane (
       .clk,
       .en(1'b1),
-      .half,
+      .bf16(1'b0),
+      .value(half),
       .inverse(a),
       .code(y_quant_lane)
   );
   dequant_lane check_dequant_lane (
       .clk,
       .en(1'b1),
+      .bf16(1'b0),
       .code(word[7:0]),
       .scale(b),
-      .half(y_dequant_lane)
+      .value(y_dequant_lane)
   );
   qpack_code_lane check_qpack_code_lane (
       .clk,
       .en(1'b1),
-      .half,
+      .open(c),
       .mean(a),
       .inverse(b),
       .code(y_qpack_code_lane)
@@ -100,6 +109,7 @@ module latency_bench (
   qpack_channel_enc check_qpack_channel_enc (
       .clk,
       .en(1'b1),
+      .bf16(1'b0),
       .s_data(word),
       .s_tokens(5'd16),
       .s_mean(a),
@@ -112,6 +122,7 @@ module latency_bench (
   qpack_channel_dec check_qpack_channel_dec (
       .clk,
       .en(1'b1),
+      .bf16(1'b0),
       .s_bytes(word),
       .s_index(word[97:94]),
       .s_mean(a),
@@ -121,7 +132,8 @@ module latency_bench (
   oaken_decompose_lane check_oaken_decompose_lane (
       .clk,
       .en(1'b1),
-      .half,
+      .bf16(1'b0),
+      .value(half),
       .thresholds({c, minus_c, a, minus_a}),
       .group(unused[12:11]),
       .rest(y_oaken_decompose_lane)
@@ -139,11 +151,12 @@ module latency_bench (
   oaken_value_lane check_oaken_value_lane (
       .clk,
       .en(1'b1),
+      .bf16(1'b0),
       .code(word[4:0]),
       .step(b),
       .least(c),
       .bound(a),
-      .half(y_oaken_value_lane)
+      .value(y_oaken_value_lane)
   );
   oaken_bounds check_oaken_bounds (
       .clk,

@@ -2,8 +2,8 @@
 // crates/codec/src/frame.rs).
 //
 // Interface: beats of 64 bytes of a frame with a count in, of which the last is marked. `header` is
-// what bytes 0 to 15 of the frame must be; `t_` reads QPack's table. Beats of 32 halves with a count
-// out, in the codec's order (page_encoder.sv). `m_bad` in the last beat: the frame or its payload
+// what bytes 0 to 15 of the frame must be; `t_` reads QPack's table. Beats of 32 halves or bfloats
+// with a count out, in the codec's order (page_encoder.sv). `m_bad` in the last beat: the frame or its payload
 // is invalid, and the page undefined.
 // Latency and initiation interval: those of frame_read.sv and of the codec's decoder together.
 module page_decoder (
@@ -24,13 +24,14 @@ module page_decoder (
     output logic         m_last,
     output logic         m_bad
 );
-  logic is_qpack, supported;
+  logic is_qpack, bf16, supported;
   logic [15:0] dim, tokens, groups;
   logic [31:0] values, padded;
   page_shape shape (
       .clk,
       .header,
       .is_qpack,
+      .bf16,
       .dim,
       .tokens,
       .groups,
@@ -74,6 +75,7 @@ module page_decoder (
   speckv_decode speckv (
       .clk,
       .rst,
+      .bf16,
       .dim,
       .values,
       .s_valid(f_valid && room && supported && !is_qpack),
@@ -105,6 +107,7 @@ module page_decoder (
   qpack_decode qpack (
       .clk,
       .rst,
+      .bf16,
       .dim,
       .groups,
       .s_valid(f_valid && room && supported && is_qpack),

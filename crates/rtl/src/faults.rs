@@ -124,7 +124,7 @@ pub const FAULTS: &[Fault] = &[
     fault("frame_write", "frame_write.sv", "stored == A'(DEPTH - 1) && !s_last", "1'b0"),
     fault("cache_engine", "frame_write.sv", "fire && (s_last || !too_long)", "fire"),
     fault("cache_engine", "page_shape.sv", "(all_values[47:32] != 16'd0) ? '1 : all_values[31:0]", "all_values[31:0]"),
-    fault("cache_engine", "page_shape.sv", "(header[23:16] & 8'hef) == 8'd0", "1'b1"),
+    fault("cache_engine", "page_shape.sv", "(header[23:16] & 8'hee) == 8'd0", "1'b1"),
     fault("cache_engine", "page_guard.sv", "supported && values <= 32'(DEPTH * 32)", "values <= 32'(DEPTH * 32)"),
     fault("cache_engine", "page_decoder.sv", "!supported || ((is_qpack ? p_error : k_error) && m_last)", "m_last && 1'b0"),
     fault("dma_write", "dma_write.sv", "moves && busy && !fault && s_count != 7'd0", "moves && busy && !fault"),

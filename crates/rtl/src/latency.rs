@@ -8,10 +8,11 @@ use std::fs;
 use std::path::Path;
 
 /// Modules of `rtl/common/latency_bench.sv` whose data are seen.
-const DATA: [&str; 12] = [
+const DATA: [&str; 13] = [
     "fadd",
     "fmul",
     "to_f16",
+    "to_bf16",
     "to_int",
     "quant_lane",
     "dequant_lane",

@@ -2,14 +2,14 @@
 
 use super::frames::{TITLE_BYTES, sealed};
 use super::qpack;
-use super::speckv::ends;
+use super::speckv::{ends, has_scale};
 use super::streams::{bytes_of, words_of};
 use super::{same, same_bytes};
 use crate::bench::{Beat, Bench, Failure, Pace};
 use crate::cycles::Times;
 use crate::kv::{TestPage, any_page, any_shape};
 use cenote_base::prng::Prng;
-use cenote_codec::{Codecs, HEADER_BYTES, Order, PageCodec, PageKind, Shape, Side, SpecKv, encode};
+use cenote_codec::{CodecId, Codecs, HEADER_BYTES, Order, PageCodec, PageKind, Shape, Side, SpecKv, encode};
 use half::f16;
 use std::sync::Arc;
 
@@ -218,7 +218,8 @@ pub struct Task {
 impl Task {
     fn new(page: TestPage, codec: Arc<dyn PageCodec>, table: Vec<Vec<u32>>) -> Self {
         let PageKind { shape, side, layer, .. } = page.kind;
-        let mut title = vec![codec.id() as u8, codec.version(), if side == Side::V { 16 } else { 0 }, 0];
+        let mut title =
+            vec![codec.id() as u8, codec.version(), if side == Side::V { 16 } else { 0 } | page.bf16() as u8, 0];
         for number in [shape.heads, shape.dim, shape.tokens, layer] {
             title.extend(number.to_le_bytes());
         }
@@ -265,7 +266,7 @@ impl Task {
         match why {
             0 => task.title[0] = [0, 2, 4][prng.below(3) as usize],
             1 => task.title[1] = 2,
-            2 => task.title[2] |= 1 + prng.below(2) as u8,
+            2 => task.title[2] = (task.title[2] & 16) | (2 + prng.below(2) as u8),
             3 => task.title[3] = 1,
             4 => set(4, 0),
             5 => set(8, 0),
@@ -290,7 +291,9 @@ impl Task {
     #[must_use]
     pub fn frame(&self) -> Option<Vec<u8>> {
         let mut frame = Vec::new();
-        (self.is_supported && encode(&*self.codec, &self.page.page(), &mut frame) == self.codec.id()).then_some(frame)
+        let is_encoded = self.is_supported && encode(&*self.codec, &self.page.page(), &mut frame) == self.codec.id();
+        let is_kept = is_encoded && (self.codec.id() != CodecId::SpecKv || has_scale(&frame[HEADER_BYTES..]));
+        is_kept.then_some(frame)
     }
 
     /// The page of a frame by the Rust code, without padding; `None`: the frame is invalid. Frames of
@@ -307,7 +310,7 @@ impl Task {
     #[must_use]
     pub fn plain(&self, bytes: &[u8]) -> Vec<u8> {
         let page = TestPage { bytes: bytes.to_vec(), ..self.page.clone() };
-        page.values().into_iter().flat_map(|value| value.to_le_bytes()).collect()
+        page.bits().into_iter().flat_map(u16::to_le_bytes).collect()
     }
 }
 

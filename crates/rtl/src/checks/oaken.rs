@@ -33,8 +33,7 @@ impl Case {
 
     /// Thresholds by the profile's rule, or any nested intervals.
     fn of_page(page: &TestPage, prng: &mut Prng) -> Self {
-        let values: Vec<f32> =
-            page.values().iter().map(|value| value.to_f32()).filter(|value| value.is_finite()).collect();
+        let values: Vec<f32> = page.values().into_iter().filter(|value| value.is_finite()).collect();
         let own = Thresholds::of_sample(&Groups::default(), if values.is_empty() { &[0.0] } else { &values });
         let thresholds = match prng.below(5) {
             0 => Thresholds::new(vec![(-3.0, 2.5), (-0.01, 0.02)]).expect("nested"),
@@ -82,18 +81,19 @@ impl Case {
     pub fn token_values(&self, token: usize) -> Vec<f32> {
         let ((heads, tokens, dim), values) = (self.shape(), self.page.values());
         let row = |head: usize| values[(head * tokens + token) * dim..][..dim].to_vec();
-        (0..heads).flat_map(row).map(f32::from).collect()
+        (0..heads).flat_map(row).collect()
     }
 
     /// The beats of each token, with the mark of its last one.
     #[must_use]
     pub fn token_beats(&self) -> Vec<Vec<Beat>> {
         let of_token = |token: usize| {
-            let values = self.token_values(token);
-            let halves: Vec<u8> = values.into_iter().flat_map(|value| f16::from_f32(value).to_le_bytes()).collect();
-            let count = halves.len() / 64;
+            let ((heads, tokens, dim), bits) = (self.shape(), self.page.bits());
+            let row = |head: usize| &bits[(head * tokens + token) * dim..][..dim];
+            let bytes: Vec<u8> = (0..heads).flat_map(row).flat_map(|bits| bits.to_le_bytes()).collect();
+            let count = bytes.len() / 64;
             let beat = |(at, bytes): (usize, &[u8])| [words_of(bytes, 16), vec![u32::from(at == count - 1)]].concat();
-            halves.chunks(64).enumerate().map(beat).collect()
+            bytes.chunks(64).enumerate().map(beat).collect()
         };
         (0..self.shape().1).map(of_token).collect()
     }
@@ -105,8 +105,15 @@ impl Case {
         (heads.into(), tokens.into(), dim.into())
     }
 
-    /// Sets a module's port of thresholds.
+    /// Whether the values are bfloats.
+    #[must_use]
+    pub fn bf16(&self) -> u32 {
+        self.page.bf16()
+    }
+
+    /// Sets a module's ports of thresholds and of the element type.
     pub fn set_thresholds(&self, bench: &mut Bench) {
+        bench.set("bf16", self.bf16());
         let pin = bench.model.pin("thresholds");
         bench.model.set_words(pin, &self.threshold_words());
     }
@@ -358,7 +365,7 @@ pub fn pages(seed: u64, pages: &[TestPage]) -> Result<(), Failure> {
     let mut prng = Prng::new(seed);
     let (mut encoder, mut decoder) = (Encoder::new(seed), Decoder::new(seed));
     for page in pages {
-        let values: Vec<f32> = page.values().iter().map(|value| value.to_f32()).collect();
+        let values = page.values();
         let case = Case::new(page, Thresholds::of_sample(&Groups::default(), &values));
         (encoder.bench.pace, decoder.bench.pace) = (Pace::any(&mut prng), Pace::any(&mut prng));
         encoder.send(&case);
@@ -415,7 +422,7 @@ pub fn reset(seed: u64, rounds: u64) -> Result<(), Failure> {
 
 /// A page with thresholds of its own values.
 fn measured(page: &TestPage) -> Case {
-    let values: Vec<f32> = page.values().iter().map(|value| value.to_f32()).collect();
+    let values = page.values();
     Case::new(page, Thresholds::of_sample(&Groups::default(), &values))
 }
 

@@ -95,7 +95,7 @@ impl System {
             same("threshold", &self.read(place)?, &word)?;
         }
         let (heads, _, dim) = case.shape();
-        self.write(ROW, ((dim / 32) | (heads << 8)) as u32)
+        self.write(ROW, (dim / 32) as u32 | (heads as u32) << 8 | case.bf16() << 15)
     }
 
     fn reset(&mut self) {
