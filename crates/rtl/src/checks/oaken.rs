@@ -318,14 +318,14 @@ pub fn encode(seed: u64, rounds: u64) -> Result<(), Failure> {
 pub fn decode(seed: u64, rounds: u64) -> Result<(), Failure> {
     let mut prng = Prng::new(seed);
     let mut rtl = Decoder::new(seed);
-    for _ in 0..6 * rounds {
+    for round in 0..8 * rounds {
         rtl.bench.pace = Pace::any(&mut prng);
         let case = Case::any(&mut prng);
         let Some(mut payload) = case.payload() else { continue };
         let (heads, tokens, dim) = case.shape();
         let (dense_at, counts_at) = (tokens * BOUNDS, tokens * BOUNDS + heads * tokens * dim / 2);
         let blocks = heads * tokens * dim / BLOCK;
-        match prng.below(8) {
+        match round % 8 {
             // Any dense code.
             0 => {
                 let at = dense_at + prng.below((counts_at - dense_at) as u64) as usize;
@@ -335,12 +335,13 @@ pub fn decode(seed: u64, rounds: u64) -> Result<(), Failure> {
             1 => payload[counts_at + prng.below(blocks as u64) as usize] = prng.below(70) as u8,
             2 => payload.extend((0..1 + prng.below(70)).map(|_| prng.next_u64() as u8)),
             3 if payload.len() > counts_at + blocks => _ = payload.pop(),
-            // Bounds in any order, not finite, or zeros of both signs.
+            // Bounds that are not finite, in their order or NaN; in any order; or zeros of both signs.
             4 | 5 => {
                 let at = 2 * prng.below((tokens * BOUNDS / 2) as u64) as usize;
+                let infinity = [0xfc00, 0x7c00][at / 2 % 2];
                 let bits = match prng.below(4) {
-                    0 => prng.next_u64() as u16,
-                    1 => [0x7c00, 0xfc00, 0x7e00][prng.below(3) as usize],
+                    _ if round % 8 == 4 => [infinity, infinity, 0x7e00][prng.below(3) as usize],
+                    0 | 1 => prng.next_u64() as u16,
                     2 => [0x0000, 0x8000][prng.below(2) as usize],
                     _ => u16::from_le_bytes([payload[at], payload[at + 1]]) ^ 0x8000,
                 };

@@ -97,11 +97,16 @@ impl Decoder {
         Self { bench, input, output }
     }
 
-    /// Sends a payload of a page like `page`, without waiting.
-    pub fn send(&mut self, page: &TestPage, payload: &[u8]) {
+    /// Sets the ports that say what a page is.
+    fn set(&mut self, page: &TestPage) {
         self.bench.set("bf16", page.bf16());
         self.bench.set("dim", page.kind.shape.dim.into());
         self.bench.set("values", page.kind.shape.values() as u32);
+    }
+
+    /// Sends a payload of a page like `page`, without waiting.
+    pub fn send(&mut self, page: &TestPage, payload: &[u8]) {
+        self.set(page);
         beats_of(payload, 1).into_iter().for_each(|beat| self.bench.send(self.input, beat));
     }
 
@@ -244,6 +249,7 @@ fn forge(prng: &mut Prng, payload: &mut Vec<u8>) {
 pub fn forged(seed: u64, rounds: u64) -> Result<(), Failure> {
     let mut prng = Prng::new(seed);
     let mut rtl = Decoder::new(seed);
+    late_ends(&mut rtl, &mut prng)?;
     for _ in 0..60 * rounds {
         rtl.bench.pace = Pace::any(&mut prng);
         // Payloads of two beats end while their header is refused.
@@ -259,6 +265,29 @@ pub fn forged(seed: u64, rounds: u64) -> Result<(), Failure> {
         rtl.send(&page, &payload);
         let got = rtl.receive()?;
         compare_page(&page, &payload, got)?;
+    }
+    Ok(())
+}
+
+/// A payload of two beats is refused for its header, in any cycle around the one in which its second beat
+/// arrives. The page behind it is whole.
+fn late_ends(rtl: &mut Decoder, prng: &mut Prng) -> Result<(), Failure> {
+    rtl.bench.pace = Pace::FULL;
+    let page = any_page(prng, Shape { heads: 1, tokens: 3, dim: 32 });
+    for delay in 0..8 {
+        let refused = [vec![9, 0, 0, 128, 63], vec![1; 96]].concat();
+        rtl.set(&page);
+        for beat in beats_of(&refused, 1) {
+            rtl.bench.send(rtl.input, beat);
+            for _ in 0..=delay {
+                rtl.bench.step()?;
+            }
+        }
+        same("a payload with unknown steps", &rtl.receive()?, &None)?;
+        let sound = [vec![1, 0, 0, 128, 63], vec![1; 96]].concat();
+        rtl.send(&page, &sound);
+        let got = rtl.receive()?;
+        compare_page(&page, &sound, got)?;
     }
     Ok(())
 }

@@ -200,6 +200,15 @@ pub fn cache_system(seed: u64, rounds: u64) -> Result<(), Failure> {
             system.reset();
             same("root behind a reset", &system.read(ROOT[0])?, &0)?;
             system.set_up(&case, alpha)?;
+            // A reset in the middle of a frame without translation.
+            system.bench.pace = Pace::FULL;
+            system.ask(&[(free + (1 << 20), 600)], 600 * LINE_BYTES as usize);
+            for _ in 0..200 {
+                system.step()?;
+            }
+            system.bench.pace = Pace::any(&mut prng);
+            system.reset();
+            system.set_up(&case, alpha)?;
         }
 
         let mut writer = OakenWriter::new(case.codec(), 0, Side::K, case.shape().0 as u16, case.shape().2 as u16);
