@@ -132,6 +132,8 @@ pub fn engines(measured: &Measured) -> Result<(), Failure> {
         ("oaken_decode.latency", "oaken_decode", "Latency", 36 * tokens),
         ("frame_write.latency", "frame_write", "Latency", BEATS - 1 + length_bits),
         ("frame_read.latency", "frame_read", "Latency", 0),
+        // A slice before it, and the order of frames behind it.
+        ("cache_engine.bypass.latency", "frame_read", "Latency", 2),
         ("atu.hit_latency", "atu", "Latency of a hit", 0),
         ("dma_read.kilobeat_at_latency_12", "dma_read", "Latency", 1024 + 12),
         ("memory_path.read_at_latency_12", "memory_path", "Latency of a read", 12),

@@ -9,7 +9,7 @@ use crate::bench::{Beat, Bench, Failure, Pace};
 use crate::cycles::Times;
 use crate::kv::{TestPage, any_page, any_shape};
 use cenote_base::prng::Prng;
-use cenote_codec::{CodecId, Codecs, HEADER_BYTES, Order, PageCodec, PageKind, Shape, Side, SpecKv, encode};
+use cenote_codec::{CodecId, Codecs, HEADER_BYTES, Order, PageCodec, PageKind, Raw, Shape, Side, SpecKv, encode};
 use half::f16;
 use std::sync::Arc;
 
@@ -205,6 +205,7 @@ impl Engine {
 }
 
 /// A page with its codec, as software prepares them for the engine.
+#[derive(Clone)]
 pub struct Task {
     /// The page.
     pub page: TestPage,
@@ -298,13 +299,23 @@ impl Task {
         is_kept.then_some(frame)
     }
 
+    /// The frame of the page as it is, which bypasses SpecKV's decoder; `None`: another codec's pages
+    /// have another order.
+    #[must_use]
+    fn raw_frame(&self) -> Option<Vec<u8>> {
+        let mut frame = Vec::new();
+        encode(&Raw, &self.page.page(), &mut frame);
+        (self.is_supported && self.codec.id() == CodecId::SpecKv).then_some(frame)
+    }
+
     /// The page of a frame by the Rust code, without padding; `None`: the frame is invalid. Frames of
     /// other codecs are no frames for the engine.
     #[must_use]
     pub fn decoded(&self, frame: &[u8]) -> Option<Vec<u8>> {
         let (mut codecs, mut bytes) = (Codecs::default(), self.page.empty());
         codecs.add(self.codec.clone());
-        let is_expected = self.is_supported && frame.starts_with(&self.title);
+        let is_raw = self.raw_frame().is_some_and(|raw| frame.starts_with(&raw[..TITLE_BYTES]));
+        let is_expected = is_raw || (self.is_supported && frame.starts_with(&self.title));
         (is_expected && codecs.decode(frame, &mut self.page.page_mut(&mut bytes)).is_ok()).then(|| self.plain(&bytes))
     }
 
@@ -386,7 +397,8 @@ pub fn cache_engine(seed: u64, rounds: u64) -> Result<(), Failure> {
             }
             // A frame of a kind without a codec is otherwise sound.
             let forged = (!task.is_supported).then(|| sealed(&task.title, &[&[2, 0, 0, 0, 63][..], &[1; 64]].concat()));
-            let Some(mut frame) = frame.or(forged) else { continue };
+            let raw = task.raw_frame().filter(|_| prng.below(3) == 0);
+            let Some(mut frame) = raw.or(frame).or(forged) else { continue };
             if task.is_supported {
                 damage(&mut prng, &mut frame);
             }
@@ -436,6 +448,19 @@ fn crowds(engine: &mut Engine, prng: &mut Prng) -> Result<(), Failure> {
     for beats in engine.bench.take(engine.encoded).split_inclusive(|beat| beat[18] == 1) {
         same("one of many frames", &unmasked(beats)?, &Some(frame.clone()))?;
     }
+    // Raw frames between others leave in their order.
+    let mut expected = Vec::new();
+    for at in 0..COUNT {
+        let one = Task { page: TestPage { bytes: vec![at as u8; 64], ..task.page.clone() }, ..task.clone() };
+        let frame = if at % 3 == 0 { Some(frame.clone()) } else { one.raw_frame() };
+        let frame = frame.ok_or("a page for SpecKV has a raw frame")?;
+        expected.push(one.decoded(&frame));
+        engine.send(engine.frames, &frame);
+    }
+    engine.bench.run(LIMIT, all(engine.decoded))?;
+    let pages = engine.bench.take(engine.decoded);
+    let pages: Result<Vec<_>, _> = pages.split_inclusive(|beat| beat[18] == 1).map(unmasked).collect();
+    same("raw pages between others", &pages?, &expected)?;
     let unknown = Task::unsupported(prng, 0);
     let frame = sealed(&unknown.title, &[1; 70]);
     for _ in 0..2 {
@@ -595,11 +620,15 @@ pub fn times(pages: &[TestPage]) -> Result<Vec<(&'static str, Times)>, Failure> 
     let mut engine = Engine::new(1);
     engine.set(&tasks[0])?;
     let mut all = Vec::new();
-    for (name, input, output) in
-        [("cache_engine.encode", engine.pages, engine.encoded), ("cache_engine.decode", engine.frames, engine.decoded)]
-    {
+    let (frames, decoded) = (engine.frames, engine.decoded);
+    for (name, input, output) in [
+        ("cache_engine.encode", engine.pages, engine.encoded),
+        ("cache_engine.decode", frames, decoded),
+        ("cache_engine.bypass", frames, decoded),
+    ] {
         for task in &tasks {
-            let frame = task.frame().ok_or("a measured page was declined")?;
+            let frame = if name == "cache_engine.bypass" { task.raw_frame() } else { task.frame() };
+            let frame = frame.ok_or("a measured page was declined")?;
             engine.send(input, if input == engine.pages { &task.page.bytes } else { &frame });
         }
         engine.bench.run(LIMIT, |bench| ends(bench, output, 18).len() == tasks.len())?;
@@ -608,6 +637,7 @@ pub fn times(pages: &[TestPage]) -> Result<Vec<(&'static str, Times)>, Failure> 
         }
         let bench = &engine.bench;
         all.push((name, Times::new(bench.sent_at(input)[0], bench.got_at(output)[0], &ends(bench, output, 18))));
+        engine.bench.take(output);
     }
     Ok(all)
 }

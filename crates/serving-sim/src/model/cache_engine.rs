@@ -55,6 +55,8 @@ pub const QPACK: CodecCycles = cycles([51, 67], [14, 67]);
 pub const OAKEN: CodecCycles = cycles([63, 592], [588, 640]);
 /// SpecKV's, with AXI, frames and checksums.
 pub const SPECKV_FRAMES: CodecCycles = cycles([271, 66], [17, 66]);
+/// Raw frames, which bypass SpecKV's decoder (SpecKV §3.5.3), with AXI and checksums.
+pub const BYPASS: PipelineCycles = PipelineCycles { latency: 5, page_interval: 66 };
 /// Address translation: cycles of a hit, and what a walk adds with a memory of three cycles.
 pub const ATU: [u64; 2] = [3, 13];
 /// What a read of a frame takes before its first beat, besides the memory's latency, if its page is
@@ -79,6 +81,12 @@ pub const fn gather_cycles(beats: u64, latency: u64) -> u64 {
 #[must_use]
 pub fn contention(engines: usize) -> f64 {
     1.0 - LINES[engines - 1] as f64 / (engines as u64 * LINES[0]) as f64
+}
+
+/// Mean latency of decoding if a share of the frames is raw (SpecKV §3.5.3).
+#[must_use]
+pub fn decoding_latency(raw_share: f64) -> f64 {
+    (1.0 - raw_share) * SPECKV_FRAMES.decode.latency as f64 + raw_share * BYPASS.latency as f64
 }
 
 /// Mean cycles of a translation (SpecKV §3.5.1, eq. 1): `L_hit + (1 - H) · L_walk`.
@@ -118,6 +126,7 @@ mod tests {
             page_interval: of(&format!("cache_engine.{direction}.page_interval")),
         };
         assert_eq!(SPECKV_FRAMES, CodecCycles { encode: frames("encode"), decode: frames("decode") });
+        assert_eq!(BYPASS, frames("bypass"));
         assert_eq!(ATU, [of("atu.hit_latency"), of("atu.walk")]);
         assert_eq!(READ + 12, of("memory_path.read_at_latency_12"));
         for latency in [8, 12, 14, 64] {
@@ -159,6 +168,14 @@ mod tests {
             let measured = 1.0 - contention(engines as usize);
             assert!((measured - printed).abs() < 4e-3, "{engines} engines: {measured} here, {printed} in the paper");
         }
+    }
+
+    /// SpecKV prints 25 cycles, 5 of raw frames, a share of 0.3 of these, and 19 on average.
+    #[test]
+    fn raw_frames_bypass_in_the_cycles_of_the_paper() {
+        assert_eq!(BYPASS.latency, 5);
+        assert!((0.7 * 25.0 + 0.3 * 5.0 - 19.0_f64).abs() < 1e-9);
+        assert!((decoding_latency(0.3) - 13.4).abs() < 1e-9);
     }
 
     /// Eq. 1 with the printed hit rate: 4 cycles, with 3 for a hit.
