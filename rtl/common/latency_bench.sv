@@ -33,7 +33,13 @@ module latency_bench (
     output logic         v_byte_pack,
     output logic         v_slice,
     output logic         v_fifo,
-    output logic         v_page_split
+    output logic         v_page_split,
+    output logic         v_fdiv,
+    output logic         v_scale,
+    output logic         v_oaken_grid,
+    output logic         v_crc32_zeros,
+    output logic         v_channel_front,
+    output logic         v_port_share
 );
   // Numbers from 1 to 256, and their negatives (float/from_f16.sv).
   logic [36:0] a, b, c, minus_a, minus_c;
@@ -46,7 +52,7 @@ module latency_bench (
   assign half = {word[78], 3'b011, word[90:79]};
 
   // Outputs of the same latency.
-  logic [3449:0] unused;
+  logic [5429:0] unused;
   logic unused_bits;
   assign unused_bits = ^{unused, word[255:98]};
 
@@ -344,5 +350,86 @@ module latency_bench (
       .m_address(unused[3441:3403]),
       .m_beats(unused[3448:3442]),
       .m_last(unused[3449])
+  );
+  fdiv check_fdiv (
+      .clk,
+      .rst,
+      .start(go),
+      .a,
+      .b,
+      .done(v_fdiv),
+      .y(unused[3486:3450])
+  );
+  scale check_scale (
+      .clk,
+      .rst,
+      .bf16(1'b0),
+      .s_valid(go),
+      .s_ready(unused[3487]),
+      .s_max(half[14:0]),
+      .m_valid(v_scale),
+      .m_ready(1'b1),
+      .m_scale(unused[3524:3488]),
+      .m_inverse(unused[3561:3525]),
+      .m_bad(unused[3562])
+  );
+  oaken_grid check_oaken_grid (
+      .clk,
+      .rst,
+      .start(go),
+      .least_half(16'd0),
+      .most_half({1'b0, half[14:0]}),
+      .done(v_oaken_grid),
+      .least(unused[3599:3563]),
+      .step(unused[3636:3600]),
+      .inverse(unused[3673:3637]),
+      .cut(unused[3679:3674])
+  );
+  // A number without bits.
+  crc32_zeros check_crc32_zeros (
+      .clk,
+      .rst,
+      .start(go),
+      .state(word[31:0]),
+      .bytes(24'd0),
+      .done(v_crc32_zeros),
+      .result(unused[3711:3680])
+  );
+  logic [15:0] channels;
+  assign v_channel_front = |channels;
+  channel_front check_channel_front (
+      .clk,
+      .rst,
+      .weights({4{17'd1}}),
+      .s_valid({3'd0, go}),
+      .s_ready(unused[3715:3712]),
+      .s_address(word),
+      .s_tag(16'd0),
+      .m_valid(channels),
+      .m_ready(16'hffff),
+      .m_address(unused[4739:3716]),
+      .m_tag(unused[4835:4740])
+  );
+  port_share check_port_share (
+      .clk,
+      .rst,
+      .s_valid({2'd0, go}),
+      .s_ready(unused[4838:4836]),
+      .s_address(word[191:0]),
+      .s_write(3'd0),
+      .s_data({2{word}}),
+      .s_tag(12'd0),
+      .m_valid(v_port_share),
+      .m_ready(1'b1),
+      .m_address(unused[4902:4839]),
+      .m_write(unused[4903]),
+      .m_data(unused[5415:4904]),
+      .m_tag(unused[5421:5416]),
+      .r_valid(1'b0),
+      .r_ready(unused[5422]),
+      .r_tag(6'd0),
+      .a_valid(unused[5425:5423]),
+      .a_ready(3'd7),
+      .a_tag(unused[5429:5426])
   );
 endmodule

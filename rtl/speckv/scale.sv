@@ -4,7 +4,7 @@
 // Interface: maxima of 15 bits in, valid and ready; scale and inverse out as open numbers
 // (from_f16.sv), zero for a page of zeros; `bad` if the maximum is not finite, the inverse is too large
 // for a single, or the scale is below 2^-126. The last two concern bfloats only.
-// Latency 29 cycles, initiation interval 30: a page of 960 values or more hides it.
+// Latency 28 cycles, initiation interval 29: a page of 928 values or more hides it.
 module scale (
     input  logic        clk,
     input  logic        rst,

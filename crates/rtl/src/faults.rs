@@ -179,9 +179,9 @@ pub const FAULTS: &[Fault] = &[
     fault("oaken_encode", "oaken_encode.sv", "!bf16 || s_data[i*16+7+:3] == 3'd7", "1'b1"),
     fault("cache_engine", "page_shape.sv", "header[16]", "1'b0"),
     fault("cache_system", "cache_system.sv", "row[15]", "1'b0"),
-    fault("cache_engine", "frame_read.sv", "takes_raw && window", "window"),
+    fault("cache_engine", "frame_read.sv", "takes_raw && window[127:0] == {32'd0, header[95:16], 8'd1, 8'd0}", "window[127:0] == {32'd0, header[95:16], 8'd1, 8'd0}"),
     fault("cache_engine", "page_decoder.sv", "f_last && passed + {25'd0, f_count} != {values[30:0], 1'b0}", "1'b0"),
-    fault("cache_engine", "page_decoder.sv", "f_last ? '0 : passed", "passed"),
+    fault("cache_engine", "page_decoder.sv", "f_last ? '0 : passed + {25'd0, f_count}", "passed + {25'd0, f_count}"),
     fault("cache_engine", "page_decoder.sv", "has_first && first_is_raw", "f_valid && f_raw"),
     fault("cache_engine", "page_decoder.sv", "f_valid && !queued", "f_valid && f_last"),
     // Missing resets.

@@ -24,7 +24,7 @@ const DATA: [&str; 13] = [
     "oaken_value_lane",
 ];
 /// Those that say when a beat leaves.
-const STREAMS: [&str; 13] = [
+const STREAMS: [&str; 19] = [
     "oaken_bounds",
     "delta_enc",
     "delta_dec",
@@ -38,6 +38,12 @@ const STREAMS: [&str; 13] = [
     "slice",
     "fifo",
     "page_split",
+    "fdiv",
+    "scale",
+    "oaken_grid",
+    "crc32_zeros",
+    "channel_front",
+    "port_share",
 ];
 /// No module has more.
 const LATENCY_MAX: u64 = 40;
