@@ -10,6 +10,12 @@ use std::{env, fs, thread};
 include!("src/faults.rs");
 include!("src/tops.rs");
 
+/// Options of Verilator.
+const VERILATOR: &[&str] = &["--cc", "-O3", "--no-decoration", "--no-timing", "--x-initial", "unique"];
+/// More of them for one seed: modules and wide operations stay whole. That halves the text of models,
+/// and so their build, but simulation takes twice as long.
+const ONE_SEED: &[&str] = &["-fno-inline", "-fno-expand"];
+
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(have_verilator)");
     println!("cargo::rerun-if-env-changed=VERILATOR");
@@ -74,11 +80,18 @@ fn copy_sources(from: &Path, to: &Path, has_faults: bool) {
             let mut text = fs::read_to_string(&file).expect("RTL is text");
             if has_faults {
                 for (index, fault) in FAULTS.iter().enumerate().filter(|(_, fault)| fault.file == name) {
-                    assert_eq!(text.matches(fault.right).count(), 1, "fault {index}: `{}` in {name}", fault.right);
-                    let number = index + 1;
+                    let place = fault.right.replace('§', "");
+                    assert_eq!(text.matches(&place).count(), 1, "fault {index}: `{place}` in {name}");
+                    let parts: Vec<&str> = fault.right.split('§').collect();
+                    let (before, right, after) = if let [before, right, after] = parts[..] {
+                        (before, right, after)
+                    } else {
+                        ("", fault.right, "")
+                    };
+                    let (number, wrong) = (index + 1, fault.wrong);
                     let choice =
-                        format!("(($c32(\"rtl_fault()\") == 32'd{number}) ? ({}) : ({}))", fault.wrong, fault.right);
-                    text = text.replace(fault.right, &choice);
+                        format!("{before}(($c32(\"rtl_fault()\") == 32'd{number}) ? ({wrong}) : ({right})){after}");
+                    text = text.replace(&place, &choice);
                 }
             }
             fs::write(to.join(&name), text).expect("OUT_DIR is writable");
@@ -143,7 +156,7 @@ impl Build {
         let _ = fs::remove_file(&key_file);
         let _ = fs::remove_dir_all(&folder);
         let mut command = Command::new(&self.verilator);
-        command.args(["--cc", "-O3", "--no-timing", "--x-initial", "unique", "--top-module", top.module, "--prefix"]);
+        command.args(VERILATOR).args(self.more_options()).args(["--top-module", top.module, "--prefix"]);
         command.arg(format!("V{name}")).arg("-Mdir").arg(&folder).arg("-y").arg(&self.sources);
         command.args(top.parameters.iter().map(|parameter| format!("-G{parameter}")));
         // A choice of a fault has 32 bits or both sides' larger width, which is no fault of the RTL.
@@ -175,11 +188,15 @@ impl Build {
         object
     }
 
+    fn more_options(&self) -> &[&str] {
+        if env::var_os("CARGO_FEATURE_WHOLE").is_some() { &[] } else { ONE_SEED }
+    }
+
     /// All that a model is made from: its parameters, and the text of its modules.
     fn key(&self, top: &Top) -> String {
         let text_of = |module: &str| fs::read_to_string(self.sources.join(format!("{module}.sv"))).ok();
         let (mut open, mut seen) = (vec![top.module.to_owned()], vec![top.module.to_owned()]);
-        let mut key = format!("{} {:?}\n", self.verilator, top.parameters);
+        let mut key = format!("{} {VERILATOR:?} {:?} {:?}\n", self.verilator, self.more_options(), top.parameters);
         key += &fs::read_to_string("shim/model.h").expect("the shim is there");
         while let Some(module) = open.pop() {
             let Some(text) = text_of(&module) else { continue };

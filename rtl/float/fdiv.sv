@@ -3,7 +3,7 @@
 //
 // Interface: `start` takes a and b; `done` is a pulse, and y stays until the next start. A zero
 // divisor gives zero, which the callers want.
-// Latency 28 cycles, initiation interval 28.
+// Latency 27 cycles, initiation interval 27.
 module fdiv (
     input  logic        clk,
     input  logic        rst,

@@ -9,6 +9,7 @@ module float_bench (
     input  logic [31:0] b,
     output logic [31:0] sum,
     output logic [15:0] sum_half,
+    output logic [15:0] sum_bfloat,
     output logic [8:0]  sum_int,
     output logic [31:0] product,
     output logic [31:0] quotient,
@@ -57,6 +58,12 @@ module float_bench (
       .en(1'b1),
       .x(add),
       .half(sum_half)
+  );
+  to_bf16 narrow_more (
+      .clk,
+      .en(1'b1),
+      .x(add),
+      .bfloat(sum_bfloat)
   );
   to_int round (
       .clk,

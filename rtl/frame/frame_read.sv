@@ -2,14 +2,16 @@
 // its checksum is computed, and its last beat says whether the frame is sound.
 //
 // Interface: beats of 64 bytes with a count in, of which a frame's last is marked; `header` is what
-// bytes 0 to 15 must be. The payload's beats out, with a count. `m_bad` in the last beat: the frame
-// is cut, longer than it says, of another kind, or its checksum is wrong.
+// bytes 0 to 15 must be, or with `takes_raw` those of a raw page of the same kind. The payload's beats
+// out, with a count; `m_raw`: the frame is raw. `m_bad` in the last beat: the frame is cut, longer than
+// it says, of another kind, or its checksum is wrong.
 // Latency 3 cycles, of a last beat 6. Initiation interval 1 within a frame; a frame takes its beats
 // and two cycles.
 module frame_read (
     input  logic         clk,
     input  logic         rst,
     input  logic [127:0] header,
+    input  logic         takes_raw,
     input  logic         s_valid,
     output logic         s_ready,
     input  logic [511:0] s_data,
@@ -20,6 +22,7 @@ module frame_read (
     output logic [511:0] m_data,
     output logic [6:0]   m_count,
     output logic         m_last,
+    output logic         m_raw,
     output logic         m_bad
 );
   logic [511:0] window;
@@ -42,9 +45,11 @@ module frame_read (
   );
 
   // The header, then payload. A full beat leaves when it is known whether it is the last.
-  logic body, wrong, go, room, finishes, whole;
+  logic body, wrong, go, room, finishes, whole, raw, is_raw;
   logic [31:0] length, left, expected, title_state, seed;
   assign whole = avail >= 7'd24;
+  // Codec 0, version 1, no profile.
+  assign is_raw = takes_raw && window[127:0] == {32'd0, header[95:16], 8'd1, 8'd0};
   assign finishes = body && ends;
   assign go = room && (body ? (ends || more) : (ends || whole));
   always_comb begin
@@ -68,7 +73,8 @@ module frame_read (
   always_ff @(posedge clk) begin
     if (go && !body) begin
       body <= 1'b1;
-      wrong <= !whole || window[127:0] != header;
+      wrong <= !whole || (window[127:0] != header && !is_raw);
+      raw <= is_raw;
       length <= window[159:128];
       expected <= window[191:160];
       seed <= title_state;
@@ -110,17 +116,17 @@ module frame_read (
   logic b_valid, b_last, v_valid, v_bad, unused_room;
   logic [3:0] unused_level, unused_level_v;
   fifo #(
-      .W(520),
+      .W(521),
       .DEPTH(8)
   ) beats (
       .clk,
       .rst,
       .s_valid(fire),
       .s_ready(room),
-      .s_data({finishes, avail, window}),
+      .s_data({raw, finishes, avail, window}),
       .m_valid(b_valid),
       .m_ready(m_valid && m_ready),
-      .m_data({b_last, m_count, m_data}),
+      .m_data({m_raw, b_last, m_count, m_data}),
       .level(unused_level)
   );
   // At most eight frames' last beats wait, so the verdicts have room.

@@ -5,8 +5,8 @@
 // page marked; `s_fault`: the address has no translation, so its beats are zeros, and `m_fault` is
 // set in them. Reads leave with one of 16 tags; answers come in any order. Beats out in the order
 // of the list, the last of a page marked.
-// Latency 3 cycles and that of the memory. Initiation interval 1 if the memory answers within 13
-// cycles; else 16 beats take its latency and 3 cycles.
+// Latency 3 cycles and that of the memory. Initiation interval 1 if the memory answers within 14
+// cycles; else 16 beats take its latency and 2 cycles.
 module dma_read (
     input  logic         clk,
     input  logic         rst,

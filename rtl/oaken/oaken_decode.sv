@@ -4,9 +4,9 @@
 // Interface: first the bounds of each token, six halves, of which the page's last is marked. Then
 // for each head, token and block of 64 channels: the number of outliers and 32 bytes of dense codes
 // in one stream of blocks, and the entries in a stream of beats of 64 bytes with a count, the
-// page's last marked. Beats of 32 halves out, two for a block. `m_error` in the last beat: the
+// page's last marked. Beats of 32 halves or bfloats out, two for a block. `m_error` in the last beat: the
 // entries are more or fewer than the numbers, or bounds are not finite or in reverse order.
-// `row_blocks`, the blocks of a token of a head, and `heads` stay while pages are inside; a page
+// `row_blocks`, the blocks of a token of a head, `heads` and `bf16` stay while pages are inside; a page
 // has at most TOKENS tokens.
 // Latency 12 cycles from a block to its first beat. Initiation interval 1 for a beat; a page takes
 // 36 cycles for the bounds of each token.
@@ -15,6 +15,7 @@ module oaken_decode #(
 ) (
     input  logic         clk,
     input  logic         rst,
+    input  logic         bf16,
     input  logic [127:0] thresholds,
     input  logic [7:0]   row_blocks,
     input  logic [7:0]   heads,
@@ -231,11 +232,12 @@ module oaken_decode #(
     oaken_value_lane dequantizer (
         .clk,
         .en,
+        .bf16,
         .code(b_code),
         .step(b_step),
         .least(b_least),
         .bound(b_bound),
-        .half(m_data[j*16+:16])
+        .value(m_data[j*16+:16])
     );
   end
 

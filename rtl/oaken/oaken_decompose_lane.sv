@@ -1,23 +1,25 @@
 // Group of one value, and the value less its group's bound (Oaken §4.2 and §5.2, decomposer).
 //
-// Interface: a stalling pipeline, which moves while `en`. Thresholds as open numbers: the outer
+// Interface: a stalling pipeline, which moves while `en`. The value is a half, or with `bf16` a bfloat. Thresholds as open numbers: the outer
 // interval's ends, then the inner one's. Group 0 is outside both, 1 between them, 2 inside.
 // Latency 4 cycles, initiation interval 1.
 module oaken_decompose_lane (
     input  logic         clk,
     input  logic         en,
-    input  logic [15:0]  half,
+    input  logic         bf16,
+    input  logic [15:0]  value,
     input  logic [147:0] thresholds,
     output logic [1:0]   group,
     output logic [36:0]  rest
 );
-  logic [36:0] open, value, bound, minus_bound;
+  logic [36:0] open, opened, bound, minus_bound;
   logic [3:0] outside;
   logic [1:0] sort;
   logic [1:0] groups[0:3];
 
-  from_f16 opening (
-      .half,
+  from_16 opening (
+      .bf16,
+      .value,
       .open
   );
   // Below the lower end, above the upper one.
@@ -40,13 +42,13 @@ module oaken_decompose_lane (
 
   always_ff @(posedge clk)
     if (en) begin
-      value <= open;
+      opened <= open;
       minus_bound <= {bound[36:35], !bound[34], bound[33:0]};
     end
   fadd subtract (
       .clk,
       .en,
-      .a(value),
+      .a(opened),
       .b(minus_bound),
       .y(rest)
   );

@@ -1,9 +1,9 @@
 // Oaken's quantization engine (Oaken §5.2, Figure 9a): decomposer, bounds, grids, quantizers, and
 // the zero-remove shifter, for three groups with outliers of five bits (4/90/6 in Table 3).
 //
-// Interface: beats of 32 halves of a token in, `[head][channel]`, its last beat marked; heads have
+// Interface: beats of 32 halves or bfloats (`bf16`) of a token in, `[head][channel]`, its last beat marked; heads have
 // a multiple of 64 channels. `thresholds` are singles: the outer interval's ends, then the inner
-// one's; they stay while tokens are inside. For each beat out: dense codes, four bits a channel;
+// one's; they and `bf16` stay while tokens are inside. For each beat out: dense codes, four bits a channel;
 // outlier entries (place, group, fifth bit), a byte each, and their number; the token's bounds,
 // least and greatest half of each group; marks of the first and last beat of a token. `m_bad`
 // stays for a token: it has values that are not finite or too large, and no codes.
@@ -14,6 +14,7 @@ module oaken_encode #(
 ) (
     input  logic         clk,
     input  logic         rst,
+    input  logic         bf16,
     input  logic [127:0] thresholds,
     input  logic         s_valid,
     output logic         s_ready,
@@ -50,11 +51,12 @@ module oaken_encode #(
     );
   end
   for (genvar i = 0; i < 32; i++) begin : g_decompose
-    assign infinite[i] = s_data[i*16+10+:5] == 5'd31;
+    assign infinite[i] = s_data[i*16+10+:5] == 5'd31 && (!bf16 || s_data[i*16+7+:3] == 3'd7);
     oaken_decompose_lane lane (
         .clk,
         .en,
-        .half(s_data[i*16+:16]),
+        .bf16,
+        .value(s_data[i*16+:16]),
         .thresholds(open_thresholds),
         .group(groups[i*2+:2]),
         .rest(rests[i*37+:37])

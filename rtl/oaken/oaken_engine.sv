@@ -4,7 +4,8 @@
 // Interface: tokens in and free pages as for oaken_store.sv. `l_` asks for the whole sequence: it
 // waits until the sequence has a token and all of it is in memory, and no token is taken until the
 // page has left. Beats of the page out, `[head][token][channel]`, as for oaken_decode.sv. `heads`
-// (1 to HEADS), `row_beats` (even, 2 to 2 · BLOCKS) and `thresholds` stay while tokens are stored.
+// (1 to HEADS), `row_beats` (even, 2 to 2 · BLOCKS), `thresholds` and `bf16` stay while tokens are
+// stored.
 // `h_` are requests to a memory with tags, and `g_` its answers, which writes have too.
 // Latency and initiation interval: those of oaken_store.sv for tokens; of oaken_decode.sv for a
 // page, and for each head those of oaken_fetch.sv.
@@ -21,6 +22,7 @@ module oaken_engine #(
     input  logic         clk,
     input  logic         rst,
     input  logic         clear,
+    input  logic         bf16,
     input  logic [127:0] thresholds,
     input  logic [7:0]   row_beats,
     input  logic [H:0]   heads,
@@ -84,6 +86,7 @@ module oaken_engine #(
       .clk,
       .rst,
       .clear,
+      .bf16,
       .thresholds,
       .row_beats,
       .s_valid(s_valid && !loading && !start),
@@ -273,6 +276,7 @@ module oaken_engine #(
   ) dequantize (
       .clk,
       .rst,
+      .bf16,
       .thresholds,
       .row_blocks,
       .heads({{(7 - H) {1'b0}}, heads}),

@@ -5,7 +5,7 @@
 // rests below zero.
 //
 // Interface: `start` takes bounds as halves; `done` is a pulse, and results stay until the next.
-// Latency 37 cycles, initiation interval 37.
+// Latency 35 cycles, initiation interval 35.
 module oaken_grid #(
     parameter bit FIVE = 1'b1,
     parameter bit SIDES = 1'b1

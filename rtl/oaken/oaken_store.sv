@@ -6,8 +6,9 @@
 // of lines out; free pages of 4 KiB come from `f_`. `q_` asks for the bursts of a head, dense or
 // sparse (oaken_table.sv); `t_` reads the unfinished lines of two heads, of the first the dense one
 // and of the second the sparse one. `n_` reads the number of outliers of a block of 64 channels,
-// `b_` the bounds of a token. `idle`: no token is inside, and all lines have left. A token with values that are not finite is not
-// stored, and counted in `declined`. `full` stays once data was lost, for want of room in a table.
+// `b_` the bounds of a token. `idle`: no token is inside, and all lines have left. A token with values
+// that are not finite is not stored, and counted in `declined`. `full` stays once data was lost, for
+// want of room in a table.
 // `clear` starts a new sequence, when no token is inside.
 // Latency 3 cycles more than oaken_encode.sv. Initiation interval 1.
 module oaken_store #(
@@ -23,6 +24,7 @@ module oaken_store #(
     input  logic           clk,
     input  logic           rst,
     input  logic           clear,
+    input  logic           bf16,
     input  logic [127:0]   thresholds,
     input  logic [7:0]     row_beats,
     input  logic           s_valid,
@@ -68,6 +70,7 @@ module oaken_store #(
   ) quantize (
       .clk,
       .rst,
+      .bf16,
       .thresholds,
       .s_valid,
       .s_ready,

@@ -2,18 +2,19 @@
 // dequantizer of §5.2).
 //
 // Interface: a stalling pipeline, which moves while `en`. All numbers are of the code's group, and
-// `bound` of its side.
+// `bound` of its side. The value is a half, or with `bf16` a bfloat.
 // Latency 10 cycles, initiation interval 1.
 module oaken_value_lane (
     input  logic        clk,
     input  logic        en,
+    input  logic        bf16,
     input  logic [4:0]  code,
     input  logic [36:0] step,
     input  logic [36:0] least,
     input  logic [36:0] bound,
-    output logic [15:0] half
+    output logic [15:0] value
 );
-  logic [36:0] open, value, factor, product, sum, shifted, leasts[0:2], bounds[0:5];
+  logic [36:0] open, opened, factor, product, sum, shifted, leasts[0:2], bounds[0:5];
 
   from_int opening (
       .value({4'd0, code}),
@@ -21,7 +22,7 @@ module oaken_value_lane (
   );
   always_ff @(posedge clk)
     if (en) begin
-      value  <= open;
+      opened <= open;
       factor <= step;
     end
   fmul #(
@@ -29,7 +30,7 @@ module oaken_value_lane (
   ) multiply (
       .clk,
       .en,
-      .a(value),
+      .a(opened),
       .b(factor),
       .y(product)
   );
@@ -57,10 +58,11 @@ module oaken_value_lane (
       .b(bounds[5]),
       .y(shifted)
   );
-  to_f16 rounding (
+  to_16 rounding (
       .clk,
       .en,
+      .bf16,
       .x(shifted),
-      .half
+      .value
   );
 endmodule

@@ -1,12 +1,13 @@
 // Values of one channel of sixteen tokens: (code - center) · step, rounded as a single, plus the
-// mean, rounded again and then as a half (crates/codec/src/qpack.rs).
+// mean, rounded again and then as a half or a bfloat (crates/codec/src/qpack.rs).
 //
 // Interface: a stalling pipeline, which moves while `en`. Up to 32 bytes, the width's index, step
-// and mean in; sixteen halves out.
+// and mean in; sixteen values out. Codes of no width are halves.
 // Latency 11 cycles, initiation interval 1.
 module qpack_channel_dec (
     input  logic         clk,
     input  logic         en,
+    input  logic         bf16,
     input  logic [255:0] s_bytes,
     input  logic [3:0]   s_index,
     input  logic [36:0]  s_mean,
@@ -113,7 +114,8 @@ module qpack_channel_dec (
 
   for (genvar i = 0; i < 16; i++) begin : g_lane
     logic [36:0] open, code_4, product, sum;
-    logic [15:0] half, as_stored;
+    logic [15:0] rounded, as_stored, bfloat;
+    logic [36:0] raw_open;
     from_int opening (
         .value(codes_3[i*9+:9] - {2'd0, center_3}),
         .open
@@ -135,20 +137,31 @@ module qpack_channel_dec (
         .b(means[5]),
         .y(sum)
     );
-    to_f16 rounding (
+    to_16 rounding (
         .clk,
         .en,
+        .bf16,
         .x(sum),
-        .half
+        .value(rounded)
+    );
+    from_f16 opening_raw (
+        .half(raw[Stages-2][i*16+:16]),
+        .open(raw_open)
+    );
+    to_bf16 widening (
+        .clk,
+        .en,
+        .x(raw_open),
+        .bfloat
     );
     // A conversion makes NaN quiet.
     assign as_stored = raw[Stages-1][i*16+:16];
     always_ff @(posedge clk)
       if (en) begin
-        if (!is_raw[Stages-1]) m_data[i*16+:16] <= half;
+        if (!is_raw[Stages-1]) m_data[i*16+:16] <= rounded;
         else if (as_stored[14:10] == 5'd31 && as_stored[9:0] != '0)
-          m_data[i*16+:16] <= as_stored | 16'h0200;
-        else m_data[i*16+:16] <= as_stored;
+          m_data[i*16+:16] <= bf16 ? {as_stored[15], 9'h1ff, as_stored[8:3]} : as_stored | 16'h0200;
+        else m_data[i*16+:16] <= bf16 ? bfloat : as_stored;
       end
   end
 

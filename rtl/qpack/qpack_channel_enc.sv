@@ -1,13 +1,14 @@
 // Bytes of one channel of sixteen tokens: the least width that fits all codes, and the codes in
 // pairs, `code(t) + levels · code(t + 4)` (crates/codec/src/qpack.rs).
 //
-// Interface: a stalling pipeline, which moves while `en`. Sixteen halves with their number, mean
-// and inverse step in; the width's index, up to 32 bytes and their number out. Missing tokens have
-// the code of the mean. `m_bad`: a value is not finite.
+// Interface: a stalling pipeline, which moves while `en`. Sixteen halves or bfloats (`bf16`) with
+// their number, mean and inverse step in; the width's index, up to 32 bytes and their number out. Missing tokens have
+// the code of the mean. `m_bad`: a value is not finite as a half. Codes of no width are halves.
 // Latency 11 cycles, initiation interval 1.
 module qpack_channel_enc (
     input  logic         clk,
     input  logic         en,
+    input  logic         bf16,
     input  logic [255:0] s_data,
     input  logic [4:0]   s_tokens,
     input  logic [36:0]  s_mean,
@@ -18,21 +19,34 @@ module qpack_channel_enc (
     output logic         m_bad
 );
   // Stage 7 has codes, stage 8 the least and the greatest, stage 9 the width, stage 10 the pairs.
-  logic [255:0] masked, halves[0:9];
-  logic bads[0:9];
+  logic [255:0] halves[0:9];
+  logic bads[1:9];
   logic [15:0] used[0:6];
   logic [16*9-1:0] codes, codes_8, codes_9;
   logic [15:0] infinite, present;
+  logic [255:0] narrowed;
 
   for (genvar i = 0; i < 16; i++) begin : g_lane
     assign present[i] = 5'(i) < s_tokens;
-    assign masked[i*16+:16] = present[i] ? s_data[i*16+:16] : 16'd0;
-    assign infinite[i] = present[i] && s_data[i*16+10+:5] == 5'd31;
     logic [8:0] code;
+    logic [36:0] open;
+    from_16 opening (
+        .bf16,
+        .value(s_data[i*16+:16]),
+        .open
+    );
+    to_f16 narrowing (
+        .clk,
+        .en,
+        .x(open),
+        .half(narrowed[i*16+:16])
+    );
+    assign halves[0][i*16+:16] = used[0][i] ? narrowed[i*16+:16] : 16'd0;
+    assign infinite[i] = halves[0][i*16+10+:5] == 5'd31;
     qpack_code_lane lane (
         .clk,
         .en,
-        .half(s_data[i*16+:16]),
+        .open,
         .mean(s_mean),
         .inverse(s_inverse),
         .code
@@ -40,13 +54,13 @@ module qpack_channel_enc (
     assign codes[i*9+:9] = used[6][i] ? code : 9'd0;
   end
 
-  for (genvar k = 0; k < 10; k++) begin : g_delay
+  for (genvar k = 1; k < 10; k++) begin : g_delay
     logic [255:0] halves_q;
     logic bad_q;
     always_ff @(posedge clk)
       if (en) begin
-        halves_q <= (k == 0) ? masked : halves[(k == 0) ? 0 : k-1];
-        bad_q <= (k == 0) ? |infinite : bads[(k == 0) ? 0 : k-1];
+        halves_q <= halves[k-1];
+        bad_q <= (k == 1) ? |infinite : bads[(k == 1) ? 1 : k-1];
       end
     assign halves[k] = halves_q;
     assign bads[k] = bad_q;

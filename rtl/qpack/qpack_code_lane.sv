@@ -1,23 +1,19 @@
 // Code of one value: round((x - mean) · inverse), to nearest, ties to even, saturated to ±255,
 // which fits no width.
 //
-// Interface: a stalling pipeline, which moves while `en`.
+// Interface: a stalling pipeline, which moves while `en`. All numbers are open (from_f16.sv).
 // Latency 7 cycles, initiation interval 1.
 module qpack_code_lane (
     input  logic        clk,
     input  logic        en,
-    input  logic [15:0] half,
+    input  logic [36:0] open,
     input  logic [36:0] mean,
     input  logic [36:0] inverse,
     output logic [8:0]  code
 );
-  logic [36:0] open, value, minus_mean, distance, product, factor;
+  logic [36:0] value, minus_mean, distance, product, factor;
   logic [36:0] factors[0:3];
 
-  from_f16 opening (
-      .half,
-      .open
-  );
   always_ff @(posedge clk)
     if (en) begin
       value <= open;

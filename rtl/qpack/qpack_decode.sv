@@ -3,16 +3,17 @@
 //
 // Interface: beats of 64 bytes with a count in, the last of a page marked; means and steps of a
 // beat's two channels as singles in a second stream, in the order of the output; beats of 32
-// halves out, in the order of key panels. `m_error` in the last beat: the payload has not the
+// halves or bfloats (`bf16`) out, in the order of key panels. `m_error` in the last beat: the payload has not the
 // length that its widths demand, and the page is undefined; then the second stream may have words
 // of the page left. `page_ends` is a pulse when the page's last word was taken, or should be dropped.
-// `dim`, even and at most 128, and `groups`, the heads times sixteens of tokens,
-// stay while pages are inside.
+// `dim`, even and at most 128, `groups`, the heads times sixteens of tokens, and `bf16` stay while
+// pages are inside.
 // Latency 14 cycles from the beat with a group's indices. Initiation interval 1; a group takes its
 // beats and one cycle.
 module qpack_decode (
     input  logic         clk,
     input  logic         rst,
+    input  logic         bf16,
     input  logic [15:0]  dim,
     input  logic [15:0]  groups,
     input  logic         s_valid,
@@ -157,6 +158,7 @@ module qpack_decode (
     qpack_channel_dec channel (
         .clk,
         .en,
+        .bf16,
         .s_bytes((c == 0) ? a_low : a_high),
         .s_index(a_indices[c*4+:4]),
         .s_mean(a_means_q[c*37+:37]),

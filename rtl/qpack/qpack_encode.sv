@@ -4,7 +4,7 @@
 // A group is a head's channels for up to sixteen tokens. Its width indices come before its codes,
 // so a group is stored until its last channel.
 //
-// Interface: beats of 32 halves in, in the order of key panels, `[head][token / 16][channel]
+// Interface: beats of 32 halves or bfloats (`bf16`) in, in the order of key panels, `[head][token / 16][channel]
 // [token % 16]`, with the group's number of tokens and marks of the last beat of a group and of
 // the page; means and inverse steps of the beat's two channels as singles in a second stream.
 // Beats of 64 bytes with a count out. `m_bad` in the last beat: the page has values that are not
@@ -14,6 +14,7 @@
 module qpack_encode (
     input  logic         clk,
     input  logic         rst,
+    input  logic         bf16,
     input  logic         s_valid,
     output logic         s_ready,
     input  logic [511:0] s_data,
@@ -56,6 +57,7 @@ module qpack_encode (
     qpack_channel_enc channel (
         .clk,
         .en,
+        .bf16,
         .s_data(s_data[c*256+:256]),
         .s_tokens,
         .s_mean(mean),

@@ -1,15 +1,16 @@
-// Value of one code: code · scale, rounded as a single and then as a half.
+// Value of one code: code · scale, rounded as a single and then as a half, or as a bfloat.
 //
 // Interface: a stalling pipeline, which moves while `en`.
 // Latency 4 cycles, initiation interval 1.
 module dequant_lane (
     input  logic        clk,
     input  logic        en,
+    input  logic        bf16,
     input  logic [7:0]  code,
     input  logic [36:0] scale,
-    output logic [15:0] half
+    output logic [15:0] value
 );
-  logic [36:0] open, value, factor, product;
+  logic [36:0] open, opened, factor, product;
 
   from_int opening (
       .value({code[7], code}),
@@ -17,7 +18,7 @@ module dequant_lane (
   );
   always_ff @(posedge clk)
     if (en) begin
-      value  <= open;
+      opened <= open;
       factor <= scale;
     end
 
@@ -27,14 +28,15 @@ module dequant_lane (
   ) multiply (
       .clk,
       .en,
-      .a(value),
+      .a(opened),
       .b(factor),
       .y(product)
   );
-  to_f16 rounding (
+  to_16 rounding (
       .clk,
       .en,
+      .bf16,
       .x(product),
-      .half
+      .value
   );
 endmodule

@@ -1,34 +1,37 @@
 // Code of one value: round(x · inverse), to nearest, ties to even, clamped to ±127.
 //
-// Interface: a stalling pipeline, which moves while `en`. The inverse stays for a page.
+// Interface: a stalling pipeline, which moves while `en`. The inverse stays for a page. The value is
+// a half, or with `bf16` a bfloat.
 // Latency 4 cycles, initiation interval 1.
 module quant_lane (
     input  logic        clk,
     input  logic        en,
-    input  logic [15:0] half,
+    input  logic        bf16,
+    input  logic [15:0] value,
     input  logic [36:0] inverse,
     output logic [7:0]  code
 );
-  logic [36:0] open, value, factor, product;
+  logic [36:0] open, opened, factor, product;
   logic [8:0] rounded;
 
-  from_f16 opening (
-      .half,
+  from_16 opening (
+      .bf16,
+      .value,
       .open
   );
   always_ff @(posedge clk)
     if (en) begin
-      value  <= open;
+      opened <= open;
       factor <= inverse;
     end
 
-  // The mantissa of a half has eleven bits.
+  // The mantissa of a half has eleven bits, that of a bfloat has eight.
   fmul #(
       .MA(11)
   ) multiply (
       .clk,
       .en,
-      .a(value),
+      .a(opened),
       .b(factor),
       .y(product)
   );

@@ -2,11 +2,13 @@
 // singles (SpecKV Algorithm 2, lines 3 and 6, without the second factor of 127).
 //
 // Interface: maxima of 15 bits in, valid and ready; scale and inverse out as open numbers
-// (from_f16.sv), zero for a page of zeros; `bad` if the maximum is not finite.
-// Latency 29 cycles, initiation interval 30: a page of 960 values or more hides it.
+// (from_f16.sv), zero for a page of zeros; `bad` if the maximum is not finite, the inverse is too large
+// for a single, or the scale is below 2^-126. The last two concern bfloats only.
+// Latency 28 cycles, initiation interval 29: a page of 928 values or more hides it.
 module scale (
     input  logic        clk,
     input  logic        rst,
+    input  logic        bf16,
     input  logic        s_valid,
     output logic        s_ready,
     input  logic [14:0] s_max,
@@ -17,10 +19,11 @@ module scale (
     output logic        m_bad
 );
   logic [36:0] largest, top_code;
-  logic start, done, busy;
+  logic start, done, busy, infinite;
 
-  from_f16 open_max (
-      .half({1'b0, s_max}),
+  from_16 open_max (
+      .bf16,
+      .value({1'b0, s_max}),
       .open(largest)
   );
   from_int open_top (
@@ -29,6 +32,8 @@ module scale (
   );
   assign s_ready = !busy && !m_valid;
   assign start = s_valid && s_ready;
+  assign m_bad = infinite
+      || (!m_scale[35] && ($signed(m_inverse[33:24]) > 10'sd127 || $signed(m_scale[33:24]) < -10'sd126));
 
   fdiv divide_down (
       .clk,
@@ -53,7 +58,7 @@ module scale (
   always_ff @(posedge clk) begin
     if (start) begin
       busy  <= 1'b1;
-      m_bad <= largest[36];
+      infinite <= largest[36];
     end
     if (done) begin
       busy <= 1'b0;

@@ -1,14 +1,15 @@
 // SpecKV's decompression pipeline (SpecKV §3.5.3): header, runs, sums, dequantizer. Its input is
 // the payload of a frame of crates/codec/src/speckv.rs with the steps 1 or 2.
 //
-// Interface: beats of 64 bytes with a count in, the last of a page marked; beats of 32 halves with
-// a count out, `[head][token][channel]`. `m_error` in the last beat: the payload is invalid, and
-// the page undefined. `dim`, 32 or more, and `values`, 1 or more, stay while pages are inside.
+// Interface: beats of 64 bytes with a count in, the last of a page marked; beats of 32 halves or
+// bfloats (`bf16`) with a count out, `[head][token][channel]`. `m_error` in the last beat: the payload is invalid, and
+// the page undefined. `dim`, 32 or more, `values`, 1 or more, and `bf16` stay while pages are inside.
 // Latency 13 cycles from a beat to the first halves that it completes. Initiation interval: that
 // of run_expand.sv; a page takes one cycle for its header.
 module speckv_decode (
     input  logic         clk,
     input  logic         rst,
+    input  logic         bf16,
     input  logic [15:0]  dim,
     input  logic [31:0]  values,
     input  logic         s_valid,
@@ -143,9 +144,10 @@ module speckv_decode (
     dequant_lane dequantizer (
         .clk,
         .en,
+        .bf16,
         .code(d_codes[i*8+:8]),
         .scale(open_scale),
-        .half(m_data[i*16+:16])
+        .value(m_data[i*16+:16])
     );
   end
 

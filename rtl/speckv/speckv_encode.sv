@@ -5,9 +5,10 @@
 // A page is stored twice: its halves until the scale is known, and its differences until it is
 // known whether runs shorten it.
 //
-// Interface: beats of 32 halves with a count in, `[head][token][channel]`, the last of a page
-// marked; beats of 64 bytes with a count out. `m_bad` in the last beat: the page has values that
-// are not finite, and no payload. `dim` is 32 or more and stays while pages are inside.
+// Interface: beats of 32 halves or bfloats (`bf16`) with a count in, `[head][token][channel]`, the
+// last of a page marked; beats of 64 bytes with a count out. `m_bad` in the last beat: the page has
+// values that are not finite, or no scale (scale.sv), and no payload. `dim` is 32 or more. It and
+// `bf16` stay while pages are inside.
 // Latency from a page's first beat to its first: 57 cycles and two for each beat of halves.
 // Initiation interval 1 within a page of at most DEPTH beats; a page takes its beats and one cycle.
 module speckv_encode #(
@@ -15,6 +16,7 @@ module speckv_encode #(
 ) (
     input  logic         clk,
     input  logic         rst,
+    input  logic         bf16,
     input  logic [15:0]  dim,
     input  logic         s_valid,
     output logic         s_ready,
@@ -55,6 +57,7 @@ module speckv_encode #(
   scale scaling (
       .clk,
       .rst,
+      .bf16,
       .s_valid(max_valid),
       .s_ready(max_ready),
       .s_max(max_value),
@@ -114,7 +117,8 @@ module speckv_encode #(
     quant_lane quantizer (
         .clk,
         .en,
-        .half(h_data[i*16+:16]),
+        .bf16,
+        .value(h_data[i*16+:16]),
         .inverse(h_inverse),
         .code(codes[i*8+:8])
     );

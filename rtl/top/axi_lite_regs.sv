@@ -16,7 +16,7 @@
 // | 0x60 | misses | walks of the page table, read only |
 // | 0x64 to 0x70 | weights | of the four engines at the memory, in 1/256, read only |
 // | 0x80 to 0x8c | thresholds | Oaken's: the outer interval's ends, then the inner one's, as singles |
-// | 0x90 | row | bits 7 to 0: beats of a token of a head; bits 15 to 8: heads |
+// | 0x90 | row | bits 7 to 0: beats of a token of a head; bits 14 to 8: heads; bit 15: bfloats |
 // | 0x94 | clear | a write forgets Oaken's sequence |
 // | 0x98 | tokens | of Oaken's sequence, read only; bit 31: data was lost |
 // | 0x9c | rejected | tokens that Oaken declined, read only |

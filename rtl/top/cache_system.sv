@@ -186,6 +186,7 @@ module cache_system #(
       .clk,
       .rst,
       .clear,
+      .bf16(row[15]),
       .thresholds,
       .row_beats(row[7:0]),
       .heads(row[11:8]),
@@ -274,5 +275,5 @@ module cache_system #(
       .r_data(ans_data)
   );
   logic unused;
-  assign unused = ^row[15:12];
+  assign unused = ^row[14:12];
 endmodule

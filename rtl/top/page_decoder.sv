@@ -2,10 +2,13 @@
 // crates/codec/src/frame.rs).
 //
 // Interface: beats of 64 bytes of a frame with a count in, of which the last is marked. `header` is
-// what bytes 0 to 15 of the frame must be; `t_` reads QPack's table. Beats of 32 halves with a count
-// out, in the codec's order (page_encoder.sv). `m_bad` in the last beat: the frame or its payload
+// what bytes 0 to 15 of the frame must be; `t_` reads QPack's table. Beats of 32 halves or bfloats
+// with a count out, in the codec's order (page_encoder.sv). `m_bad` in the last beat: the frame or its payload
 // is invalid, and the page undefined.
-// Latency and initiation interval: those of frame_read.sv and of the codec's decoder together.
+// A raw frame of a page for SpecKV bypasses the decoders (SpecKV §3.5.3): it waits for the pages before
+// it, and its beats pass as they are.
+// Latency and initiation interval: those of frame_read.sv and of the codec's decoder together; of a
+// raw frame 1 cycle more than frame_read.sv.
 module page_decoder (
     input  logic         clk,
     input  logic         rst,
@@ -24,13 +27,14 @@ module page_decoder (
     output logic         m_last,
     output logic         m_bad
 );
-  logic is_qpack, supported;
+  logic is_qpack, bf16, supported;
   logic [15:0] dim, tokens, groups;
   logic [31:0] values, padded;
   page_shape shape (
       .clk,
       .header,
       .is_qpack,
+      .bf16,
       .dim,
       .tokens,
       .groups,
@@ -39,13 +43,14 @@ module page_decoder (
       .supported
   );
 
-  logic f_valid, f_ready, f_last, f_bad, room;
+  logic f_valid, f_ready, f_last, f_raw, f_bad, room;
   logic [511:0] f_data;
   logic [6:0] f_count;
   frame_read framing (
       .clk,
       .rst,
       .header,
+      .takes_raw(supported && !is_qpack),
       .s_valid,
       .s_ready,
       .s_data,
@@ -56,8 +61,37 @@ module page_decoder (
       .m_data(f_data),
       .m_count(f_count),
       .m_last(f_last),
+      .m_raw(f_raw),
       .m_bad(f_bad)
   );
+
+  // Frames in their order, raw or not: a raw one leaves when it is the first.
+  logic queued, passes, first_is_raw, has_first, unused_queue_room;
+  logic [4:0] unused_level;
+  logic [31:0] passed;
+  fifo #(
+      .W(1),
+      .DEPTH(16)
+  ) order (
+      .clk,
+      .rst,
+      .s_valid(f_valid && !queued),
+      .s_ready(unused_queue_room),
+      .s_data(f_raw),
+      .m_valid(has_first),
+      .m_ready(m_valid && m_ready && m_last),
+      .m_data(first_is_raw),
+      .level(unused_level)
+  );
+  assign passes = has_first && first_is_raw;
+  always_ff @(posedge clk) begin
+    if (f_valid) queued <= !(f_ready && room && f_last);
+    if (passes && m_valid && m_ready) passed <= f_last ? '0 : passed + {25'd0, f_count};
+    if (rst) begin
+      queued <= 1'b0;
+      passed <= '0;
+    end
+  end
 
   logic k_ready, k_valid, k_last, k_error, p_ready, p_valid, p_last, p_error;
   logic [511:0] k_data, p_data;
@@ -70,13 +104,15 @@ module page_decoder (
     if (!supported && f_valid && f_ready && room && f_last) none_ends <= 1'b1;
     if (rst) none_ends <= 1'b0;
   end
-  assign f_ready = !supported ? !f_last || !none_ends : is_qpack ? p_ready : k_ready;
+  assign f_ready = !supported ? !f_last || !none_ends
+      : f_raw ? passes && m_ready : is_qpack ? p_ready : k_ready;
   speckv_decode speckv (
       .clk,
       .rst,
+      .bf16,
       .dim,
       .values,
-      .s_valid(f_valid && room && supported && !is_qpack),
+      .s_valid(f_valid && room && supported && !is_qpack && !f_raw),
       .s_ready(k_ready),
       .s_data(f_data),
       .s_count(f_count),
@@ -105,6 +141,7 @@ module page_decoder (
   qpack_decode qpack (
       .clk,
       .rst,
+      .bf16,
       .dim,
       .groups,
       .s_valid(f_valid && room && supported && is_qpack),
@@ -124,22 +161,27 @@ module page_decoder (
       .m_error(p_error)
   );
 
-  assign m_data  = is_qpack ? p_data : k_data;
-  assign m_count = !supported ? 6'd0 : is_qpack ? 6'd32 : k_count;
-  assign m_last  = !supported || (is_qpack ? p_last : k_last);
+  // A page's verdict comes with a raw frame's last beat, and behind that of others.
+  logic c_valid, c_last, c_bad;
+  assign m_data  = passes ? f_data : is_qpack ? p_data : k_data;
+  assign m_count = passes ? f_count[6:1] : !supported ? 6'd0 : is_qpack ? 6'd32 : k_count;
+  assign m_last  = passes ? f_last : c_last;
+  assign m_valid = passes ? f_valid && room : c_valid;
+  assign m_bad   = passes ? f_bad || (f_last && passed + {25'd0, f_count} != {values[30:0], 1'b0}) : c_bad;
+  assign c_last  = !supported || (is_qpack ? p_last : k_last);
   verdict checking (
       .clk,
       .rst,
-      .known(f_valid && f_ready && room && f_last),
+      .known(f_valid && f_ready && room && f_last && !f_raw),
       .bad(f_bad),
       .room,
       .s_valid(!supported ? none_ends : is_qpack ? p_valid : k_valid),
       .s_ready(c_ready),
-      .s_last(m_last),
-      .s_bad(!supported || ((is_qpack ? p_error : k_error) && m_last)),
-      .m_valid,
-      .m_ready,
-      .m_bad
+      .s_last(c_last),
+      .s_bad(!supported || ((is_qpack ? p_error : k_error) && c_last)),
+      .m_valid(c_valid),
+      .m_ready(m_ready && !passes),
+      .m_bad(c_bad)
   );
   logic unused;
   assign unused = ^{padded, t_word[127:64]};

@@ -1,7 +1,7 @@
 // Pages to frames, by SpecKV or by QPack: guard, codec, header (SpecKV §3.5.2;
 // crates/codec/src/frame.rs).
 //
-// Interface: beats of 64 bytes of halves with a count of bytes in, of which a page's last is marked,
+// Interface: beats of 64 bytes of halves or bfloats with a count of bytes in, of which a page's last is marked,
 // in the codec's order: `[head][token][channel]` for SpecKV, key panels for QPack. `header` has the
 // codec (1 SpecKV, 3 QPack) and the shape; `t_` reads QPack's table. Beats of a frame out; `m_bad`
 // in the last beat: no frame, because of the page's kind, size or values, or it would not become
@@ -27,13 +27,14 @@ module page_encoder #(
     output logic         m_last,
     output logic         m_bad
 );
-  logic is_qpack, q_room, supported;
+  logic is_qpack, bf16, q_room, supported;
   logic [15:0] dim, tokens, groups;
   logic [31:0] values, padded;
   page_shape shape (
       .clk,
       .header,
       .is_qpack,
+      .bf16,
       .dim,
       .tokens,
       .groups,
@@ -78,6 +79,7 @@ module page_encoder #(
   ) speckv (
       .clk,
       .rst,
+      .bf16,
       .dim,
       .s_valid(g_valid && !is_qpack),
       .s_ready(k_ready),
@@ -108,6 +110,7 @@ module page_encoder #(
   qpack_encode qpack (
       .clk,
       .rst,
+      .bf16,
       .s_valid(g_valid && is_qpack),
       .s_ready(p_ready),
       .s_data(g_data),

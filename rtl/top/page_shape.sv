@@ -1,7 +1,7 @@
 // What a frame's header says of a page, for the codecs: shape, and sizes that follow from it.
 //
 // Interface: `header` is bytes 0 to 15 of a frame. Sizes follow 2 cycles later. `values` are those
-// of the page; `padded` are the halves that a page's stream has, with whole sixteens of tokens for
+// of the page, halves or bfloats (`bf16`); `padded` are those that a page's stream has, with whole sixteens of tokens for
 // QPack. Sizes beyond 32 bits are all ones. `supported`: the engine has this codec for this kind of
 // page. A page that is not supported has no frame, and a frame no page.
 module page_shape #(
@@ -10,6 +10,7 @@ module page_shape #(
     input  logic         clk,
     input  logic [127:0] header,
     output logic         is_qpack,
+    output logic         bf16,
     output logic [15:0]  dim,
     output logic [15:0]  tokens,
     output logic [15:0]  groups,
@@ -23,6 +24,7 @@ module page_shape #(
   logic is_known, has_values, fits_speckv, fits_qpack;
 
   assign is_qpack = header[7:0] == 8'd3;
+  assign bf16 = header[16];
   assign heads  = header[32+:16];
   assign dim    = header[48+:16];
   assign tokens = header[64+:16];
@@ -30,9 +32,9 @@ module page_shape #(
   assign values = (all_values[47:32] != 16'd0) ? '1 : all_values[31:0];
   assign padded = !is_qpack ? values : (all_padded[47:32] != 16'd0) ? '1 : all_padded[31:0];
 
-  // Codec, version 1, halves of keys or values, and a reserved byte.
+  // Codec, version 1, halves or bfloats of keys or values, and a reserved byte.
   assign is_known = (is_qpack || header[7:0] == 8'd1) && header[15:8] == 8'd1
-      && (header[23:16] & 8'hef) == 8'd0 && header[31:24] == 8'd0;
+      && (header[23:16] & 8'hee) == 8'd0 && header[31:24] == 8'd0;
   assign has_values = heads != 16'd0 && tokens != 16'd0;
   assign fits_speckv = dim >= 16'd32;
   assign fits_qpack = !dim[0] && dim != 16'd0 && dim <= 16'd128 && channels <= 32'(2 * PAIRS);

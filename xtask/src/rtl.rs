@@ -1,8 +1,10 @@
 //! `cargo xtask rtl`: the cache engine in SystemVerilog (rtl/README.md). Lints it, compares it with
 //! the Rust codecs, demands that deliberate faults are detected, counts its cells, and routes modules.
 
+mod cells;
 mod diagram;
 
+use cells::Cells;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,34 +14,9 @@ use std::{env, fs, thread};
 
 const USAGE: &str = "usage: cargo xtask rtl [lint | compare | mutate | synthesize | route]… | diagram";
 const STEPS: [&str; 5] = ["lint", "compare", "mutate", "synthesize", "route"];
-/// Modules with their parameters for synthesis. Buffers are small, because their memory would become
-/// registers.
-const SYNTHESIZED: [(&str, &[(&str, u32)]); 24] = [
-    ("fmul", &[]),
-    ("fadd", &[]),
-    ("quant_lane", &[]),
-    ("dequant_lane", &[]),
-    ("delta_enc", &[]),
-    ("delta_dec", &[]),
-    ("run_mark", &[]),
-    ("compact", &[]),
-    ("byte_pack", &[]),
-    ("run_parse", &[]),
-    ("oaken_decompose_lane", &[]),
-    ("atu", &[]),
-    ("wrr_pick", &[]),
-    ("channel_front", &[]),
-    ("channel_back", &[]),
-    ("dma_write", &[]),
-    ("crc32_stream", &[]),
-    ("crc32_zeros", &[]),
-    ("oaken_lines", &[]),
-    ("page_shape", &[]),
-    ("port_share", &[]),
-    ("service_meter", &[]),
-    ("wrr_weights", &[]),
-    ("dma_read", &[]),
-];
+const DOCUMENT: &str = "rtl/README.md";
+/// The module whose parts are synthesized.
+const WHOLE: &str = "cache_system";
 /// Modules that fit an ECP5-85 alone, and that have no port wider than its pins.
 const ROUTED: [&str; 12] = [
     "fmul",
@@ -140,7 +117,7 @@ fn sources(root: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), String> {
     Ok((folders, files))
 }
 
-/// Lints every module alone and with what it instantiates: no warning of `verilator -Wall`.
+/// Lints every module inside the tops, which no module instantiates: no warning of `verilator -Wall`.
 ///
 /// # Errors
 /// A module has a warning, or a diagram is stale.
@@ -152,18 +129,20 @@ pub fn lint(root: &Path) -> Result<String, String> {
         return Ok(notice.to_owned());
     }
     let (folders, files) = sources(root)?;
-    let lint = |file: &PathBuf| {
-        let top = file.file_stem().unwrap_or_default();
+    let inside = diagram::instantiated(root, &files)?;
+    let name_of = |file: &PathBuf| file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let tops: Vec<&PathBuf> = files.iter().filter(|file| !inside.contains(&name_of(file))).collect();
+    let lint = |file: &&PathBuf| {
         let mut command = Command::new("verilator");
-        command.args(["--lint-only", "-Wall", "--top-module"]).arg(top);
+        command.args(["--lint-only", "-Wall", "--top-module", &name_of(file)]);
         folders.iter().for_each(|folder| {
             command.arg("-y").arg(folder);
         });
         let status = command.arg(file).status().map_err(|error| format!("verilator cannot be run: {error}"))?;
         if status.success() { Ok(()) } else { Err(format!("{} has warnings", file.display())) }
     };
-    on_all_processors(&files, lint)?;
-    let result = format!("{} modules without a warning", files.len());
+    on_all_processors(&tops, lint)?;
+    let result = format!("{} modules without a warning, in {} tops", files.len(), tops.len());
     println!("{result}");
     Ok(result)
 }
@@ -210,12 +189,10 @@ fn mutate(root: &Path) -> Result<String, String> {
 }
 
 /// Runs a script of Yosys for a module of the tree.
-fn yosys(root: &Path, module: &str, parameters: &[(&str, u32)], script: &str) -> Result<String, String> {
+fn yosys(root: &Path, module: &str, script: &str) -> Result<String, String> {
     let (_, files) = sources(root)?;
     let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-    let parameters: String =
-        parameters.iter().map(|(name, value)| format!("chparam -set {name} {value} {module}; ")).collect();
-    let script = format!("read_verilog -sv -defer {}; {parameters}hierarchy -top {module}; {script}", files.join(" "));
+    let script = format!("read_verilog -sv -defer {}; hierarchy -top {module}; {script}", files.join(" "));
     let output = Command::new("yosys").args(["-Q", "-T", "-p", &script]).output();
     let output = output.map_err(|error| format!("yosys cannot be run: {error}; `apt-get install yosys` brings it"))?;
     if !output.status.success() {
@@ -224,29 +201,45 @@ fn yosys(root: &Path, module: &str, parameters: &[(&str, u32)], script: &str) ->
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Cells of a generic library of six-input tables, by Yosys. They compare modules with each other;
-/// they are no cells of a device.
+/// Cells of every module of the whole, with those inside it, in a generic library of six-input tables,
+/// by Yosys. Memories stay whole. The cells compare modules with each other; they are no cells of a
+/// device.
 fn synthesize(root: &Path) -> Result<String, String> {
-    let rows = on_all_processors(&SYNTHESIZED, |(module, parameters)| {
-        // The thorough mapping takes several times as long for wide shifters.
-        let script = format!("synth -flatten -noabc -top {module}; abc -fast -lut 6; stat");
-        let text = yosys(root, module, parameters, &script)?;
-        let last = text.rfind("Number of cells").map_or("", |at| &text[at..]);
-        let cells: Vec<(&str, u64)> = last
-            .lines()
-            .filter_map(|line| line.trim().split_once(char::is_whitespace))
-            .filter_map(|(cell, count)| Some((cell, count.trim().parse().ok()?)))
-            .collect();
-        let count = |wanted: fn(&str) -> bool| -> u64 {
-            cells.iter().filter(|(cell, _)| wanted(cell)).map(|(_, count)| count).sum()
-        };
-        let flip_flops = count(|cell| cell.starts_with("$_") && cell.contains("DFF"));
-        println!("{module} is synthesized");
-        Ok(format!("{module:<24} {:>8} {flip_flops:>8}", count(|cell| cell == "$lut")))
-    })?;
-    println!("{:<24} {:>8} {:>8}", "module", "LUT6", "flip-flops");
-    rows.iter().for_each(|row| println!("{row}"));
-    Ok(format!("{} modules", rows.len()))
+    // A module is mapped once, however often it occurs. The thorough mapping takes several times as long
+    // for wide shifters.
+    let script = "proc; opt_clean; stat; synth -noabc -run coarse:fine; opt -fast -full; opt -undriven -fine; \
+                  techmap; opt -fast; abc -fast -lut 6; opt_clean; stat";
+    let cells = cells::of_modules(&yosys(root, WHOLE, script)?);
+    println!("{:<24} {:>8} {:>10} {:>14}", "module", "LUT6", "flip-flops", "bits of memory");
+    let row = |(module, cells): (&String, &Cells)| {
+        let Cells { luts, flip_flops, memory_bits } = cells;
+        println!("{module:<24} {luts:>8} {flip_flops:>10} {memory_bits:>14}");
+        (module.clone(), vec![*luts, *flip_flops, *memory_bits])
+    };
+    let rows: Vec<Figures> = cells.iter().map(row).collect();
+    Ok(format!("{} modules; {}", rows.len(), documented(root, 0, &rows)?))
+}
+
+/// A module with the numbers of some columns of the table in the documentation.
+type Figures = (String, Vec<u64>);
+
+/// Whether the table in the documentation has these figures from `column` on. Tools of other versions
+/// give others, so a difference is no error.
+fn documented(root: &Path, column: usize, rows: &[Figures]) -> Result<String, String> {
+    let text = fs::read_to_string(root.join(DOCUMENT)).map_err(|error| format!("{DOCUMENT}: {error}"))?;
+    let differing: Vec<&str> = rows.iter().filter_map(|row| (!agrees(&text, column, row)).then_some(&*row.0)).collect();
+    Ok(match &*differing {
+        [] => format!("{DOCUMENT} has the same figures"),
+        modules => format!("{DOCUMENT} has other figures of {}", modules.join(", ")),
+    })
+}
+
+/// Whether the row of a module has the figures. A table need not have every module.
+fn agrees(document: &str, column: usize, (module, figures): &Figures) -> bool {
+    let start = format!("| `{module}` |");
+    let Some(row) = document.lines().find_map(|line| line.strip_prefix(&start)) else { return true };
+    let mut cells = row.split('|').skip(column).map(|cell| cell.trim().replace(',', ""));
+    figures.iter().all(|figure| cells.next().is_some_and(|cell| cell == figure.to_string()))
 }
 
 /// The highest clock of a line of nextpnr's report, in MHz.
@@ -294,11 +287,12 @@ fn route(root: &Path) -> Result<String, String> {
     let folder = env::temp_dir().join(format!("cenote-rtl-{}", std::process::id()));
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     println!("{:<24} {:>8}", "module", "MHz");
+    let mut rows: Vec<Figures> = Vec::new();
     for module in ROUTED {
         let netlist = format!("{module}.json");
         let path = folder.join(&netlist);
         let path = path.to_str().ok_or("the temporary folder has no UTF-8 name")?;
-        yosys(root, module, &[], &format!("synth_ecp5 -top {module} -json {path}"))?;
+        yosys(root, module, &format!("synth_ecp5 -top {module} -json {path}"))?;
         let device = ["--85k", "--package", "CABGA756", "--speed", "8", "--freq", "400"];
         let output = Command::new(&router)
             .args(device)
@@ -311,9 +305,10 @@ fn route(root: &Path) -> Result<String, String> {
         let clock = clock_of(&report).filter(|_| output.status.success());
         let clock = clock.ok_or_else(|| format!("`{module}` has no route: {}", error_of(&report)))?;
         println!("{module:<24} {clock:>8.0}");
+        rows.push((module.to_owned(), vec![clock.round() as u64]));
     }
     let _ = fs::remove_dir_all(&folder);
-    Ok(format!("{} modules on an ECP5-85", ROUTED.len()))
+    Ok(format!("{} modules on an ECP5-85; {}", ROUTED.len(), documented(root, 3, &rows)?))
 }
 
 #[cfg(test)]
@@ -326,6 +321,15 @@ mod tests {
                       Info: Max frequency for clock '$glbnet$clk': 91.25 MHz (FAIL at 400.00 MHz)\nInfo: done\n";
         assert_eq!(clock_of(report), Some(91.25));
         assert_eq!(clock_of("Info: no clock"), None);
+    }
+
+    #[test]
+    fn figures_of_a_document_are_compared() {
+        let text = "| module | LUT6 | flip-flops | MHz |\n|---|---|---|---|\n| `fmul` | 1,301 | 98 | 131 |\n";
+        let of = |figures: &[u64]| ("fmul".to_owned(), figures.to_vec());
+        assert!(agrees(text, 0, &of(&[1301, 98])) && agrees(text, 2, &of(&[131])));
+        assert!(!agrees(text, 0, &of(&[1301, 97])) && !agrees(text, 3, &of(&[131])));
+        assert!(agrees(text, 0, &("fadd".to_owned(), vec![1])));
     }
 
     #[test]

@@ -17,16 +17,35 @@ pub struct Pace {
     pub offers: u64,
     /// Cycles in which an output takes one.
     pub takes: u64,
+    /// Each stream departs from these rates for a while, on its own: it pauses, runs without stalls,
+    /// or is slow.
+    pub varies: bool,
 }
 
 impl Pace {
     /// No stalls.
-    pub const FULL: Self = Self { offers: 256, takes: 256 };
+    pub const FULL: Self = Self { offers: 256, takes: 256, varies: false };
 
     /// Any mixture of stalls, none among them.
     pub fn any(prng: &mut Prng) -> Self {
         let mut rate = || [256, 256, 200, 128, 40][prng.below(5) as usize];
-        Self { offers: rate(), takes: rate() }
+        Self { offers: rate(), takes: rate(), varies: prng.below(2) == 0 }
+    }
+}
+
+/// The rate of one stream while it departs from the others.
+#[derive(Default)]
+struct Mood(Option<u64>);
+
+impl Mood {
+    /// Whether the stream moves in this cycle.
+    fn moves(&mut self, prng: &mut Prng, rate: u64, varies: bool) -> bool {
+        if !varies {
+            self.0 = None;
+        } else if prng.below(48) == 0 {
+            self.0 = [None, Some(0), Some(256), Some(24)][prng.below(4) as usize];
+        }
+        prng.below(256) < self.0.unwrap_or(rate)
     }
 }
 
@@ -36,6 +55,7 @@ struct Source {
     fields: Vec<Pin>,
     queue: VecDeque<Beat>,
     offering: bool,
+    mood: Mood,
     times: Vec<u64>,
 }
 
@@ -46,6 +66,7 @@ struct Sink {
     got: Vec<Beat>,
     times: Vec<u64>,
     takes: bool,
+    mood: Mood,
     /// The beat of the last cycle, if it was offered and not taken.
     waiting: Option<Beat>,
 }
@@ -80,7 +101,7 @@ impl Bench {
         let pin = |name: &str| self.model.pin(&format!("{prefix}_{name}"));
         let (valid, ready, fields) = (pin("valid"), pin("ready"), fields.iter().map(|name| pin(name)).collect());
         let (queue, times) = (VecDeque::new(), Vec::new());
-        self.sources.push(Source { valid, ready, fields, queue, offering: false, times });
+        self.sources.push(Source { valid, ready, fields, queue, offering: false, mood: Mood::default(), times });
         self.sources.len() - 1
     }
 
@@ -89,7 +110,7 @@ impl Bench {
         let pin = |name: &str| self.model.pin(&format!("{prefix}_{name}"));
         let (valid, ready, fields) = (pin("valid"), pin("ready"), fields.iter().map(|name| pin(name)).collect());
         let (got, times) = (Vec::new(), Vec::new());
-        self.sinks.push(Sink { valid, ready, fields, got, times, takes: false, waiting: None });
+        self.sinks.push(Sink { valid, ready, fields, got, times, takes: false, mood: Mood::default(), waiting: None });
         self.sinks.len() - 1
     }
 
@@ -194,7 +215,7 @@ impl Bench {
         let Self { model, sources, sinks, prng, pace, .. } = self;
         for source in sources.iter_mut() {
             // An offered beat stays until it is taken.
-            source.offering |= !source.queue.is_empty() && prng.below(256) < pace.offers;
+            source.offering |= !source.queue.is_empty() && source.mood.moves(prng, pace.offers, pace.varies);
             model.set(source.valid, u32::from(source.offering));
             let mut at = 0;
             for field in &source.fields {
@@ -209,7 +230,7 @@ impl Bench {
             }
         }
         for sink in sinks.iter_mut() {
-            sink.takes = prng.below(256) < pace.takes;
+            sink.takes = sink.mood.moves(prng, pace.takes, pace.varies);
             model.set(sink.ready, u32::from(sink.takes));
         }
         model.set(self.clk, 0);

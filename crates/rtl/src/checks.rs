@@ -22,6 +22,7 @@ pub type Check = fn(seed: u64, rounds: u64) -> Result<(), Failure>;
 /// All checks by name. Those with faults in `src/faults.rs` are named there.
 pub const CHECKS: &[(&str, Check)] = &[
     ("float", float::arithmetic),
+    ("latency", latency),
     ("compact", streams::compact),
     ("byte_pack", streams::byte_pack),
     ("speckv_encode", speckv::encode),
@@ -45,11 +46,17 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("channel_front", memory::channel_front),
     ("frame_write", frames::frame_write),
     ("frame_read", frames::frame_read),
+    ("registers", engine::registers),
     ("cache_engine", engine::cache_engine),
     ("memory_path", path::memory_path),
     #[cfg(feature = "whole")]
     ("cache_system", system::cache_system),
 ];
+
+/// Latencies do not depend on a seed.
+fn latency(_: u64, _: u64) -> Result<(), Failure> {
+    crate::latency::pipelines()
+}
 
 /// The check of a name.
 ///

@@ -115,6 +115,7 @@ pub fn table(measured: &Measured) -> String {
         ("frame_read", "their check", ""),
         ("cache_engine.encode", "page to frame by SpecKV, with AXI", ""),
         ("cache_engine.decode", "frame to page by SpecKV, with AXI", ""),
+        ("cache_engine.bypass", "raw frame to page, with AXI", ""),
     ] {
         let (latency, interval) = (of(format!("{name}.latency")), of(format!("{name}.page_interval")));
         writeln!(text, "| {title} (`{name}`) | {latency}{note} | {interval} |").expect("a string");

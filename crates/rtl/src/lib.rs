@@ -8,6 +8,7 @@ pub mod bench;
 pub mod checks;
 pub mod cycles;
 pub mod kv;
+pub mod latency;
 pub mod model;
 pub mod waveform;
 

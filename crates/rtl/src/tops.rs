@@ -23,6 +23,7 @@ pub const TOPS: &[Top] = &[
     top("oaken_engine"),
     top("memory_path"),
     top("float_bench"),
+    top("latency_bench"),
     top("byte_pack"),
     Top { name: "compact", module: "compact", parameters: &["N=64", "W=8", "U=7"] },
     Top { name: "speckv_encode", module: "speckv_encode", parameters: &["DEPTH=256"] },

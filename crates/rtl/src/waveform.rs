@@ -32,7 +32,7 @@ fn record() -> Result<Vec<Vec<u32>>, Failure> {
     bench.set("dim", shape.dim.into());
     bench.set("values", shape.values() as u32);
     bench.reset();
-    bench.pace = Pace { offers: 200, takes: 150 };
+    bench.pace = Pace { offers: 200, takes: 150, varies: false };
     let payload = payload_of(&page, SpecKvMode::DeltaRle).ok_or("the page was declined")?;
     beats_of(&payload, 1).into_iter().for_each(|beat| bench.send(input, beat));
     let pins: Vec<Pin> = SIGNALS.iter().map(|name| bench.model.pin(name)).collect();

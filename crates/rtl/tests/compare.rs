@@ -5,7 +5,8 @@ use cenote_rtl::model::is_available;
 
 /// Seeds of each check.
 const SEEDS: u64 = if cfg!(feature = "whole") { 3 } else { 1 };
-const ROUNDS: u64 = 4;
+/// What scales the work of a check.
+const ROUNDS: u64 = if cfg!(feature = "whole") { 4 } else { 2 };
 
 fn passes(name: &str) {
     if !is_available() {
@@ -35,6 +36,7 @@ macro_rules! checks {
 
 checks! {
     float
+    latency
     compact
     byte_pack
     speckv_encode
@@ -58,6 +60,7 @@ checks! {
     channel_front
     frame_write
     frame_read
+    registers
     cache_engine
     memory_path
 }
@@ -81,15 +84,17 @@ fn measured_cycles_are_those_of_the_file() {
     assert_eq!(cenote_rtl::cycles::json(&measured), include_str!("../../../rtl/cycles.json"), "{advice}");
 }
 
-/// The table in the documentation has the cycles of the file, whose test is above.
+/// The table in the documentation and the heads of modules have the cycles of the file, whose test is
+/// above.
 #[test]
-fn the_table_is_the_one_of_the_documentation() {
+fn the_cycles_are_those_of_the_documentation() {
     let text = include_str!("../../../rtl/cycles.json");
     let line = |line: &str| {
         let (name, cycles) = line.trim().trim_end_matches(',').split_once("\": ")?;
         Some((name.trim_start_matches('"').to_owned(), cycles.parse().ok()?))
     };
     let measured: cenote_rtl::cycles::Measured = text.lines().filter_map(line).collect();
+    cenote_rtl::latency::engines(&measured).unwrap_or_else(|failure| panic!("{failure}"));
     let table = cenote_rtl::cycles::table(&measured);
     let advice = "`cargo run -p cenote-rtl -- table` prints it";
     assert!(

@@ -4,7 +4,7 @@ use cenote_codec::{Order, Shape, Side};
 use cenote_engine::kv::{KvArena, KvLayout};
 use cenote_engine::llama::{LogitsOf, Observed, SeqChunk};
 use cenote_engine::{EngineConfig, LoadedModel};
-use cenote_rtl::checks::{oaken, qpack, speckv};
+use cenote_rtl::checks::{engine, oaken, qpack, speckv};
 use cenote_rtl::kv::TestPage;
 use cenote_rtl::model::is_available;
 use half::f16;
@@ -14,10 +14,10 @@ use std::sync::LazyLock;
 /// Tokens of a page.
 const TOKENS: usize = 16;
 /// Prompt tokens of the demo model that become pages.
-const PROMPT: usize = 64;
+const PROMPT: usize = if cfg!(feature = "whole") { 64 } else { 32 };
 
-/// Pages of keys and values of the demo model reading its own demo text: every layer, both sides,
-/// four blocks of sixteen tokens.
+/// Pages of keys and values of the demo model reading its own demo text: every layer, both sides, and
+/// all blocks of sixteen tokens, every second one as bfloats.
 ///
 /// # Panics
 /// The demo model of this repository cannot be loaded.
@@ -51,7 +51,8 @@ fn of_the_demo_model() -> &'static [TestPage] {
                     let values = (0..heads).flat_map(|head| rows.iter().flat_map(row(head)));
                     let values: Vec<f16> = values.map(f16::from_f32).collect();
                     let name = format!("demo model, layer {layer} {side:?}, block {block}");
-                    pages.push(TestPage::new(&name, side, layer as u16, shape, Order::TokenMajor, &values));
+                    let page = TestPage::new(&name, side, layer as u16, shape, Order::TokenMajor, &values);
+                    pages.push(if block % 2 == 0 { page } else { page.as_bfloats(true) });
                 }
             }
         }
@@ -85,5 +86,14 @@ fn qpack_encodes_and_decodes_pages_of_the_demo_model() {
 fn oaken_encodes_and_decodes_pages_of_the_demo_model() {
     if !is_skipped() {
         oaken::pages(1, of_the_demo_model()).unwrap_or_else(|failure| panic!("{failure}"));
+    }
+}
+
+/// Every third page, halves and bfloats by turns.
+#[test]
+fn the_engine_frames_pages_of_the_demo_model() {
+    if !is_skipped() {
+        let pages: Vec<TestPage> = of_the_demo_model().iter().step_by(3).cloned().collect();
+        engine::pages(1, &pages).unwrap_or_else(|failure| panic!("{failure}"));
     }
 }

@@ -1,12 +1,12 @@
 //! The data path of top modules, drawn from their instances: an edge for each net from an output of
 //! one instance to an input of another. rtl/README.md shows it; `lint` detects a stale drawing.
 
+use super::DOCUMENT;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-const DOCUMENT: &str = "rtl/README.md";
 const TOPS: [(&str, &str); 13] = [
     ("top", "cache_system"),
     ("top", "cache_engine"),
@@ -64,6 +64,19 @@ fn redrawn(root: &Path, text: &str) -> Result<String, String> {
 fn read(root: &Path, module: &str) -> Option<String> {
     let folders = fs::read_dir(root.join("rtl")).ok()?;
     folders.filter_map(|entry| fs::read_to_string(entry.ok()?.path().join(format!("{module}.sv"))).ok()).next()
+}
+
+/// Names of modules that some file instantiates.
+///
+/// # Errors
+/// A file cannot be read.
+pub fn instantiated(root: &Path, files: &[PathBuf]) -> Result<BTreeSet<String>, String> {
+    let mut modules = BTreeSet::new();
+    for file in files {
+        let text = fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
+        modules.extend(instances(root, &text).into_iter().map(|one| one.module));
+    }
+    Ok(modules)
 }
 
 fn drawing(root: &Path, folder: &str, top: &str) -> Result<String, String> {

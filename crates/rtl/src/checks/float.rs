@@ -3,7 +3,7 @@
 use super::same;
 use crate::bench::{Bench, Failure};
 use cenote_base::prng::Prng;
-use half::f16;
+use half::{bf16, f16};
 
 /// A single of any kind, often close to another one, so that sums cancel and round.
 fn any(prng: &mut Prng, other: f32) -> f32 {
@@ -34,8 +34,9 @@ pub fn arithmetic(seed: u64, rounds: u64) -> Result<(), Failure> {
     let mut prng = Prng::new(seed);
     let mut bench = Bench::new("float_bench", seed);
     bench.reset();
-    let pins = ["a", "b", "sum", "sum_half", "sum_int", "product", "widened", "quotient", "done", "start"];
-    let [a, b, sum, sum_half, sum_int, product, widened, quotient, done, start] =
+    let pins =
+        ["a", "b", "sum", "sum_half", "sum_bfloat", "sum_int", "product", "widened", "quotient", "done", "start"];
+    let [a, b, sum, sum_half, sum_bfloat, sum_int, product, widened, quotient, done, start] =
         pins.map(|name| bench.model.pin(name));
     bench.model.set(start, 0);
     for _ in 0..400 * rounds {
@@ -61,6 +62,8 @@ pub fn arithmetic(seed: u64, rounds: u64) -> Result<(), Failure> {
         if finite {
             let half = u32::from(f16::from_f32(exact_sum).to_bits());
             same(&format!("half of the sum of {what}"), &bench.model.get(sum_half), &half)?;
+            let bfloat = u32::from(bf16::from_f32(exact_sum).to_bits());
+            same(&format!("bfloat of the sum of {what}"), &bench.model.get(sum_bfloat), &bfloat)?;
             same(&format!("integer of the sum of {what}"), &bench.model.get(sum_int), &rounded(exact_sum))?;
         }
         let half = f16::from_bits(first.to_bits() as u16);

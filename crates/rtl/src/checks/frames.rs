@@ -195,6 +195,7 @@ fn damage(prng: &mut Prng, frame: &mut Vec<u8>) {
 pub fn frame_read(seed: u64, rounds: u64) -> Result<(), Failure> {
     let mut prng = Prng::new(seed);
     let mut bench = Bench::new("frame_read", seed);
+    bench.set("takes_raw", 0);
     let input = bench.input("s", &["data", "count", "last"]);
     let output = bench.output("m", &["data", "count", "last", "bad"]);
     let header = bench.model.pin("header");

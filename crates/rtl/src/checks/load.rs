@@ -145,14 +145,20 @@ pub fn oaken_engine(seed: u64, rounds: u64) -> Result<(), Failure> {
     let mut engine = Engine::new(seed);
     let mut in_loads = 0;
     waits_for_a_page(&mut engine, &mut prng)?;
-    for round in 0..rounds {
+    // Each kind of sequence occurs.
+    for round in 0..rounds.max(4) {
         engine.bench.pace = Pace::any(&mut prng);
-        engine.latency_max = 1 + prng.below(40);
+        // A load must wait for late answers of writes.
+        engine.latency_max = if round % 4 == 0 { 600 } else { 1 + prng.below(40) };
         // Every fourth sequence has dense codes of more than a page in each head, so two bursts.
         let (heads, dim) = (1 + prng.below(4) as u16, [64, 128, 256][prng.below(3) as usize]);
         let case = if round % 4 == 2 {
             let crowded = Shape { heads: 2, tokens: 34, dim: 256 };
             Case::of_outliers(&mut prng, crowded, 14)
+        } else if round % 4 == 0 {
+            // Each head ends with half a line of dense codes, because one token is declined.
+            let even = Shape { heads: 3, tokens: 4 + 2 * prng.below(4) as u16, dim: 64 };
+            Case::of_outliers(&mut prng, even, 4)
         } else {
             let shape = Shape { heads, tokens: 1 + prng.below(12) as u16, dim };
             Case::of_shape(&mut prng, shape)

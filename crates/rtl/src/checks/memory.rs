@@ -451,10 +451,41 @@ pub fn times() -> Result<Vec<(String, u64)>, Failure> {
         ("atu.hit_interval".to_owned(), answered[2] - answered[1]),
         ("atu.walk".to_owned(), answered[0] - asked[0] - hit),
     ];
-    for latency in [8, 12, 64] {
+    for latency in [8, 12, 14, 64] {
         let mut unit = Reader::new(1);
         let cycles = unit.read(&[(0, 1024, false)], || latency)?;
         all.push((format!("dma_read.kilobeat_at_latency_{latency}"), cycles));
     }
+    all.extend((1..=4).map(|engines| (format!("channel_front.lines_in_10000_cycles_of_{engines}"), lines_of(engines))));
     Ok(all)
+}
+
+/// Lines that `engines` engines of equal weight ask for in 10,000 cycles, if each asks for a random line
+/// in every cycle, and each channel takes one in every cycle.
+fn lines_of(engines: usize) -> u64 {
+    let mut prng = Prng::new(6);
+    let mut bench = Bench::new("channel_front", 1);
+    let pins = ["weights", "s_valid", "s_ready", "s_address", "s_tag", "m_ready"];
+    let [weights, s_valid, s_ready, s_address, s_tag, m_ready] = pins.map(|name| bench.model.pin(name));
+    let packed = (0..4).fold(0_u128, |all, _| all << 17 | 1);
+    bench.model.set_words(weights, &[packed as u32, (packed >> 32) as u32, (packed >> 64) as u32]);
+    bench.model.set(s_valid, 0);
+    bench.model.set(s_tag, 0);
+    bench.model.set(m_ready, 0xffff);
+    bench.reset();
+    let mut addresses = [0; 8];
+    addresses.iter_mut().for_each(|word| *word = prng.next_u64() as u32);
+    bench.model.set(s_valid, (1 << engines) - 1);
+    let mut lines = 0;
+    for _ in 0..10_000 {
+        bench.model.set_words(s_address, &addresses);
+        bench.model.eval();
+        let taken = bench.model.get(s_ready);
+        bench.step_alone();
+        for engine in (0..engines).filter(|engine| taken >> engine & 1 == 1) {
+            addresses[2 * engine] = prng.next_u64() as u32;
+            lines += 1;
+        }
+    }
+    lines
 }

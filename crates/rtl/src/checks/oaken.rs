@@ -33,8 +33,7 @@ impl Case {
 
     /// Thresholds by the profile's rule, or any nested intervals.
     fn of_page(page: &TestPage, prng: &mut Prng) -> Self {
-        let values: Vec<f32> =
-            page.values().iter().map(|value| value.to_f32()).filter(|value| value.is_finite()).collect();
+        let values: Vec<f32> = page.values().into_iter().filter(|value| value.is_finite()).collect();
         let own = Thresholds::of_sample(&Groups::default(), if values.is_empty() { &[0.0] } else { &values });
         let thresholds = match prng.below(5) {
             0 => Thresholds::new(vec![(-3.0, 2.5), (-0.01, 0.02)]).expect("nested"),
@@ -82,18 +81,19 @@ impl Case {
     pub fn token_values(&self, token: usize) -> Vec<f32> {
         let ((heads, tokens, dim), values) = (self.shape(), self.page.values());
         let row = |head: usize| values[(head * tokens + token) * dim..][..dim].to_vec();
-        (0..heads).flat_map(row).map(f32::from).collect()
+        (0..heads).flat_map(row).collect()
     }
 
     /// The beats of each token, with the mark of its last one.
     #[must_use]
     pub fn token_beats(&self) -> Vec<Vec<Beat>> {
         let of_token = |token: usize| {
-            let values = self.token_values(token);
-            let halves: Vec<u8> = values.into_iter().flat_map(|value| f16::from_f32(value).to_le_bytes()).collect();
-            let count = halves.len() / 64;
+            let ((heads, tokens, dim), bits) = (self.shape(), self.page.bits());
+            let row = |head: usize| &bits[(head * tokens + token) * dim..][..dim];
+            let bytes: Vec<u8> = (0..heads).flat_map(row).flat_map(|bits| bits.to_le_bytes()).collect();
+            let count = bytes.len() / 64;
             let beat = |(at, bytes): (usize, &[u8])| [words_of(bytes, 16), vec![u32::from(at == count - 1)]].concat();
-            halves.chunks(64).enumerate().map(beat).collect()
+            bytes.chunks(64).enumerate().map(beat).collect()
         };
         (0..self.shape().1).map(of_token).collect()
     }
@@ -105,8 +105,15 @@ impl Case {
         (heads.into(), tokens.into(), dim.into())
     }
 
-    /// Sets a module's port of thresholds.
+    /// Whether the values are bfloats.
+    #[must_use]
+    pub fn bf16(&self) -> u32 {
+        self.page.bf16()
+    }
+
+    /// Sets a module's ports of thresholds and of the element type.
     pub fn set_thresholds(&self, bench: &mut Bench) {
+        bench.set("bf16", self.bf16());
         let pin = bench.model.pin("thresholds");
         bench.model.set_words(pin, &self.threshold_words());
     }
@@ -311,14 +318,14 @@ pub fn encode(seed: u64, rounds: u64) -> Result<(), Failure> {
 pub fn decode(seed: u64, rounds: u64) -> Result<(), Failure> {
     let mut prng = Prng::new(seed);
     let mut rtl = Decoder::new(seed);
-    for _ in 0..6 * rounds {
+    for round in 0..8 * rounds {
         rtl.bench.pace = Pace::any(&mut prng);
         let case = Case::any(&mut prng);
         let Some(mut payload) = case.payload() else { continue };
         let (heads, tokens, dim) = case.shape();
         let (dense_at, counts_at) = (tokens * BOUNDS, tokens * BOUNDS + heads * tokens * dim / 2);
         let blocks = heads * tokens * dim / BLOCK;
-        match prng.below(8) {
+        match round % 8 {
             // Any dense code.
             0 => {
                 let at = dense_at + prng.below((counts_at - dense_at) as u64) as usize;
@@ -328,12 +335,13 @@ pub fn decode(seed: u64, rounds: u64) -> Result<(), Failure> {
             1 => payload[counts_at + prng.below(blocks as u64) as usize] = prng.below(70) as u8,
             2 => payload.extend((0..1 + prng.below(70)).map(|_| prng.next_u64() as u8)),
             3 if payload.len() > counts_at + blocks => _ = payload.pop(),
-            // Bounds in any order, not finite, or zeros of both signs.
+            // Bounds that are not finite, in their order or NaN; in any order; or zeros of both signs.
             4 | 5 => {
                 let at = 2 * prng.below((tokens * BOUNDS / 2) as u64) as usize;
+                let infinity = [0xfc00, 0x7c00][at / 2 % 2];
                 let bits = match prng.below(4) {
-                    0 => prng.next_u64() as u16,
-                    1 => [0x7c00, 0xfc00, 0x7e00][prng.below(3) as usize],
+                    _ if round % 8 == 4 => [infinity, infinity, 0x7e00][prng.below(3) as usize],
+                    0 | 1 => prng.next_u64() as u16,
                     2 => [0x0000, 0x8000][prng.below(2) as usize],
                     _ => u16::from_le_bytes([payload[at], payload[at + 1]]) ^ 0x8000,
                 };
@@ -358,7 +366,7 @@ pub fn pages(seed: u64, pages: &[TestPage]) -> Result<(), Failure> {
     let mut prng = Prng::new(seed);
     let (mut encoder, mut decoder) = (Encoder::new(seed), Decoder::new(seed));
     for page in pages {
-        let values: Vec<f32> = page.values().iter().map(|value| value.to_f32()).collect();
+        let values = page.values();
         let case = Case::new(page, Thresholds::of_sample(&Groups::default(), &values));
         (encoder.bench.pace, decoder.bench.pace) = (Pace::any(&mut prng), Pace::any(&mut prng));
         encoder.send(&case);
@@ -394,10 +402,16 @@ pub fn reset(seed: u64, rounds: u64) -> Result<(), Failure> {
         compare_payload(&case, payload.as_deref())?;
         let (Some(lost_payload), Some(payload)) = (lost.payload(), case.payload()) else { continue };
         decoder.send(&lost, &lost_payload);
-        for _ in 0..prng.below(300) {
+        // Blocks wait for the grids of all tokens.
+        let (some, mut is_inside) = (prng.below(300), false);
+        for step in 0..600 {
             decoder.bench.step()?;
+            is_inside = decoder.bench.is_inside(decoder.blocks, decoder.output, 16);
+            if step >= some && is_inside {
+                break;
+            }
         }
-        inside[1] += u32::from(decoder.bench.is_inside(decoder.blocks, decoder.output, 16));
+        inside[1] += u32::from(is_inside);
         decoder.bench.reset();
         decoder.send(&case, &payload);
         let got = decoder.receive()?;
@@ -409,7 +423,7 @@ pub fn reset(seed: u64, rounds: u64) -> Result<(), Failure> {
 
 /// A page with thresholds of its own values.
 fn measured(page: &TestPage) -> Case {
-    let values: Vec<f32> = page.values().iter().map(|value| value.to_f32()).collect();
+    let values = page.values();
     Case::new(page, Thresholds::of_sample(&Groups::default(), &values))
 }
 

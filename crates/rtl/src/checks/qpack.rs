@@ -54,7 +54,7 @@ impl Case {
         let (tokens, dim) = (usize::from(shape.tokens), usize::from(shape.dim));
         let column = |at: usize| {
             let (head, channel) = (at / dim, at % dim);
-            let of_token = |token: usize| values[(head * tokens + token) * dim + channel].to_f32();
+            let of_token = |token: usize| values[(head * tokens + token) * dim + channel];
             (0..tokens).map(of_token).collect::<Vec<f32>>()
         };
         let mean = |values: &[f32]| values.iter().sum::<f32>() / values.len() as f32;
@@ -140,6 +140,11 @@ pub fn small_task(prng: &mut Prng) -> (TestPage, QPack, Vec<Vec<u32>>) {
     task_of(&case)
 }
 
+/// A page with statistics of its own channels, as [`small_task`] returns it.
+pub fn task_of_page(page: &TestPage) -> (TestPage, QPack, Vec<Vec<u32>>) {
+    task_of(&Case::of_page(page))
+}
+
 fn task_of(case: &Case) -> (TestPage, QPack, Vec<Vec<u32>>) {
     let Channels { means, steps } = &case.channels;
     let pairs = means.chunks(2).zip(steps.chunks(2));
@@ -183,6 +188,7 @@ impl Encoder {
     }
 
     fn send(&mut self, case: &Case) {
+        self.bench.set("bf16", case.page.bf16());
         let shape = case.page.kind.shape;
         let (dim, tokens) = (usize::from(shape.dim), usize::from(shape.tokens));
         let in_head = tokens.div_ceil(GROUP);
@@ -229,6 +235,7 @@ impl Decoder {
     }
 
     fn send(&mut self, case: &Case, payload: &[u8]) {
+        self.bench.set("bf16", case.page.bf16());
         self.bench.set("dim", case.page.kind.shape.dim.into());
         self.bench.set("groups", case.groups() as u32);
         let count = payload.len().div_ceil(64).max(1);

@@ -60,6 +60,15 @@ impl Store {
         Ok(())
     }
 
+    /// Begins a new sequence.
+    fn clear(&mut self) -> Result<(), Failure> {
+        self.bench.set("clear", 1);
+        self.bench.step()?;
+        self.bench.set("clear", 0);
+        self.lines.clear();
+        Ok(())
+    }
+
     fn get(&self, pin: &str) -> Vec<u32> {
         let pin = self.bench.model.pin(pin);
         let mut words = vec![0; pin.words()];
@@ -107,7 +116,8 @@ impl Store {
 pub fn oaken_store(seed: u64, rounds: u64) -> Result<(), Failure> {
     let mut prng = Prng::new(seed);
     let mut unit = Store::new(seed);
-    for round in 0..rounds {
+    // Each kind of sequence occurs.
+    for round in 0..rounds.max(4) {
         unit.bench.pace = Pace::any(&mut prng);
         let dim = [64, 128, 256][prng.below(3) as usize];
         let shape = Shape { heads: 1 + prng.below(4) as u16, tokens: 1 + prng.below(63) as u16, dim };
@@ -158,9 +168,8 @@ pub fn oaken_store(seed: u64, rounds: u64) -> Result<(), Failure> {
             let done = |bench: &Bench| (bench.model.get(stored), bench.model.get(counted)) == expected;
             unit.bench.run(LIMIT, done)?;
             // Lines are on their way to memory.
-            for _ in 0..60 {
-                unit.bench.step()?;
-            }
+            let idle = unit.bench.model.pin("idle");
+            unit.bench.run(LIMIT, |bench| bench.model.get(idle) == 1)?;
             unit.settle()?;
             same("idle", &unit.get("idle")[0], &1)?;
             let mut payload = Vec::new();
@@ -168,12 +177,42 @@ pub fn oaken_store(seed: u64, rounds: u64) -> Result<(), Failure> {
             compare(&mut unit, &payload, heads, writer.tokens().into(), dim)?;
         }
         same("data lost", &unit.get("full")[0], &0)?;
-        unit.bench.set("clear", 1);
-        unit.bench.step()?;
-        unit.bench.set("clear", 0);
-        unit.lines.clear();
+        unit.clear()?;
+        if round % 4 == 3 {
+            too_many(&mut unit, &mut prng)?;
+            unit.clear()?;
+            same("data lost of a new sequence", &unit.get("full")[0], &0)?;
+        }
     }
     Ok(())
+}
+
+/// A sequence with one sound token more than there is room for: the unit says that data was lost, and
+/// keeps the tokens before it.
+fn too_many(unit: &mut Store, prng: &mut Prng) -> Result<(), Failure> {
+    // One of them is declined.
+    let shape = Shape { heads: 1, tokens: TOKENS as u16 + 2, dim: 64 };
+    let case = Case::of_outliers(prng, shape, 2);
+    case.set_thresholds(&mut unit.bench);
+    unit.bench.set("row_beats", 2);
+    unit.give_pages(prng, 8);
+    let mut writer = OakenWriter::new(case.codec(), 0, Side::K, 1, 64);
+    let beats = case.token_beats();
+    for (token, beats) in beats.into_iter().enumerate() {
+        if token <= TOKENS {
+            let _ = writer.push(&case.token_values(token));
+        }
+        same("data lost before the last token", &unit.get("full")[0], &0)?;
+        beats.into_iter().for_each(|beat| unit.bench.send(unit.input, beat));
+        let (input, idle) = (unit.input, unit.bench.model.pin("idle"));
+        unit.bench.run(LIMIT, |bench| bench.is_sent(input) && bench.model.get(idle) == 1)?;
+    }
+    unit.settle()?;
+    same("data lost with the last token", &unit.get("full")[0], &1)?;
+    same("tokens", &(unit.get("tokens")[0], usize::from(writer.tokens())), &(TOKENS as u32, TOKENS))?;
+    let mut payload = Vec::new();
+    writer.payload(&mut payload);
+    compare(unit, &payload, 1, TOKENS, 64)
 }
 
 /// Compares every part of a payload with what the unit has.

@@ -95,7 +95,7 @@ impl System {
             same("threshold", &self.read(place)?, &word)?;
         }
         let (heads, _, dim) = case.shape();
-        self.write(ROW, ((dim / 32) | (heads << 8)) as u32)
+        self.write(ROW, (dim / 32) as u32 | (heads as u32) << 8 | case.bf16() << 15)
     }
 
     fn reset(&mut self) {
@@ -199,6 +199,15 @@ pub fn cache_system(seed: u64, rounds: u64) -> Result<(), Failure> {
             open_resets += u32::from(system.channels.open() > 0);
             system.reset();
             same("root behind a reset", &system.read(ROOT[0])?, &0)?;
+            system.set_up(&case, alpha)?;
+            // A reset in the middle of a frame without translation.
+            system.bench.pace = Pace::FULL;
+            system.ask(&[(free + (1 << 20), 600)], 600 * LINE_BYTES as usize);
+            for _ in 0..200 {
+                system.step()?;
+            }
+            system.bench.pace = Pace::any(&mut prng);
+            system.reset();
             system.set_up(&case, alpha)?;
         }
 

@@ -53,8 +53,41 @@ pub const QPACK: CodecCycles = cycles([51, 67], [14, 67]);
 /// Oaken's, whose grids take 37 cycles a token: of one token in latency when encoding, of all sixteen
 /// when decoding.
 pub const OAKEN: CodecCycles = cycles([63, 592], [588, 640]);
+/// SpecKV's, with AXI, frames and checksums.
+pub const SPECKV_FRAMES: CodecCycles = cycles([271, 66], [17, 66]);
+/// Raw frames, which bypass SpecKV's decoder (SpecKV §3.5.3), with AXI and checksums.
+pub const BYPASS: PipelineCycles = PipelineCycles { latency: 5, page_interval: 66 };
 /// Address translation: cycles of a hit, and what a walk adds with a memory of three cycles.
 pub const ATU: [u64; 2] = [3, 13];
+/// What a read of a frame takes before its first beat, besides the memory's latency, if its page is
+/// translated already.
+pub const READ: u64 = 10;
+/// Lines that one to four engines ask for in 10,000 cycles, each for a random line in every cycle, over
+/// sixteen channels.
+pub const LINES: [u64; 4] = [10_000, 19_371, 28_092, 36_232];
+/// Reads that are open at once.
+const OPEN: u64 = 16;
+
+/// Cycles of gathering `beats` beats from a memory of a latency, from the list to the last beat
+/// (SpecKV §3.5.1).
+#[must_use]
+pub const fn gather_cycles(beats: u64, latency: u64) -> u64 {
+    let (rounds, each) = (beats.div_ceil(OPEN), if latency + 2 > OPEN { latency + 2 } else { OPEN });
+    let in_last = beats - (rounds - 1) * OPEN;
+    (rounds - 1) * each + latency + 3 + in_last
+}
+
+/// What contention for channels takes from each of one to four engines (SpecKV §3.5.5, eq. 6).
+#[must_use]
+pub fn contention(engines: usize) -> f64 {
+    1.0 - LINES[engines - 1] as f64 / (engines as u64 * LINES[0]) as f64
+}
+
+/// Mean latency of decoding if a share of the frames is raw (SpecKV §3.5.3).
+#[must_use]
+pub fn decoding_latency(raw_share: f64) -> f64 {
+    (1.0 - raw_share) * SPECKV_FRAMES.decode.latency as f64 + raw_share * BYPASS.latency as f64
+}
 
 /// Mean cycles of a translation (SpecKV §3.5.1, eq. 1): `L_hit + (1 - H) · L_walk`.
 #[must_use]
@@ -88,7 +121,22 @@ mod tests {
                 assert_eq!(cycles, PipelineCycles { latency, page_interval }, "{codec}_{direction}");
             }
         }
+        let frames = |direction: &str| PipelineCycles {
+            latency: of(&format!("cache_engine.{direction}.latency")),
+            page_interval: of(&format!("cache_engine.{direction}.page_interval")),
+        };
+        assert_eq!(SPECKV_FRAMES, CodecCycles { encode: frames("encode"), decode: frames("decode") });
+        assert_eq!(BYPASS, frames("bypass"));
         assert_eq!(ATU, [of("atu.hit_latency"), of("atu.walk")]);
+        assert_eq!(READ + 12, of("memory_path.read_at_latency_12"));
+        for latency in [8, 12, 14, 64] {
+            assert_eq!(
+                gather_cycles(1024, latency),
+                of(&format!("dma_read.kilobeat_at_latency_{latency}")),
+                "{latency}"
+            );
+        }
+        assert_eq!(LINES, [1, 2, 3, 4].map(|engines| of(&format!("channel_front.lines_in_10000_cycles_of_{engines}"))));
     }
 
     /// SpecKV §3.5.2 prints 51.2 GB/s for 64 bytes a cycle at 800 MHz. A page of 64 beats takes two
@@ -100,14 +148,34 @@ mod tests {
         assert!(link.bytes_per_s as f64 / 51.2e9 > 0.96);
     }
 
-    /// Table 6 prints 412, 798, 1,156 and 1,487 GB/s, and an efficiency of 93 % for four engines.
+    /// Table 6 prints 412, 798, 1,156 and 1,487 GB/s, and an efficiency of 93 % for four engines, which
+    /// three have.
     #[test]
     fn table_6_has_another_efficiency_than_it_says() {
         let efficiency = 1_487.0 / (4.0 * 412.0);
         assert!((efficiency - 0.902_f64).abs() < 1e-3);
+        assert!((1_156.0 / (3.0 * 412.0) - 0.935_f64).abs() < 1e-3);
         let four = aggregate_bytes_per_s(4, 412_000_000_000, 1.0 - efficiency, 1_600_000_000_000);
         assert_eq!(four / 1_000_000_000, 1_487);
         assert_eq!(aggregate_bytes_per_s(8, 412_000_000_000, 0.0, 1_600_000_000_000), 1_600_000_000_000);
+    }
+
+    /// Engines that ask for random lines collide at sixteen channels as often as Table 6 prints.
+    #[test]
+    fn engines_share_channels_with_the_efficiency_of_table_6() {
+        for (engines, printed) in [(1, 412.0), (2, 798.0), (3, 1_156.0), (4, 1_487.0)] {
+            let printed = printed / (f64::from(engines) * 412.0);
+            let measured = 1.0 - contention(engines as usize);
+            assert!((measured - printed).abs() < 4e-3, "{engines} engines: {measured} here, {printed} in the paper");
+        }
+    }
+
+    /// SpecKV prints 25 cycles, 5 of raw frames, a share of 0.3 of these, and 19 on average.
+    #[test]
+    fn raw_frames_bypass_in_the_cycles_of_the_paper() {
+        assert_eq!(BYPASS.latency, 5);
+        assert!((0.7 * 25.0 + 0.3 * 5.0 - 19.0_f64).abs() < 1e-9);
+        assert!((decoding_latency(0.3) - 13.4).abs() < 1e-9);
     }
 
     /// Eq. 1 with the printed hit rate: 4 cycles, with 3 for a hit.

@@ -1,0 +1,152 @@
+//! Latencies that the heads of modules state, against simulation.
+
+use crate::bench::{Bench, Failure};
+use crate::checks::same;
+use crate::cycles::Measured;
+use cenote_base::prng::Prng;
+use std::fs;
+use std::path::Path;
+
+/// Modules of `rtl/common/latency_bench.sv` whose data are seen.
+const DATA: [&str; 13] = [
+    "fadd",
+    "fmul",
+    "to_f16",
+    "to_bf16",
+    "to_int",
+    "quant_lane",
+    "dequant_lane",
+    "qpack_code_lane",
+    "qpack_channel_enc",
+    "qpack_channel_dec",
+    "oaken_decompose_lane",
+    "oaken_code_lane",
+    "oaken_value_lane",
+];
+/// Those that say when a beat leaves.
+const STREAMS: [&str; 19] = [
+    "oaken_bounds",
+    "delta_enc",
+    "delta_dec",
+    "run_count",
+    "run_mark",
+    "run_parse",
+    "run_expand",
+    "page_max",
+    "crc32_stream",
+    "byte_pack",
+    "slice",
+    "fifo",
+    "page_split",
+    "fdiv",
+    "scale",
+    "oaken_grid",
+    "crc32_zeros",
+    "channel_front",
+    "port_share",
+];
+/// No module has more.
+const LATENCY_MAX: u64 = 40;
+const TRIALS: usize = 12;
+
+/// The comment at the head of a module's file, without its line breaks.
+fn head_of(module: &str) -> Result<String, Failure> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../rtl");
+    let folders = fs::read_dir(&root).map_err(|error| format!("{}: {error}", root.display()))?;
+    let texts = folders.filter_map(|folder| fs::read_to_string(folder.ok()?.path().join(format!("{module}.sv"))).ok());
+    let text = texts.last().ok_or_else(|| format!("no folder has `{module}.sv`"))?;
+    let lines = text.lines().map_while(|line| line.strip_prefix("//"));
+    Ok(lines.map(str::trim).collect::<Vec<&str>>().join(" "))
+}
+
+/// The number behind `words` in the head of a module.
+fn stated(module: &str, words: &str) -> Result<u64, Failure> {
+    let head = head_of(module)?;
+    let at = head.find(words).ok_or_else(|| format!("the head of `{module}` does not say `{words}`"))?;
+    let digits: String = head[at + words.len()..].chars().skip(1).take_while(char::is_ascii_digit).collect();
+    digits.parse().map_err(|_| format!("the head of `{module}` has no number behind `{words}`"))
+}
+
+/// Every pipeline of the bench needs the cycles of its head, and gives its data at once: a change of
+/// its inputs changes its outputs in one cycle.
+///
+/// # Errors
+/// A latency differs.
+pub fn pipelines() -> Result<(), Failure> {
+    let mut prng = Prng::new(0x1a7e);
+    let mut bench = Bench::new("latency_bench", 1);
+    let (go, word) = (bench.model.pin("go"), bench.model.pin("word"));
+    let pin = |bench: &Bench, prefix: &str, module: &str| bench.model.pin(&format!("{prefix}_{module}"));
+    let data = DATA.map(|module| pin(&bench, "y", module));
+    let streams = STREAMS.map(|module| pin(&bench, "v", module));
+    bench.model.set(go, 0);
+    bench.reset();
+    // Registers without a reset still have random bits.
+    (0..LATENCY_MAX).for_each(|_| bench.step_alone());
+    let mut seen = [0; DATA.len()];
+    for _ in 0..TRIALS {
+        let words: Vec<u32> = (0..word.words()).map(|_| prng.next_u64() as u32).collect();
+        let outputs = |bench: &Bench| {
+            data.map(|pin| {
+                let mut words = vec![0; pin.words()];
+                bench.model.get_words(pin, &mut words);
+                words
+            })
+        };
+        let mut before = outputs(&bench);
+        bench.model.set_words(word, &words);
+        bench.model.set(go, 1);
+        let (mut changes, mut leaves) = (vec![Vec::new(); DATA.len()], vec![Vec::new(); STREAMS.len()]);
+        for cycle in 1..=LATENCY_MAX {
+            bench.step_alone();
+            bench.model.set(go, 0);
+            bench.model.eval();
+            let now = outputs(&bench);
+            for (at, changes) in changes.iter_mut().enumerate().filter(|(at, _)| now[*at] != before[*at]) {
+                changes.push(cycle);
+                seen[at] += 1;
+            }
+            before = now;
+            let left = streams.iter().zip(&mut leaves).filter(|(pin, _)| bench.model.get(**pin) == 1);
+            left.for_each(|(_, leaves)| leaves.push(cycle));
+        }
+        for (module, changes) in DATA.iter().zip(changes).filter(|(_, changes)| !changes.is_empty()) {
+            same(&format!("latency of `{module}`"), &changes, &vec![stated(module, "Latency")?])?;
+        }
+        for (module, leaves) in STREAMS.iter().zip(leaves) {
+            same(&format!("latency of `{module}`"), &leaves, &vec![stated(module, "Latency")?])?;
+        }
+    }
+    same("modules whose data changed", &seen.map(|count| count > 0), &[true; DATA.len()])
+}
+
+/// The heads of engines state the latencies that [`crate::cycles`] measures, for its pages of 64 beats.
+///
+/// # Errors
+/// A latency differs, or was not measured.
+pub fn engines(measured: &Measured) -> Result<(), Failure> {
+    const BEATS: u64 = 64;
+    let tokens = u64::from(crate::cycles::SHAPE.tokens);
+    // A token's beats, those of a head's 16 tokens, and bits of the bytes of a measured payload.
+    let (of_token, of_group, length_bits) = (BEATS / tokens, BEATS / 2, u64::from((BEATS * 64).ilog2()) + 1);
+    for (name, module, words, more) in [
+        ("speckv_encode.latency", "speckv_encode", "beat to its first:", 2 * BEATS),
+        ("speckv_decode.latency", "speckv_decode", "Latency", 0),
+        ("qpack_encode.latency", "qpack_encode", "Latency", of_group),
+        ("qpack_decode.latency", "qpack_decode", "Latency", 0),
+        ("oaken_encode.latency", "oaken_encode", "beat to its first:", of_token - 1),
+        ("oaken_decode.latency", "oaken_decode", "Latency", 36 * tokens),
+        ("frame_write.latency", "frame_write", "Latency", BEATS - 1 + length_bits),
+        ("frame_read.latency", "frame_read", "Latency", 0),
+        // A slice before it, and the order of frames behind it.
+        ("cache_engine.bypass.latency", "frame_read", "Latency", 2),
+        ("atu.hit_latency", "atu", "Latency of a hit", 0),
+        ("dma_read.kilobeat_at_latency_12", "dma_read", "Latency", 1024 + 12),
+        ("memory_path.read_at_latency_12", "memory_path", "Latency of a read", 12),
+    ] {
+        let found = measured.iter().find(|(known, _)| known == name);
+        let (_, cycles) = found.ok_or_else(|| format!("`{name}` was not measured"))?;
+        same(&format!("`{name}` by the head of `{module}`"), cycles, &(stated(module, words)? + more))?;
+    }
+    Ok(())
+}
