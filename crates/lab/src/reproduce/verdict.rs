@@ -69,18 +69,20 @@ pub struct Claim<'a> {
     pub neutral: Option<f64>,
 }
 
-/// Largest relative difference of `ours` from `paper`, signed. `None` for series of different lengths.
+/// Largest relative difference of `ours` from `paper`, signed. `None` for series of different lengths, and
+/// if there is only a difference from zero, which is not relative.
 #[must_use]
 pub fn deviation(paper: &[f64], ours: &[f64]) -> Option<f64> {
     if paper.len() != ours.len() {
         return None;
     }
-    let each = paper.iter().zip(ours).map(|(&paper, &ours)| relative(paper, ours));
+    let each = paper.iter().zip(ours).map(|(&paper, &ours)| relative(paper, ours)).filter(|part| part.is_finite());
     each.max_by(|a, b| a.abs().total_cmp(&b.abs()))
 }
 
+/// The difference in parts of `paper`; infinite if that is zero.
 fn relative(paper: f64, ours: f64) -> f64 {
-    if paper == ours { 0.0 } else { (ours - paper) / paper.abs().max(f64::MIN_POSITIVE) }
+    if paper == ours { 0.0 } else { (ours - paper) / paper.abs() }
 }
 
 /// Whether the paper's own numbers agree with a printed value.
@@ -193,7 +195,8 @@ mod tests {
     #[test]
     fn the_largest_deviation_counts() {
         assert_eq!(deviation(&[10.0, 10.0], &[11.0, 5.0]), Some(-0.5));
-        assert_eq!(deviation(&[0.0], &[0.0]), Some(0.0));
+        assert_eq!((deviation(&[0.0], &[0.0]), deviation(&[0.0], &[1.0])), (Some(0.0), None));
+        assert_eq!(deviation(&[0.0, 2.0], &[1.0, 1.0]), Some(-0.5));
         assert_eq!(deviation(&[1.0], &[]), None);
     }
 }
