@@ -9,8 +9,11 @@ pub mod report;
 pub mod row;
 pub mod verdict;
 
+mod cpen;
 mod engram;
+mod oaken;
 mod speckv;
+mod tract;
 
 use row::{Measured, Printed, Row, join};
 use std::sync::Mutex;
@@ -53,7 +56,7 @@ pub struct Paper {
 }
 
 /// All papers.
-pub const PAPERS: &[&Paper] = &[&speckv::PAPER, &engram::PAPER];
+pub const PAPERS: &[&Paper] = &[&speckv::PAPER, &engram::PAPER, &tract::PAPER, &oaken::PAPER, &cpen::PAPER];
 
 /// The rows of a paper.
 #[derive(Clone, Debug, serde::Serialize)]

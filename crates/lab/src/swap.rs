@@ -81,14 +81,44 @@ pub fn swap_study(traces: u64, progress: &mut dyn FnMut()) -> SwapStudy {
 #[must_use]
 pub fn study_traces(traces: &[Vec<Swap>], progress: &mut dyn FnMut()) -> SwapStudy {
     let (mut swap_ins, mut accesses, mut heads) = (0, 0, 0);
-    let mut sums: BTreeMap<(usize, usize), (f64, f64)> = BTreeMap::new();
-    for (seed, swaps) in (1..).zip(traces) {
+    for swaps in traces {
         accesses += swaps.len();
         heads += queue_heads(swaps);
-        let back = |swap: &Swap| if let Swap::In(id) = swap { Some(*id) } else { None };
-        let ids: Vec<u32> = swaps.iter().filter_map(back).collect();
-        swap_ins += ids.len();
-        for (which, predictor) in PREDICTORS.iter().enumerate() {
+        swap_ins += swap_ins_of(swaps).len();
+    }
+    let mean = |sum: f64| sum / traces.len().max(1) as f64;
+    SwapStudy {
+        traces: traces.len(),
+        swap_ins: mean(swap_ins as f64),
+        accesses: mean(accesses as f64),
+        queue_head: heads as f64 / swap_ins.max(1) as f64,
+        rows: accuracies(traces, &PREDICTORS, progress),
+    }
+}
+
+/// Accuracies of regression and of classes with equal inputs, on `traces` simulated traces.
+///
+/// # Panics
+/// Never: every prompt fits the engine.
+#[must_use]
+pub fn equal_inputs(traces: u64) -> Vec<Accuracy> {
+    let setup = cpen_setup(MODEL.0, MODEL.1);
+    let trace = |seed| swap_trace(&setup, &cpen(CPEN_PROMPTS, 1.0, seed)).expect("every prompt fits").1;
+    accuracies(&(1..=traces).map(trace).collect::<Vec<_>>(), &EQUAL, &mut || ())
+}
+
+/// The requests that were swapped in, in order.
+fn swap_ins_of(swaps: &[Swap]) -> Vec<u32> {
+    let back = |swap: &Swap| if let Swap::In(id) = swap { Some(*id) } else { None };
+    swaps.iter().filter_map(back).collect()
+}
+
+/// Accuracies of predictors by window, averaged over the traces.
+fn accuracies(traces: &[Vec<Swap>], predictors: &[Predictor], progress: &mut dyn FnMut()) -> Vec<Accuracy> {
+    let mut sums: BTreeMap<(usize, usize), (f64, f64)> = BTreeMap::new();
+    for (seed, swaps) in (1..).zip(traces) {
+        let ids = swap_ins_of(swaps);
+        for (which, predictor) in predictors.iter().enumerate() {
             for &window in predictor.windows {
                 let (exact, near) = asked(&ids, window, seed, predictor);
                 let sum = sums.entry((which, window)).or_default();
@@ -99,18 +129,12 @@ pub fn study_traces(traces: &[Vec<Swap>], progress: &mut dyn FnMut()) -> SwapStu
     }
     let mean = |sum: f64| sum / traces.len().max(1) as f64;
     let row = |(&(which, window), &(exact, near)): (&(usize, usize), &(f64, f64))| Accuracy {
-        predictor: PREDICTORS[which].name,
+        predictor: predictors[which].name,
         window,
         exact: mean(exact),
         near: mean(near),
     };
-    SwapStudy {
-        traces: traces.len(),
-        swap_ins: mean(swap_ins as f64),
-        accesses: mean(accesses as f64),
-        queue_head: heads as f64 / swap_ins.max(1) as f64,
-        rows: sums.iter().map(row).collect(),
-    }
+    sums.iter().map(row).collect()
 }
 
 /// Converts an engine's records to swaps. A swap-out of a request that ended while it was out is
@@ -178,6 +202,20 @@ const PREDICTORS: [Predictor; 4] = [
         name: "the last one again",
         windows: &[1],
         predict: |task| task.asked().map(|(window, _)| window[window.len() - 1]).collect(),
+    },
+];
+
+/// Regression and classes that see the same: distances, scaled numbers and last digits.
+const EQUAL: [Predictor; 2] = [
+    Predictor {
+        name: "perceptron, regression",
+        windows: &WINDOWS,
+        predict: |task| regression_on(task, 3 * task.window, &|window| all_inputs(window, task.most())),
+    },
+    Predictor {
+        name: "perceptron, classes modulo 10",
+        windows: &WINDOWS,
+        predict: |task| classification_on(task, 3 * task.window, &|window| all_inputs(window, task.most())),
     },
 ];
 
@@ -250,11 +288,21 @@ fn regression_examples(task: &Task<'_>) -> Vec<(Vec<f64>, f64)> {
     task.trained().map(|(window, next)| (distances(window), distance(window, next))).collect()
 }
 
+/// What a net sees of a window.
+type Sees<'a> = &'a dyn Fn(&[u32]) -> Vec<f64>;
+
 fn regression(task: &Task<'_>) -> Vec<u32> {
-    let mut net = Mlp::new(task.window, 24, 1, task.seed);
-    net.fit(&regression_examples(task), EPOCHS, |out, target| vec![2.0 * (out[0] - target)]);
+    regression_on(task, task.window, &distances)
+}
+
+fn regression_on(task: &Task<'_>, width: usize, sees: Sees<'_>) -> Vec<u32> {
+    let mut net = Mlp::new(width, 24, 1, task.seed);
+    let targets = regression_examples(task).into_iter().map(|(_, target)| target);
+    let examples: Vec<(Vec<f64>, f64)> =
+        task.trained().zip(targets).map(|((window, _), target)| (sees(window), target)).collect();
+    net.fit(&examples, EPOCHS, |out, target| vec![2.0 * (out[0] - target)]);
     let most = task.most();
-    task.asked().map(|(window, _)| behind(window, net.predict(&distances(window))[0], most)).collect()
+    task.asked().map(|(window, _)| behind(window, net.predict(&sees(window))[0], most)).collect()
 }
 
 fn recurrent(task: &Task<'_>) -> Vec<u32> {
@@ -264,17 +312,25 @@ fn recurrent(task: &Task<'_>) -> Vec<u32> {
     task.asked().map(|(window, _)| behind(window, net.predict(&distances(window)), most)).collect()
 }
 
+/// Classes modulo ten depend on the last digit, which scaled numbers do not resolve: it gets separate
+/// inputs.
+fn digits(window: &[u32], most: f64) -> Vec<f64> {
+    let last = window.iter().map(|id| f64::from(id % MODULUS) / f64::from(MODULUS) - 0.5);
+    inputs(window, most).into_iter().chain(last).collect()
+}
+
+fn all_inputs(window: &[u32], most: f64) -> Vec<f64> {
+    distances(window).into_iter().chain(digits(window, most)).collect()
+}
+
 fn classification(task: &Task<'_>) -> Vec<u32> {
+    classification_on(task, 2 * task.window, &|window| digits(window, task.most()))
+}
+
+fn classification_on(task: &Task<'_>, width: usize, sees: Sees<'_>) -> Vec<u32> {
     let class = |next: u32| (next % MODULUS) as usize;
-    let most = task.most();
-    // Classes modulo ten depend on the last digit, which scaled numbers do not resolve: it gets
-    // separate inputs.
-    let digits = |window: &[u32]| -> Vec<f64> {
-        let last = window.iter().map(|id| f64::from(id % MODULUS) / f64::from(MODULUS) - 0.5);
-        inputs(window, most).into_iter().chain(last).collect()
-    };
-    let examples: Vec<(Vec<f64>, usize)> = task.trained().map(|(window, next)| (digits(window), class(next))).collect();
-    let mut net = Mlp::new(2 * task.window, 32, MODULUS as usize, task.seed);
+    let examples: Vec<(Vec<f64>, usize)> = task.trained().map(|(window, next)| (sees(window), class(next))).collect();
+    let mut net = Mlp::new(width, 32, MODULUS as usize, task.seed);
     net.fit(&examples, EPOCHS, |out, &target| {
         let most = out.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let odds: Vec<f64> = out.iter().map(|value| (value - most).exp()).collect();
@@ -282,7 +338,7 @@ fn classification(task: &Task<'_>) -> Vec<u32> {
         odds.iter().enumerate().map(|(at, odds)| odds / sum - f64::from(u8::from(at == target))).collect()
     });
     let predict = |(window, _): (&[u32], u32)| {
-        let out = net.predict(&digits(window));
+        let out = net.predict(&sees(window));
         let best = out.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(at, _)| at);
         most_common(window.iter().map(|id| id / MODULUS)) * MODULUS + best as u32
     };

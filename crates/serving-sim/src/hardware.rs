@@ -17,6 +17,7 @@ pub mod lpddr;
 pub mod niagara;
 pub mod nvlink;
 pub mod nvme;
+pub mod oaken;
 pub mod pcie;
 pub mod power;
 pub mod price;

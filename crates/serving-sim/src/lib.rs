@@ -17,6 +17,7 @@ pub mod kernel;
 pub mod model;
 pub mod quantiles;
 pub mod rack;
+pub mod roles;
 pub mod serving;
 pub mod tiers;
 pub mod workload;

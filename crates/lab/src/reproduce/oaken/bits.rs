@@ -1,0 +1,77 @@
+//! Tables 1 to 4 and Figure 6: bits by the product's quantizer, and what needs the models' weights.
+
+use super::systems::model;
+use crate::reproduce::row::Measured;
+use crate::reproduce::{Context, Experiment};
+use cenote_codec::Groups;
+use cenote_serving_sim::hardware::a100::A100_80;
+use cenote_serving_sim::hardware::lpddr::LPDDR5X_1024;
+
+pub const EXPERIMENT: Experiment = Experiment {
+    id: "oaken.bits",
+    title: "bits of the quantizer",
+    covers: &[
+        "oaken.table1",
+        "oaken.figure6",
+        "oaken.table2.perplexity",
+        "oaken.table2.bits",
+        "oaken.table3",
+        "oaken.figure12.perplexity",
+        "oaken.table4.area",
+    ],
+    is_quick: true,
+    run,
+};
+
+const GROUPS: [&str; 9] = [
+    "4/90/6:5",
+    "90/10:5",
+    "10/90:5",
+    "4/90/3/3:5",
+    "2/2/90/6:5",
+    "2/2/90/3/3:5",
+    "4/90/3/3:4",
+    "2/2/90/6:4",
+    "2/2/90/3/3:4",
+];
+
+const COUNTED: &str =
+    "the product's codec, which also counts the outliers of 64 channels: 0.125 bits; 16-bit ends of groups";
+const WEIGHTS: &str = "needs Llama2's weights and WikiText-2; `cenote-lab eval --papers` measures other models";
+
+fn bits(groups: &str, width: u64) -> f64 {
+    groups.parse::<Groups>().expect("groups of Table 3").bits(width as usize)
+}
+
+fn run(_: &Context) -> Vec<Measured> {
+    let widths = ["llama-2-7b", "llama-2-13b", "llama-2-70b"].map(|name| {
+        let model = model(name);
+        model.kv_heads * model.head_dim
+    });
+    let tb = |bytes: u64| bytes as f64 / 1e12;
+    vec![
+        Measured::new(
+            "oaken.table1.bandwidth",
+            vec![tb(A100_80.device.memory_bytes_per_s), tb(LPDDR5X_1024.bytes_per_s())],
+            "the data sheet, and 1,024 pins of LPDDR5X",
+        ),
+        Measured::not_testable("oaken.figure6.range", "needs the weights of seven models and three data sets"),
+        Measured::not_testable("oaken.table2.perplexity", WEIGHTS),
+        Measured::new("oaken.table2.bits", widths.iter().map(|&width| bits("4/90/6:5", width)).collect(), COUNTED),
+        Measured::new("oaken.table3.bits", GROUPS.iter().map(|groups| bits(groups, widths[0])).collect(), COUNTED),
+        Measured::not_testable("oaken.table3.perplexity", WEIGHTS),
+        Measured::not_testable("oaken.figure12.perplexity", WEIGHTS),
+        Measured::not_testable("oaken.table4.area", "needs a synthesis of the paper's sources for 28 nm"),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wider_entries_cost_a_byte() {
+        assert!((bits("2/2/90/6:5", 4_096) - bits("2/2/90/6:4", 4_096) - 0.8).abs() < 1e-9);
+        assert!((bits("4/90/6:5", 4_096) - (4.8 + 0.125 + 96.0 / 4_096.0)).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,112 @@
+//! What Oaken prints, and what its other numbers make of it. Figures without numbers give bounds by
+//! the directions in the text. No run reads this.
+
+use crate::reproduce::row::Printed;
+
+const LLAMAS: &[&str] = &["7B", "13B", "70B"];
+const GROUPS: &[&str] = &[
+    "4/90/6:5",
+    "90/10:5",
+    "10/90:5",
+    "4/90/3/3:5",
+    "2/2/90/6:5",
+    "2/2/90/3/3:5",
+    "4/90/3/3:4",
+    "2/2/90/6:4",
+    "2/2/90/3/3:4",
+];
+
+/// All rows.
+pub const PRINTED: &[Printed] = &[
+    // Table 1
+    Printed::new("oaken.table1.bandwidth", "memory bandwidth", "TB/s", &[2.0, 1.1]).named(&["A100", "Oaken-LPDDR"]),
+    // Figure 3
+    Printed::new("oaken.figure3.attention", "use of the cores in attention over projections: less", "", &[1.0])
+        .at_most(),
+    // Figure 4
+    Printed::new("oaken.figure4.small", "HBM over LPDDR, Llama2-13B, batch of 16: more", "", &[1.0]).at_least(),
+    Printed::new("oaken.figure4.large", "LPDDR over HBM, OPT-30B, batch of 128: more", "", &[1.0]).at_least(),
+    // Figure 5
+    Printed::new("oaken.figure5.memory", "KV's part of memory, Llama2-13B, batch of 64: dominates", "%", &[50.0])
+        .at_least(),
+    Printed::new("oaken.figure5.gain", "gain of 4-bit KV over that of 4-bit weights, batch of 64: larger", "", &[1.0])
+        .at_least(),
+    // Figure 6
+    Printed::new("oaken.figure6.range", "range of K and V on other texts over Wikitext2's: consistent", "", &[1.0]),
+    // Figure 11
+    Printed::new("oaken.figure11.vllm", "Oaken-LPDDR over vLLM, batch of 256, mean of models", "", &[1.79])
+        .neutral(1.0),
+    Printed::new("oaken.figure11.qserve", "Oaken-LPDDR over QServe, batch of 256, mean of models", "", &[1.58])
+        .neutral(1.0),
+    Printed::new("oaken.figure11.hbm", "Oaken-HBM over Oaken-LPDDR, batch of 16: more", "", &[1.0; 2])
+        .at_least()
+        .named(&["Llama2-7B", "Llama2-13B"]),
+    Printed::new("oaken.figure11.saturation", "vLLM at a batch of 256 over 128, Llama2-13B: saturated", "", &[1.0]),
+    Printed::new("oaken.figure11.scaling", "Oaken-LPDDR at a batch of 256 over 128, Llama2-13B: scales", "", &[1.0])
+        .at_least(),
+    // Table 2
+    Printed::new("oaken.table2.perplexity", "Oaken's perplexity, Llama2", "", &[5.53, 4.93, 3.34]).named(LLAMAS),
+    Printed::new("oaken.table2.bits", "effective bits, Llama2", "bits", &[4.82, 4.82, 4.89]).named(LLAMAS),
+    Printed::new("oaken.table2.reduction", "fewer bits than 16: up to", "%", &[70.0])
+        .implied(|| vec![100.0 * (1.0 - 4.82 / 16.0)]),
+    Printed::new("oaken.table2.loss", "mean loss of accuracy, points", "", &[0.87])
+        .implied(|| vec![mean_difference(&ORIGINAL, &OAKEN)]),
+    Printed::new("oaken.table2.kvquant", "KVQuant's mean accuracy over Oaken's, points", "", &[0.54])
+        .implied(|| vec![mean_difference(&KVQUANT, &OAKEN)]),
+    Printed::new("oaken.table2.kivi", "KIVI's mean accuracy over Oaken's, points", "", &[0.32])
+        .implied(|| vec![mean_difference(&KIVI, &OAKEN)]),
+    Printed::new("oaken.table2.qserve", "Oaken's mean accuracy over QServe's, points", "", &[1.38])
+        .implied(|| vec![mean_difference(&OAKEN, &QSERVE)]),
+    // Table 3
+    Printed::new(
+        "oaken.table3.bits",
+        "effective bits by groups",
+        "bits",
+        &[4.8, 4.8, 4.8, 5.6, 5.6, 5.6, 4.8, 4.8, 4.8],
+    )
+    .named(GROUPS),
+    Printed::new(
+        "oaken.table3.perplexity",
+        "perplexity by groups",
+        "",
+        &[5.526, 5.804, 5.546, 5.523, 5.516, 5.516, 5.572, 5.531, 5.532],
+    )
+    .named(GROUPS),
+    // Figure 12
+    Printed::new("oaken.figure12.perplexity", "perplexity of the chosen ratio", "", &[5.53]),
+    Printed::new("oaken.figure12.attention", "attention shorter than LPU's, mean of batches", "%", &[55.0])
+        .neutral(0.0),
+    Printed::new("oaken.figure12.engines", "part of the latency, batch of 64", "%", &[1.29, 3.23])
+        .named(&["quantization", "dequantization"]),
+    // Figure 13
+    Printed::new("oaken.figure13.short", "QServe over Oaken-LPDDR below 8K: more", "", &[1.0; 3])
+        .at_least()
+        .over("tokens", &[1_024.0, 2_048.0, 4_096.0]),
+    Printed::new("oaken.figure13.long", "Oaken-HBM over QServe at 8K and 16K: more", "", &[1.0; 2])
+        .at_least()
+        .over("tokens", &[8_192.0, 16_384.0]),
+    Printed::new("oaken.figure13.hbm", "requests of 32K that Oaken-HBM holds: not all 16", "", &[15.0]).at_most(),
+    Printed::new("oaken.figure13.lpddr", "requests of 32K that Oaken-LPDDR holds: all", "", &[16.0]).at_least(),
+    // Figure 14
+    Printed::new("oaken.figure14.gain", "gain over vLLM on BurstGPT over that on Conversation: larger", "", &[1.0])
+        .at_least(),
+    // Table 4
+    Printed::new("oaken.table4.ratios", "parts of a core's area", "%", &[22.86, 6.03, 1.86, 6.35])
+        .named(&["MPU", "VPU", "quantization", "dequantization"])
+        .implied(|| [0.908, 0.239, 0.074, 0.252].map(|area| 100.0 * area / 3.971).to_vec()),
+    Printed::new("oaken.table4.overhead", "area of both engines", "%", &[8.21]).implied(|| vec![1.86 + 6.35]),
+    Printed::new("oaken.table4.power", "less power than an A100's 400 W", "%", &[44.3])
+        .implied(|| vec![100.0 * (1.0 - 222.7 / 400.0)]),
+    Printed::new("oaken.table4.area", "area of a core", "mm2", &[3.971]),
+];
+
+/// Table 2's accuracies: PIQA, Winogrande and Hellaswag on 7B, 13B and 70B each.
+const ORIGINAL: [f64; 9] = [79.05, 80.52, 82.70, 69.13, 72.80, 80.20, 75.98, 79.38, 83.82];
+const KVQUANT: [f64; 9] = [78.35, 79.33, 82.21, 67.80, 71.74, 77.98, 75.82, 79.25, 83.70];
+const KIVI: [f64; 9] = [78.07, 79.05, 78.07, 67.84, 70.96, 76.81, 75.57, 78.97, 83.47];
+const QSERVE: [f64; 9] = [77.37, 77.48, 81.77, 65.29, 66.80, 76.09, 74.41, 76.69, 83.24];
+const OAKEN: [f64; 9] = [78.29, 79.71, 82.59, 67.64, 70.56, 76.64, 73.72, 78.24, 83.50];
+
+fn mean_difference(a: &[f64; 9], b: &[f64; 9]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a - b).sum::<f64>() / 9.0
+}

@@ -1,0 +1,183 @@
+//! Figures 3 to 5, 11 and 12(b): batches of 1,024 tokens in and out.
+
+use super::systems::{HBM, LPDDR, OPT_30B, QSERVE, System, VLLM, model};
+use crate::reproduce::row::{Measured, Sensitivity};
+use crate::reproduce::{Context, Experiment};
+use cenote_serving_sim::hardware::a100::A100_80;
+use cenote_serving_sim::hardware::oaken::{OAKEN_HBM, OAKEN_LPDDR, Oaken};
+use cenote_serving_sim::hardware::{Architecture, Roofline};
+use cenote_serving_sim::model::StepWork;
+
+pub const EXPERIMENT: Experiment = Experiment {
+    id: "oaken.throughput",
+    title: "throughput of batches on GPUs, LPU and Oaken",
+    covers: &[
+        "oaken.figure3",
+        "oaken.figure4",
+        "oaken.figure5",
+        "oaken.figure11",
+        "oaken.figure12.attention",
+        "oaken.figure12.engines",
+    ],
+    is_quick: false,
+    run,
+};
+
+/// Models of Figure 11; QServe has no experts.
+const MODELS: [&str; 6] = ["llama-2-7b", "llama-2-13b", "mistral-7b", "opt-30b", "mixtral-8x7b", "llama-2-70b"];
+const DENSE: [&str; 5] = ["llama-2-7b", "llama-2-13b", "mistral-7b", "opt-30b", "llama-2-70b"];
+/// Input and output.
+const TOKENS: u32 = 1_024;
+/// Parts of a matrix unit's peak that Oaken may reach.
+const SHARES: [f64; 3] = [0.3, 0.7, 0.9];
+
+const GPU: &str =
+    "GPU kernels read at 80 % of the bandwidth and quantize for nothing; Oaken's units reach half of their peak";
+const ENGINES: &str =
+    "64 cores with 64 values a cycle each (not in the paper); busy time of the engines, hidden or not";
+
+fn rate(system: System, model: &Architecture, batch: u32) -> f64 {
+    system.tokens_per_s(model, batch, TOKENS, TOKENS).unwrap_or(0.0)
+}
+
+fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let count = values.len().max(1) as f64;
+    values.sum::<f64>() / count
+}
+
+/// Mean over models of Oaken-LPDDR's throughput at a batch of 256 over another system's.
+fn gain(names: &[&str], other: System, oaken: Oaken) -> f64 {
+    mean(names.iter().map(|name| {
+        let model = model(name);
+        rate(System::Accelerator(oaken), &model, 256) / rate(other, &model, 256)
+    }))
+}
+
+fn run(_: &Context) -> Vec<Measured> {
+    let [seven, thirteen] = ["llama-2-7b", "llama-2-13b"].map(model);
+    let lpu = |oaken: Oaken| System::Accelerator(oaken.unquantized());
+    let gains = |id: &'static str, names: &[&str], other: System| {
+        let base = vec![gain(names, other, OAKEN_LPDDR)];
+        let shares = Sensitivity::of("part of the peak that Oaken reaches", &base, &SHARES, |&flops_share| {
+            vec![gain(names, other, Oaken { flops_share, ..OAKEN_LPDDR })]
+        });
+        Measured::new(id, base, GPU).sensitive(shares)
+    };
+    let over = |a: System, b: System, model: &Architecture, batch: u32| rate(a, model, batch) / rate(b, model, batch);
+    let scaled = |system: System| vec![rate(system, &thirteen, 256) / rate(system, &thirteen, 128)];
+    let mut rows = vec![
+        Measured::new(
+            "oaken.figure3.attention",
+            vec![attention_use(&thirteen, 64)],
+            "an A100's roofline at 2,048 tokens",
+        ),
+        Measured::new(
+            "oaken.figure4.small",
+            vec![over(lpu(OAKEN_HBM), lpu(OAKEN_LPDDR), &thirteen, 16)],
+            "the accelerator without quantization",
+        ),
+        Measured::new(
+            "oaken.figure4.large",
+            vec![over(lpu(OAKEN_LPDDR), lpu(OAKEN_HBM), &OPT_30B, 128)],
+            "the accelerator without quantization; 80 GB hold the weights and few requests",
+        ),
+        gains("oaken.figure11.vllm", &MODELS, VLLM),
+        gains("oaken.figure11.qserve", &DENSE, QSERVE),
+        Measured::new(
+            "oaken.figure11.hbm",
+            [&seven, &thirteen].iter().map(|model| over(HBM, LPDDR, model, 16)).collect(),
+            GPU,
+        ),
+        Measured::new("oaken.figure11.saturation", scaled(VLLM), GPU),
+        Measured::new("oaken.figure11.scaling", scaled(LPDDR), GPU),
+    ];
+    rows.extend(figure_5(&thirteen));
+    rows.extend(figure_12(&seven));
+    rows
+}
+
+fn decode(batch: u32, context: u32) -> StepWork {
+    let mut work = StepWork::default();
+    (0..batch).for_each(|_| work.add(context, 1));
+    work
+}
+
+/// Operations per second in attention over those in the projections.
+fn attention_use(model: &Architecture, batch: u32) -> f64 {
+    let work = decode(batch, 2 * TOKENS - 1);
+    let layer = Roofline { gpu: A100_80, gpus: 1, architecture: *model }.layer(&work);
+    let attention = 4.0 * (model.heads * model.head_dim) as f64 * work.pairs as f64 / layer.attention_ns;
+    let projections = 2.0 * work.tokens as f64 * model.attention_weights() as f64 / layer.projections_ns;
+    attention / projections
+}
+
+fn figure_5(model: &Architecture) -> Vec<Measured> {
+    let batch = 64;
+    let kv = (model.kv_bytes_per_token() * u64::from(2 * TOKENS * batch)) as f64;
+    // Steps in the middle of the answers, without limits of memory.
+    let work = decode(batch, TOKENS + TOKENS / 2);
+    let cost = VLLM.cost(model, batch);
+    let time = |weights: u64, context: u64| {
+        let cost = cenote_serving_sim::CostModel {
+            weights_ps: cost.weights_ps / weights,
+            context_ps: cost.context_ps / context,
+            ..cost
+        };
+        cost.step(&work) as f64
+    };
+    let full = time(1, 1);
+    vec![
+        Measured::new("oaken.figure5.memory", vec![100.0 * kv / (kv + model.bytes() as f64)], "16 bits, 2,048 tokens"),
+        Measured::new(
+            "oaken.figure5.gain",
+            vec![(full / time(1, 4)) / (full / time(4, 1))],
+            "decode steps by an A100's roofline",
+        ),
+    ]
+}
+
+/// Batches of Figure 12(b).
+const BATCHES: [u32; 3] = [16, 32, 64];
+
+/// Parts of a step on Oaken-LPDDR and on LPU with LPDDR, in the middle of the answers.
+fn figure_12(model: &Architecture) -> Vec<Measured> {
+    let context = f64::from(TOKENS + TOKENS / 2);
+    let attention = |oaken: Oaken, batch: u32| f64::from(batch) * context * oaken.context_ns(model);
+    let shorter =
+        |batch: &u32| 100.0 * (1.0 - attention(OAKEN_LPDDR, *batch) / attention(OAKEN_LPDDR.unquantized(), *batch));
+    let engines = |scale: f64| {
+        let oaken = Oaken {
+            quantize_per_s: OAKEN_LPDDR.quantize_per_s * scale,
+            dequantize_per_s: OAKEN_LPDDR.dequantize_per_s * scale,
+            ..OAKEN_LPDDR
+        };
+        let batch = 64;
+        let step = oaken.cost_model(model, f64::from(batch)).step(&decode(batch, context as u32)) as f64;
+        let [quantize, dequantize] = oaken.engine_ns(model);
+        let batch = f64::from(batch);
+        vec![100.0 * batch * quantize / step, 100.0 * batch * context * dequantize / step]
+    };
+    let base = engines(1.0);
+    let scales = Sensitivity::of("engines over the base", &base, &[0.25, 4.0, 16.0], |&scale| engines(scale));
+    vec![
+        Measured::new(
+            "oaken.figure12.attention",
+            vec![mean(BATCHES.iter().map(shorter))],
+            "attention is bound by its reads: 4.8 of 16 bits",
+        ),
+        Measured::new("oaken.figure12.engines", base, ENGINES).sensitive(scales),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attention_uses_fewer_units_than_projections() {
+        let llama = model("llama-2-7b");
+        // One operation per byte of KV; projections do a batch per byte of weights.
+        assert!((attention_use(&llama, 64) - 1.0 / 64.0).abs() < 1e-3);
+        assert!((mean([1.0, 2.0].into_iter()) - 1.5).abs() < 1e-9);
+    }
+}
