@@ -28,8 +28,9 @@ fn last_over_first(curves: &[Curve], value: fn(&Point) -> f64) -> Vec<f64> {
     curves.iter().map(|curve| ratio(curve, curve.points.len() - 1, value)).collect()
 }
 
+/// Over the first point. Fewer swaps than one there count as one.
 fn ratio(curve: &Curve, at: usize, value: fn(&Point) -> f64) -> f64 {
-    value(&curve.points[at]) / value(&curve.points[0]).max(f64::MIN_POSITIVE)
+    value(&curve.points[at]) / value(&curve.points[0]).max(1.0)
 }
 
 fn nearest(curve: &Curve, x: f64) -> usize {

@@ -49,13 +49,13 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("oaken.table2.bits", "effective bits, Llama2", "bits", &[4.82, 4.82, 4.89]).named(LLAMAS),
     Printed::new("oaken.table2.reduction", "fewer bits than 16: up to", "%", &[70.0])
         .implied(|| vec![100.0 * (1.0 - 4.82 / 16.0)]),
-    Printed::new("oaken.table2.loss", "mean loss of accuracy, points", "", &[0.87])
+    Printed::new("oaken.table2.loss", "mean loss of the nine accuracies, points", "", &[0.87])
         .implied(|| vec![mean_difference(&ORIGINAL, &OAKEN)]),
-    Printed::new("oaken.table2.kvquant", "KVQuant's mean accuracy over Oaken's, points", "", &[0.54])
+    Printed::new("oaken.table2.kvquant", "KVQuant's mean of nine over Oaken's, points", "", &[0.54])
         .implied(|| vec![mean_difference(&KVQUANT, &OAKEN)]),
-    Printed::new("oaken.table2.kivi", "KIVI's mean accuracy over Oaken's, points", "", &[0.32])
+    Printed::new("oaken.table2.kivi", "KIVI's mean of nine over Oaken's, points", "", &[0.32])
         .implied(|| vec![mean_difference(&KIVI, &OAKEN)]),
-    Printed::new("oaken.table2.qserve", "Oaken's mean accuracy over QServe's, points", "", &[1.38])
+    Printed::new("oaken.table2.qserve", "Oaken's mean of nine over QServe's, points", "", &[1.38])
         .implied(|| vec![mean_difference(&OAKEN, &QSERVE)]),
     // Table 3
     Printed::new(
