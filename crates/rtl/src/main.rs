@@ -78,21 +78,18 @@ fn mutate(name: Option<&String>) -> Result<(), String> {
     let found = on_all_processors(faults.len(), |at| {
         let (number, fault) = faults[at];
         let run = by_name(fault.check);
-        (1..=SEEDS).find_map(|seed| with_fault(number, || run(seed, ROUNDS)).err())
-    });
-    let mut survivors = 0;
-    for ((number, fault), found) in faults.iter().zip(found) {
-        match found {
+        let failure = (1..=SEEDS).find_map(|seed| with_fault(number, || run(seed, ROUNDS)).err());
+        let what = format!("{number:3} {} `{}`", fault.file, fault.wrong);
+        match &failure {
             Some(failure) => {
                 let failure: String = failure.chars().take(90).collect();
-                println!("{number:2} {} `{}`: detected by {}: {failure}", fault.file, fault.wrong, fault.check);
+                println!("{what}: detected by {}: {failure}", fault.check);
             }
-            None => {
-                survivors += 1;
-                println!("{number:2} {} `{}`: NOT DETECTED by {}", fault.file, fault.wrong, fault.check);
-            }
+            None => println!("{what}: NOT DETECTED by {}", fault.check),
         }
-    }
+        failure.is_some()
+    });
+    let survivors = found.into_iter().filter(|is_found| !is_found).count();
     println!("{} of {} faults detected", faults.len() - survivors, faults.len());
     if survivors == 0 { Ok(()) } else { Err(format!("{survivors} faults were not detected")) }
 }

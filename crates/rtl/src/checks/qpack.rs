@@ -145,6 +145,12 @@ pub fn task_of_page(page: &TestPage) -> (TestPage, QPack, Vec<Vec<u32>>) {
     task_of(&Case::of_page(page))
 }
 
+/// A page with means of zero and steps of 0.37, as [`small_task`] returns it.
+pub fn plain_task(page: &TestPage) -> (TestPage, QPack, Vec<Vec<u32>>) {
+    let count = page.kind.shape.token_values();
+    task_of(&Case::new(page, Channels { means: vec![0.0; count], steps: vec![0.37; count] }))
+}
+
 fn task_of(case: &Case) -> (TestPage, QPack, Vec<Vec<u32>>) {
     let Channels { means, steps } = &case.channels;
     let pairs = means.chunks(2).zip(steps.chunks(2));
