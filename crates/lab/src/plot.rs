@@ -30,6 +30,7 @@ h1{font-size:1.6rem}figure{margin:1rem 0}svg{display:block;width:100%;height:aut
 .grid{stroke:var(--rule)}.series{fill:none;stroke-width:1.6;vector-effect:non-scaling-stroke}\n\
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%}\
 td,th{padding:.2rem .5rem;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap}\
+.text td{white-space:normal;overflow-wrap:normal;vertical-align:top}\n\
 th{white-space:normal;overflow-wrap:normal;vertical-align:bottom}td:first-child,th:first-child{text-align:left}\n\
 .legend{display:flex;flex-wrap:wrap;gap:.2rem 1.2rem;list-style:none;margin:.3rem 0;padding:0}\
 .legend i{display:inline-block;width:.8em;height:.8em;border-radius:50%;margin-right:.4em}\n\
@@ -76,6 +77,12 @@ pub fn table<S: AsRef<str>>(header: &[&str], rows: impl IntoIterator<Item = Vec<
         out += &row(&mut cells.iter().map(AsRef::as_ref), "td");
     }
     out + "</table></div>\n"
+}
+
+/// The same for long text: lines wrap.
+#[must_use]
+pub fn text_table<S: AsRef<str>>(header: &[&str], rows: impl IntoIterator<Item = Vec<S>>) -> String {
+    table(header, rows).replacen("class=\"scroll\"", "class=\"scroll text\"", 1)
 }
 
 /// Scale of an axis.

@@ -3,7 +3,7 @@
 //!
 //! A paper's printed values live in the file `paper.rs` of its folder. Experiments produce
 //! [`Measured`] rows and cannot see them: that module is private to the door file, which passes it to
-//! the registry. [`join`](row::join) alone has both, and a test checks the sources.
+//! the registry. [`join`] alone has both, and a test checks the sources.
 
 pub mod report;
 pub mod row;

@@ -195,10 +195,10 @@ pub fn html(report: &Report) -> String {
         let _ =
             writeln!(body, "<h2>{}</h2>\n<p>{}.</p>", plot::escaped(paper.title), counted(&counts(&paper.rows.iter())));
         for group in paper.rows.chunk_by(|a, b| table_of(a) == table_of(b)) {
-            let _ = writeln!(body, "<h3>{}</h3>", plot::escaped(table_of(&group[0])));
+            let _ = writeln!(body, "<h3>{}</h3>", plot::escaped(&heading(table_of(&group[0]))));
             let header = ["what", "verdict", "off by", "paper", "here"];
             let cells = |row: &Row| vec![what(row), verdict(row), deviation(row), claimed(row), ours(row)];
-            body += &plot::table(&header, group.iter().map(cells));
+            body += &plot::text_table(&header, group.iter().map(cells));
             for row in group {
                 body += &notes(row);
             }
@@ -213,6 +213,19 @@ pub fn html(report: &Report) -> String {
 /// `table3` of `speckv.table3.hit-rate`.
 fn table_of(row: &Row) -> &str {
     row.id.split('.').nth(1).unwrap_or(row.id)
+}
+
+/// `Table 3` of `table3`, `§3.4.2` of `s3-4-2`.
+fn heading(name: &str) -> String {
+    let digits = name.find(|letter: char| letter.is_ascii_digit()).unwrap_or(name.len());
+    let (kind, number) = name.split_at(digits);
+    match kind {
+        "table" => format!("Table {number}"),
+        "figure" => format!("Figure {number}"),
+        "eq" => format!("Equation {number}"),
+        "s" => format!("§{}", number.replace('-', ".")),
+        _ => name.to_owned(),
+    }
 }
 
 /// Reasons and sensitivity of a row, as a paragraph.
@@ -248,6 +261,12 @@ fn figure(row: &Row) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn headings_are_the_papers() {
+        let told = ["table3", "figure11", "eq2", "s3-4-2", "other"].map(heading);
+        assert_eq!(told, ["Table 3", "Figure 11", "Equation 2", "§3.4.2", "other"]);
+    }
 
     #[test]
     fn numbers_have_four_digits() {

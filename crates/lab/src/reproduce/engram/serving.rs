@@ -52,6 +52,17 @@ fn step_ms(context: u32) -> f64 {
     Roofline { gpu: H200, gpus: 4, architecture: QWEN_3[2] }.step_ns(&decode(context)) / 1e6
 }
 
+/// The same at the data sheet's rates, without any time of the host or to start a collective, with so
+/// many bytes per weight: no engine is faster.
+fn bound_ms(context: u32, weight_bytes: u64) -> f64 {
+    let mut gpu = H200;
+    (gpu.device.flops_percent, gpu.device.memory_percent) = (100, 100);
+    (gpu.device.step_ns, gpu.device.request_ns) = (0, 0);
+    (gpu.tensor.start_ns, gpu.tensor.efficiency) = (0.0, 1.0);
+    let architecture = Architecture { weight_bytes, ..QWEN_3[2] };
+    Roofline { gpu, gpus: 4, architecture }.step_ns(&decode(context)) / 1e6
+}
+
 /// Nanoseconds that tables add to a step: projections of the rows, and rows that arrive after the
 /// layers before the first table are computed.
 fn tables_ns(roofline: &Roofline, memory: &CxlLink) -> f64 {
@@ -125,7 +136,11 @@ fn run(context: &Context) -> Vec<Measured> {
     let base = table_2(&XCONN_POOL, context.seed);
     let ratio = |over: usize, under: usize| base.map(|row| row[over] / row[under]).to_vec();
     let why = "decode bound by the L20's memory: 0.8 of its bandwidth, 1 ms per step and 5 us per request are assumed";
-    rows.push(Measured::new("engram.table2.baseline", base.map(|row| row[0]).to_vec(), why));
+    let baseline = base.map(|row| row[0]).to_vec();
+    // Prompts and answers have equal lengths.
+    let both = vec![baseline.iter().map(|tokens| 2.0 * tokens).collect()];
+    let counted = Sensitivity::from("tokens that count", &baseline, vec!["prompts too".to_owned()], both);
+    rows.push(Measured::new("engram.table2.baseline", baseline, why).sensitive(counted));
     let added = "projections of the rows, and what the layer before the first table does not hide";
     rows.push(Measured::new("engram.table2.dram", ratio(1, 0), added));
     rows.push(Measured::new("engram.table2.cxl", ratio(2, 1), added));
@@ -148,7 +163,12 @@ fn table_1() -> Vec<Measured> {
     let layer_us = |ms: f64| ms * 1e3 / QWEN_3[2].layers as f64;
     vec![
         Measured::new("engram.table1.payload", vec![layer_bytes()], "16 rows of 160 values of two bytes"),
-        Measured::new("engram.table1.step", vec![base], why).sensitive(contexts(&|ms| ms)),
+        Measured::new("engram.table1.step", vec![base], why).sensitive(contexts(&|ms| ms)).sensitive(Sensitivity::of(
+            "bytes per weight at the data sheet's rates",
+            &[base],
+            &[2, 1],
+            |bytes| vec![bound_ms(context, *bytes)],
+        )),
         Measured::new("engram.table1.throughput", vec![rate(base)], why).sensitive(contexts(&rate)),
         Measured::new("engram.table1.window", vec![layer_us(base)], why).sensitive(contexts(&layer_us)),
         Measured::new(
