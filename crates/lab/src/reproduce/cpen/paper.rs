@@ -32,28 +32,23 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("cpen.figure7.large", "throughput at 12 over 0, opt-2.7b: no significant change", "", &[1.0]),
     Printed::new("cpen.figure7.deepseek", "throughput at 12 over 0, r1-qwen-1.5b: slightly less", "", &[1.0]).at_most(),
     // §VII-C
-    Printed::new(
-        "cpen.figure8.printed",
-        "blocks swapped at a threshold of 7.5 over 1.8, rule as printed",
-        "",
-        &[1.0; 4],
-    )
-    .at_most()
-    .named(MODELS),
-    Printed::new("cpen.figure8.opposite", "blocks swapped at 7.5 over 1.8, opposite rule: fewer", "", &[1.0; 4])
+    Printed::new("cpen.figure8.above", "blocks swapped at a threshold of 7.5 over 1.8, rule as printed", "", &[1.0; 4])
+        .at_most()
+        .named(MODELS),
+    Printed::new("cpen.figure8.below", "blocks swapped at 7.5 over 1.8, opposite rule: fewer", "", &[1.0; 4])
         .at_most()
         .named(MODELS),
     Printed::new("cpen.figure8.zero", "the same: near zero, a tenth at most", "", &[0.1; 4]).at_most().named(MODELS),
-    Printed::new("cpen.figure9.printed", "swap operations at 7.5 over 1.8, rule as printed: fewer", "", &[1.0; 4])
+    Printed::new("cpen.figure9.above", "swap operations at 7.5 over 1.8, rule as printed: fewer", "", &[1.0; 4])
         .at_most()
         .named(MODELS),
-    Printed::new("cpen.figure9.opposite", "swap operations at 7.5 over 1.8, opposite rule: fewer", "", &[1.0; 4])
+    Printed::new("cpen.figure9.below", "swap operations at 7.5 over 1.8, opposite rule: fewer", "", &[1.0; 4])
         .at_most()
         .named(MODELS),
-    Printed::new("cpen.figure10.printed", "throughput at 7.5 over 1.8, rule as printed: less", "", &[1.0; 3])
+    Printed::new("cpen.figure10.above", "throughput at 7.5 over 1.8, rule as printed: less", "", &[1.0; 3])
         .at_most()
         .named(OPT),
-    Printed::new("cpen.figure10.opposite", "throughput at 7.5 over 1.8, opposite rule: less", "", &[1.0; 3])
+    Printed::new("cpen.figure10.below", "throughput at 7.5 over 1.8, opposite rule: less", "", &[1.0; 3])
         .at_most()
         .named(OPT),
     Printed::new("cpen.figure10.deepseek", "throughput at 3.6 over 1.8, r1-qwen-1.5b: rises", "", &[1.0]).at_least(),
