@@ -2,8 +2,8 @@
 // singles (SpecKV Algorithm 2, lines 3 and 6, without the second factor of 127).
 //
 // Interface: maxima of 15 bits in, valid and ready; scale and inverse out as open numbers
-// (from_f16.sv), zero for a page of zeros; `bad` if the maximum is not finite, the inverse is too large
-// for a single, or the scale is below 2^-126. The last two concern bfloats only.
+// (from_f16.sv), zero for a page of zeros; `bad` if the maximum is not finite, or the scale is
+// below 2^-126. Only bfloats have one; an inverse that is too large for a single has such a scale.
 // Latency 28 cycles, initiation interval 29: a page of 928 values or more hides it.
 module scale (
     input  logic        clk,
@@ -32,8 +32,7 @@ module scale (
   );
   assign s_ready = !busy && !m_valid;
   assign start = s_valid && s_ready;
-  assign m_bad = infinite
-      || (!m_scale[35] && ($signed(m_inverse[33:24]) > 10'sd127 || $signed(m_scale[33:24]) < -10'sd126));
+  assign m_bad = infinite || (!m_scale[35] && $signed(m_scale[33:24]) < -10'sd126);
 
   fdiv divide_down (
       .clk,

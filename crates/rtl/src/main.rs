@@ -1,9 +1,9 @@
 //! `cenote-rtl`: the checks of the RTL outside `cargo test`.
 //!
-//! `check [NAME [SEED [ROUNDS]]]` runs one check or all; `mutate [NAME]` runs, for each fault of
-//! `src/faults.rs` or for those of one check, the check that must detect it, and needs the feature
-//! `faults`; `cycles` prints
-//! `rtl/cycles.json`, `table` the table of `rtl/README.md`, and `waveform` `rtl/waveform.svg`.
+//! `check [NAME [SEED [ROUNDS]]]` runs one check or all. `mutate [NAME]` runs, for each fault of
+//! `src/faults.rs`, for those of one check or for that of a number, the check that must detect it; it
+//! needs the feature `faults`. `cycles` prints `rtl/cycles.json`, `table` the table of
+//! `rtl/README.md`, and `waveform` `rtl/waveform.svg`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks")]
 
 use cenote_rtl::checks::{CHECKS, by_name};
@@ -13,7 +13,8 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-const USAGE: &str = "usage: cenote-rtl check [NAME [SEED [ROUNDS]]] | mutate [NAME] | cycles | table | waveform";
+const USAGE: &str =
+    "usage: cenote-rtl check [NAME [SEED [ROUNDS]]] | mutate [NAME | NUMBER] | cycles | table | waveform";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -66,7 +67,7 @@ fn mutate(name: Option<&String>) -> Result<(), String> {
     // The same models without an active fault pass the same seeds, so it is the faults that are
     // detected.
     let faults: Vec<(u32, &Fault)> =
-        (1..).zip(FAULTS).filter(|(_, fault)| name.is_none_or(|name| name == fault.check)).collect();
+        (1..).zip(FAULTS).filter(|(number, fault)| name.is_none_or(|name| is_of(name, *number, fault))).collect();
     let is_named = |name: &str| faults.iter().any(|(_, fault)| fault.check == name);
     let named: Vec<_> = CHECKS.iter().filter(|(name, _)| is_named(name)).collect();
     let without = on_all_processors(named.len(), |at| {
@@ -92,6 +93,10 @@ fn mutate(name: Option<&String>) -> Result<(), String> {
     let survivors = found.into_iter().filter(|is_found| !is_found).count();
     println!("{} of {} faults detected", faults.len() - survivors, faults.len());
     if survivors == 0 { Ok(()) } else { Err(format!("{survivors} faults were not detected")) }
+}
+
+fn is_of(name: &str, number: u32, fault: &Fault) -> bool {
+    name == fault.check || name == number.to_string()
 }
 
 /// The results of items by their index, from as many threads as processors. A fault is active in its

@@ -451,16 +451,23 @@ fn crowds(engine: &mut Engine, prng: &mut Prng) -> Result<(), Failure> {
     for task in tasks.iter().rev() {
         engine.bench.pace = Pace::FULL;
         engine.set(task)?;
-        for _ in 0..COUNT {
-            engine.send(engine.pages, &task.page.bytes);
-        }
+        // Each page has another first value.
+        let page = |at: usize| {
+            let mut page = task.page.clone();
+            page.bytes[..2].copy_from_slice(&f16::from_f32(at as f32 / 2.0).to_le_bytes());
+            page
+        };
+        let of_page = |at: usize| Task { page: page(at), ..task.clone() };
+        let many: Vec<Task> = (1..=COUNT).map(of_page).collect();
+        many.iter().for_each(|task| engine.send(engine.pages, &task.page.bytes));
         engine.bench.pace = stalled;
         for _ in 0..600 {
             engine.bench.step()?;
         }
         engine.bench.pace = Pace::any(prng);
         engine.bench.run(LIMIT, all(engine.encoded))?;
-        for beats in engine.bench.take(engine.encoded).split_inclusive(|beat| beat[18] == 1) {
+        let got = engine.bench.take(engine.encoded);
+        for (beats, task) in got.split_inclusive(|beat| beat[18] == 1).zip(&many) {
             same("one of many frames", &unmasked(beats)?, &task.frame())?;
         }
     }

@@ -202,9 +202,12 @@ impl Encoder {
         for (at, bytes) in beats.iter().enumerate() {
             let group = at / (dim / 2) % in_head;
             let end = at % (dim / 2) == dim / 2 - 1;
-            let mut beat = words_of(bytes, 16);
-            let here = (tokens - group * GROUP).min(GROUP) as u32;
-            beat.extend([here, u32::from(end), u32::from(at == beats.len() - 1)]);
+            let here = (tokens - group * GROUP).min(GROUP);
+            // Tokens that the page does not have must not matter.
+            let mut bytes = bytes.to_vec();
+            bytes.chunks_mut(2 * GROUP).for_each(|channel| channel[2 * here..].fill(0xff));
+            let mut beat = words_of(&bytes, 16);
+            beat.extend([here as u32, u32::from(end), u32::from(at == beats.len() - 1)]);
             self.bench.send(self.input, beat);
         }
         case.parameters(|step| 1.0 / step).into_iter().for_each(|words| self.bench.send(self.parameters, words));

@@ -6,7 +6,8 @@ use crate::bench::{Bench, Failure, Pace};
 use crate::cycles::Times;
 use crate::kv::{TestPage, any_page, any_shape};
 use cenote_base::prng::Prng;
-use cenote_codec::{CodecId, Frame, Order, PageCodec, Shape, SpecKv, SpecKvMode};
+use cenote_codec::{CodecId, Frame, Order, PageCodec, Shape, Side, SpecKv, SpecKvMode};
+use half::f16;
 
 /// Halves of a beat.
 pub const LANES: usize = 32;
@@ -179,6 +180,15 @@ fn compare_page(page: &TestPage, payload: &[u8], rtl: Option<Vec<u8>>) -> Result
 pub fn encode(seed: u64, rounds: u64) -> Result<(), Failure> {
     let mut prng = Prng::new(seed);
     let mut rtl = Encoder::new(seed);
+    for exponent in 0..20_u16 {
+        // Bfloats from 2^-127 on, whose scales and inverses leave the singles.
+        let value = f16::from_bits(exponent << 7 | prng.next_u64() as u16 & 0x807f);
+        let shape = Shape { heads: 1, tokens: 1, dim: 32 };
+        let page = TestPage::new("a page of small bfloats", Side::K, 0, shape, Order::TokenMajor, &[value; 32]);
+        let page = page.as_bfloats(false);
+        rtl.send(&page);
+        compare_payload(&page, rtl.receive(1)?.remove(0))?;
+    }
     for _ in 0..4 * rounds {
         rtl.bench.pace = Pace::any(&mut prng);
         // Several pages of a shape are inside at once.
