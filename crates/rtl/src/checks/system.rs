@@ -158,8 +158,8 @@ pub fn cache_system(seed: u64, rounds: u64) -> Result<(), Failure> {
         let mut system = System::new(seed + round, &mut prng);
         let shape = Shape { heads: 1 + prng.below(2) as u16, tokens: 2 + prng.below(4) as u16, dim: 64 };
         // Halves and bfloats by turns.
-        let cases = std::iter::repeat_with(|| Case::of_shape(&mut prng, shape));
-        let case = cases.skip_while(|case| u64::from(case.bf16()) != round % 2).next().ok_or("there is no end")?;
+        let mut cases = std::iter::repeat_with(|| Case::of_shape(&mut prng, shape));
+        let case = cases.find(|case| u64::from(case.bf16()) == round % 2).ok_or("there is no end")?;
         let tasks: Vec<Task> = (0..3).map(|_| Task::any(&mut prng)).collect();
         let mut free = prng.below(1 << 26) << 12;
         let first_page = free / PAGE_BYTES;
