@@ -41,8 +41,6 @@ fn a_working_set_beyond_l1_gives_the_same_tokens() {
             assert!(tokens == expected, "{case} {link:?}");
             assert_eq!((stats["preemptions_total"], stats["spill_lost_blocks_total"]), (0.0, 0.0), "{stats:?}");
             assert!(stats["staged_pages_total"] > 1000.0, "{stats:?}");
-            // Over the slow link steps wait, so fewer requests run at once, and none returns to L1.
-            assert!(link == Some(slow) || stats["spill_promoted_blocks_total"] > 0.0, "{stats:?}");
             // A second time the prompts are in the region, and longer than L1.
             let (tokens, again) = crowd(&engine, &requests);
             assert!(tokens == expected, "{case} {link:?}: from the region");
@@ -51,6 +49,23 @@ fn a_working_set_beyond_l1_gives_the_same_tokens() {
             assert_eq!(pool.check(true).unwrap().reserved, 0, "no reservation is left");
         }
     }
+}
+
+/// A block returns to L1 when requests end before the one that owns it. How many run at once depends on
+/// the time that steps wait, so a round may promote none.
+#[test]
+fn spilled_blocks_return_to_l1() {
+    let dir = model_dir("gqa-untied-llama3");
+    let requests = requests();
+    let expected = alone(&config(dir.path()), &requests);
+    let (_, pool) = pool(8 << 20);
+    let engine = start_with(&small(dir.path(), 64), open(dir.path(), &pool));
+    let promoted = (0..50).any(|_| {
+        let (tokens, stats) = crowd(&engine, &requests);
+        assert!(tokens == expected);
+        stats["spill_promoted_blocks_total"] > 0.0
+    });
+    assert!(promoted, "no round promoted a block");
 }
 
 #[test]
