@@ -2,7 +2,8 @@
 //
 // Interface: a word, of which each module takes its inputs, and `go`, which marks it as valid for
 // streams, as a page of one beat. Each output belongs to the module of its name: `y_` is data, `v_`
-// says that a beat leaves.
+// says that a beat leaves. Modules that need something before their beat get it with `go`, and the beat
+// a cycle later.
 module latency_bench (
     input  logic         clk,
     input  logic         rst,
@@ -12,6 +13,7 @@ module latency_bench (
     output logic [36:0]  y_fmul,
     output logic [15:0]  y_to_f16,
     output logic [15:0]  y_to_bf16,
+    output logic [15:0]  y_to_16,
     output logic [8:0]   y_to_int,
     output logic [7:0]   y_quant_lane,
     output logic [15:0]  y_dequant_lane,
@@ -39,7 +41,19 @@ module latency_bench (
     output logic         v_oaken_grid,
     output logic         v_crc32_zeros,
     output logic         v_channel_front,
-    output logic         v_port_share
+    output logic         v_port_share,
+    output logic         v_compact,
+    output logic         v_page_fifo,
+    output logic         v_run_emit,
+    output logic         v_dma_write,
+    output logic         v_translate,
+    output logic         v_oaken_table,
+    output logic         v_oaken_lines,
+    output logic         v_oaken_fetch,
+    output logic         v_channel_back,
+    output logic         v_service_meter,
+    output logic         v_byte_unpack,
+    output logic         v_axi_lite_regs
 );
   // Numbers from 1 to 256, and their negatives (float/from_f16.sv).
   logic [36:0] a, b, c, minus_a, minus_c;
@@ -52,9 +66,9 @@ module latency_bench (
   assign half = {word[78], 3'b011, word[90:79]};
 
   // Outputs of the same latency.
-  logic [5429:0] unused;
+  logic [12905:0] unused;
   logic unused_bits;
-  assign unused_bits = ^{unused, word[255:98]};
+  assign unused_bits = ^{unused, word[255:98], unused_part, unused_back, unused_served};
 
   fadd check_fadd (
       .clk,
@@ -81,6 +95,13 @@ module latency_bench (
       .en(1'b1),
       .x(a),
       .bfloat(y_to_bf16)
+  );
+  to_16 check_to_16 (
+      .clk,
+      .en(1'b1),
+      .bf16(1'b0),
+      .x(a),
+      .value(y_to_16)
   );
   to_int check_to_int (
       .clk,
@@ -431,5 +452,275 @@ module latency_bench (
       .a_valid(unused[5425:5423]),
       .a_ready(3'd7),
       .a_tag(unused[5429:5426])
+  );
+  logic go_later;
+  always_ff @(posedge clk) go_later <= go && !rst;
+  compact check_compact (
+      .clk,
+      .rst,
+      .en(1'b1),
+      .s_valid(go),
+      .s_data({2{word}}),
+      .s_keep(word[63:0]),
+      .s_user(1'b0),
+      .m_valid(v_compact),
+      .m_data(unused[5941:5430]),
+      .m_count(unused[5948:5942]),
+      .m_user(unused[5949])
+  );
+  // The page is stored before its tag.
+  page_fifo #(
+      .W(8),
+      .DEPTH(4)
+  ) check_page_fifo (
+      .clk,
+      .rst,
+      .s_valid(go),
+      .s_ready(unused[5950]),
+      .s_data(word[7:0]),
+      .s_last(1'b1),
+      .c_valid(go_later),
+      .c_ready(unused[5951]),
+      .c_tag(word[15:8]),
+      .m_valid(v_page_fifo),
+      .m_ready(1'b1),
+      .m_data(unused[5959:5952]),
+      .m_first(unused[5960]),
+      .m_last(unused[5961]),
+      .m_tag(unused[5969:5962])
+  );
+  // A beat behind its page's header.
+  run_emit check_run_emit (
+      .clk,
+      .rst,
+      .s_valid(go),
+      .s_ready(unused[5970]),
+      .s_codes(word),
+      .s_count(6'd32),
+      .s_first(1'b0),
+      .s_last(1'b1),
+      .s_bad(1'b0),
+      .s_runs(1'b0),
+      .s_scale(32'd0),
+      .m_valid(v_run_emit),
+      .m_ready(1'b1),
+      .m_data(unused[6482:5971]),
+      .m_count(unused[6489:6483]),
+      .m_last(unused[6490]),
+      .m_bad(unused[6491])
+  );
+  // A piece of one line, then the line.
+  dma_write check_dma_write (
+      .clk,
+      .rst,
+      .p_valid(go),
+      .p_ready(unused[6492]),
+      .p_address({word[63:6], 6'd0}),
+      .p_beats(16'd1),
+      .p_last(1'b1),
+      .p_fault(1'b0),
+      .s_valid(go_later),
+      .s_ready(unused[6493]),
+      .s_data({2{word}}),
+      .s_count(7'd64),
+      .s_last(1'b1),
+      .a_valid(v_dma_write),
+      .a_ready(1'b1),
+      .a_address(unused[6557:6494]),
+      .a_data(unused[7069:6558]),
+      .a_tag(unused[7073:7070]),
+      .b_valid(v_dma_write),
+      .b_ready(unused[7074]),
+      .d_valid(unused[7075]),
+      .d_ready(1'b1),
+      .d_bytes(unused[7107:7076]),
+      .d_bad(unused[7108])
+  );
+  // One page, which the first piece translates.
+  logic unused_part;
+  translate check_translate (
+      .clk,
+      .rst,
+      .flush(1'b0),
+      .root(52'd1),
+      .s_valid({1'b0, go}),
+      .s_ready(unused[7110:7109]),
+      .s_address(78'd0),
+      .s_beats({16'd0, 16'd1}),
+      .s_last(2'b11),
+      .m_valid({unused_part, v_translate}),
+      .m_ready(2'b11),
+      .m_address(unused[7238:7111]),
+      .m_beats(unused[7252:7239]),
+      .m_last(unused[7254:7253]),
+      .m_fault(unused[7256:7255]),
+      .w_valid(unused[7257]),
+      .w_ready(1'b1),
+      .w_address(unused[7321:7258]),
+      .r_valid(1'b1),
+      .r_ready(unused[7322]),
+      .r_entry(64'h2001),
+      .misses(unused[7354:7323])
+  );
+  oaken_table check_oaken_table (
+      .clk,
+      .rst,
+      .clear(1'b0),
+      .f_valid(1'b1),
+      .f_ready(unused[7355]),
+      .f_page(52'd3),
+      .s_valid(go),
+      .s_ready(unused[7356]),
+      .s_head(word[2:0]),
+      .s_data({2{word}}),
+      .m_valid(v_oaken_table),
+      .m_ready(1'b1),
+      .m_address(unused[7420:7357]),
+      .m_data(unused[7932:7421]),
+      .full(unused[7933]),
+      .q_valid(1'b0),
+      .q_ready(unused[7934]),
+      .q_head(3'd0),
+      .p_valid(unused[7935]),
+      .p_ready(1'b1),
+      .p_address(unused[7999:7936]),
+      .p_lines(unused[8006:8000]),
+      .p_last(unused[8007])
+  );
+  // Two halves of a line.
+  oaken_lines check_oaken_lines (
+      .clk,
+      .rst,
+      .clear(1'b0),
+      .s_valid(go || go_later),
+      .s_ready(unused[8008]),
+      .s_head(3'd0),
+      .s_data(word),
+      .s_count(6'd32),
+      .m_valid(v_oaken_lines),
+      .m_ready(1'b1),
+      .m_head(unused[8011:8009]),
+      .m_data(unused[8523:8012]),
+      .t_head(3'd0),
+      .t_data(unused[9035:8524]),
+      .t_bytes(unused[9041:9036])
+  );
+  // One head with one line, and a memory that answers in the next cycle.
+  logic fetched, fetched_last, asked, asked_before;
+  logic [3:0] asked_tag, answer_tag;
+  assign v_oaken_fetch = fetched && !fetched_last;
+  always_ff @(posedge clk) begin
+    asked_before <= asked && !rst;
+    answer_tag   <= asked_tag;
+  end
+  oaken_fetch check_oaken_fetch (
+      .clk,
+      .rst,
+      .start(go),
+      .busy(unused[9042]),
+      .heads(4'd1),
+      .q_valid(unused[9043]),
+      .q_ready(1'b1),
+      .q_head(unused[9046:9044]),
+      .p_valid(1'b1),
+      .p_ready(unused[9047]),
+      .p_address({word[63:12], 12'd0}),
+      .p_lines(7'd1),
+      .p_last(1'b1),
+      .t_head(unused[9050:9048]),
+      .t_data({2{word}}),
+      .t_bytes(6'd1),
+      .a_valid(asked),
+      .a_ready(1'b1),
+      .a_address(unused[9114:9051]),
+      .a_tag(asked_tag),
+      .r_valid(asked_before),
+      .r_ready(unused[9115]),
+      .r_tag(answer_tag),
+      .r_data({2{word}}),
+      .m_valid(fetched),
+      .m_ready(1'b1),
+      .m_data(unused[9627:9116]),
+      .m_count(unused[9634:9628]),
+      .m_last(fetched_last)
+  );
+  logic [2:0] unused_back, unused_served;
+  channel_back check_channel_back (
+      .clk,
+      .rst,
+      .s_valid({15'd0, go}),
+      .s_ready(unused[9650:9635]),
+      .s_tag(96'd0),
+      .s_data({32{word}}),
+      .m_valid({unused_back, v_channel_back}),
+      .m_ready(4'hf),
+      .m_tag(unused[9666:9651]),
+      .m_data(unused[11714:9667])
+  );
+  service_meter check_service_meter (
+      .clk,
+      .rst,
+      .asks({3'd0, go}),
+      .takes({3'd0, go}),
+      .ask_tags(16'd0),
+      .answers({3'd0, go_later}),
+      .answer_tags(16'd0),
+      .depths(unused[11746:11715]),
+      .served({unused_served, v_service_meter}),
+      .cycles(unused[11810:11747])
+  );
+  // The reader takes the page's bytes when they come, and goes on to the next.
+  logic [6:0] bytes_available;
+  assign v_byte_unpack = bytes_available != 7'd0;
+  byte_unpack check_byte_unpack (
+      .clk,
+      .rst,
+      .s_valid(go),
+      .s_ready(unused[11811]),
+      .s_data({2{word}}),
+      .s_count(7'd64),
+      .s_last(1'b1),
+      .window(unused[12323:11812]),
+      .avail(bytes_available),
+      .ends(unused[12324]),
+      .more(unused[12325]),
+      .take(bytes_available),
+      .drop(v_byte_unpack)
+  );
+  axi_lite_regs check_axi_lite_regs (
+      .clk,
+      .rst,
+      .aw_valid(1'b0),
+      .aw_ready(unused[12326]),
+      .aw_address(8'd0),
+      .w_valid(1'b0),
+      .w_ready(unused[12327]),
+      .w_data(word[31:0]),
+      .b_valid(unused[12328]),
+      .b_ready(1'b1),
+      .ar_valid(go),
+      .ar_ready(unused[12329]),
+      .ar_address(word[7:0]),
+      .r_valid(v_axi_lite_regs),
+      .r_ready(1'b1),
+      .r_data(unused[12361:12330]),
+      .header(unused[12489:12362]),
+      .table_write(unused[12490]),
+      .table_at(unused[12506:12491]),
+      .table_word(unused[12698:12507]),
+      .page_encoded(1'b0),
+      .page_declined(1'b0),
+      .page_decoded(1'b0),
+      .page_refused(1'b0),
+      .root(unused[12750:12699]),
+      .alpha(unused[12759:12751]),
+      .flush(unused[12760]),
+      .misses(word[31:0]),
+      .weights(word[67:0]),
+      .thresholds(unused[12888:12761]),
+      .row(unused[12904:12889]),
+      .clear(unused[12905]),
+      .tokens(word[31:0]),
+      .rejected(word[31:0])
   );
 endmodule

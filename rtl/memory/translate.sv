@@ -6,7 +6,7 @@
 // Interface: for each of two engines, pieces with virtual addresses in (page_split.sv), and parts
 // with physical addresses out, or with `m_fault`. `w_`, `r_`, `root`, `flush` and `misses` are those
 // of atu.sv. Engines take turns.
-// Latency 6 cycles if the translation is kept, initiation interval 1.
+// Latency 5 cycles if the translation is kept, initiation interval 1.
 module translate (
     input  logic         clk,
     input  logic         rst,

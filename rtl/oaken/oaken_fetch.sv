@@ -8,7 +8,7 @@
 // oaken_table.sv, `a_` and `r_` those of dma_read.sv. `t_` reads a head's unfinished line. Beats out,
 // with a count of bytes, 0 in the last beat of a head without an unfinished line. The last beat of
 // the last head is marked.
-// Latency of each head 5 cycles and that of the memory; initiation interval 1 within a head.
+// Latency of each head 6 cycles and that of the memory; initiation interval 1 within a head.
 module oaken_fetch #(
     parameter int HEADS = 8,
     parameter int PAGES = 4,

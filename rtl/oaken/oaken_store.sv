@@ -10,7 +10,8 @@
 // that are not finite is not stored, and counted in `declined`. `full` stays once data was lost, for
 // want of room in a table.
 // `clear` starts a new sequence, when no token is inside.
-// Latency 3 cycles more than oaken_encode.sv. Initiation interval 1.
+// Latency: those of oaken_encode.sv, oaken_lines.sv and oaken_table.sv, and a cycle more while the other
+// side writes. Initiation interval 1.
 module oaken_store #(
     parameter int DEPTH = 128,
     parameter int HEADS = 8,

@@ -3,9 +3,9 @@
 //
 // Interface: beats of 32 differences with a count in, with what stays for a page: `s_runs`, the
 // scale, and `s_bad` for a page without payload. Beats of 64 bytes with a count out.
-// Latency 14 cycles for a beat that fills the output. Initiation interval 1: 32 codes, one beat of
-// halves, take at most 50 bytes. A page takes one cycle for its header, and sometimes one for its
-// last bytes.
+// Latency 12 cycles for a beat that fills the output or is the last. Initiation interval 1: 32 codes,
+// one beat of halves, take at most 50 bytes. A page takes one cycle for its header, and sometimes one
+// for its last bytes.
 module run_emit (
     input  logic         clk,
     input  logic         rst,

@@ -8,11 +8,12 @@ use std::fs;
 use std::path::Path;
 
 /// Modules of `rtl/common/latency_bench.sv` whose data are seen.
-const DATA: [&str; 13] = [
+const DATA: [&str; 14] = [
     "fadd",
     "fmul",
     "to_f16",
     "to_bf16",
+    "to_16",
     "to_int",
     "quant_lane",
     "dequant_lane",
@@ -23,27 +24,40 @@ const DATA: [&str; 13] = [
     "oaken_code_lane",
     "oaken_value_lane",
 ];
-/// Those that say when a beat leaves.
-const STREAMS: [&str; 19] = [
-    "oaken_bounds",
-    "delta_enc",
-    "delta_dec",
-    "run_count",
-    "run_mark",
-    "run_parse",
-    "run_expand",
-    "page_max",
-    "crc32_stream",
-    "byte_pack",
-    "slice",
-    "fifo",
-    "page_split",
-    "fdiv",
-    "scale",
-    "oaken_grid",
-    "crc32_zeros",
-    "channel_front",
-    "port_share",
+/// Those that say when a beat leaves, the words before their latency, and the cycles in which the bench
+/// or its memory prepares their beat.
+const STREAMS: [(&str, &str, u64); 31] = [
+    ("oaken_bounds", "Latency", 0),
+    ("delta_enc", "Latency", 0),
+    ("delta_dec", "Latency", 0),
+    ("run_count", "Latency", 0),
+    ("run_mark", "Latency", 0),
+    ("run_parse", "Latency", 0),
+    ("run_expand", "Latency", 0),
+    ("page_max", "Latency", 0),
+    ("crc32_stream", "Latency", 0),
+    ("byte_pack", "Latency", 0),
+    ("slice", "Latency", 0),
+    ("fifo", "Latency", 0),
+    ("page_split", "Latency", 0),
+    ("fdiv", "Latency", 0),
+    ("scale", "Latency", 0),
+    ("oaken_grid", "Latency", 0),
+    ("crc32_zeros", "Latency", 0),
+    ("channel_front", "Latency", 0),
+    ("port_share", "Latency", 0),
+    ("compact", "Latency", 0),
+    ("page_fifo", "Latency", 1),
+    ("run_emit", "Latency", 0),
+    ("dma_write", "Latency", 1),
+    ("translate", "Latency", 0),
+    ("oaken_table", "Latency", 0),
+    ("oaken_lines", "Latency", 1),
+    ("oaken_fetch", "Latency of each head", 1),
+    ("channel_back", "Latency", 0),
+    ("service_meter", "Latency", 1),
+    ("byte_unpack", "Latency", 0),
+    ("axi_lite_regs", "Latency", 0),
 ];
 /// No module has more.
 const LATENCY_MAX: u64 = 40;
@@ -78,13 +92,13 @@ pub fn pipelines() -> Result<(), Failure> {
     let (go, word) = (bench.model.pin("go"), bench.model.pin("word"));
     let pin = |bench: &Bench, prefix: &str, module: &str| bench.model.pin(&format!("{prefix}_{module}"));
     let data = DATA.map(|module| pin(&bench, "y", module));
-    let streams = STREAMS.map(|module| pin(&bench, "v", module));
+    let streams = STREAMS.map(|(module, ..)| pin(&bench, "v", module));
     bench.model.set(go, 0);
     bench.reset();
     // Registers without a reset still have random bits.
     (0..LATENCY_MAX).for_each(|_| bench.step_alone());
     let mut seen = [0; DATA.len()];
-    for _ in 0..TRIALS {
+    for trial in 0..TRIALS {
         let words: Vec<u32> = (0..word.words()).map(|_| prng.next_u64() as u32).collect();
         let outputs = |bench: &Bench| {
             data.map(|pin| {
@@ -113,40 +127,75 @@ pub fn pipelines() -> Result<(), Failure> {
         for (module, changes) in DATA.iter().zip(changes).filter(|(_, changes)| !changes.is_empty()) {
             same(&format!("latency of `{module}`"), &changes, &vec![stated(module, "Latency")?])?;
         }
-        for (module, leaves) in STREAMS.iter().zip(leaves) {
-            same(&format!("latency of `{module}`"), &leaves, &vec![stated(module, "Latency")?])?;
+        // The first trial fills the table of translations.
+        for ((module, words, before), leaves) in STREAMS.iter().zip(leaves).filter(|_| trial > 0) {
+            same(&format!("latency of `{module}`"), &leaves, &vec![stated(module, words)? + before])?;
         }
     }
     same("modules whose data changed", &seen.map(|count| count > 0), &[true; DATA.len()])
 }
+
+/// Beats of a page of [`crate::cycles`], of one of its tokens, and of a head's 16 tokens; bits of the
+/// bytes of a measured payload.
+const BEATS: u64 = 64;
+const TOKENS: u64 = crate::cycles::SHAPE.tokens as u64;
+const OF_TOKEN: u64 = BEATS / TOKENS;
+const OF_GROUP: u64 = BEATS / 2;
+const LENGTH_BITS: u64 = (BEATS * 64).ilog2() as u64 + 1;
+/// What [`crate::cycles`] measures, the module, the words before its latency, and cycles that are not
+/// in its head.
+const ENGINES: [(&str, &str, &str, u64); 12] = [
+    ("speckv_encode.latency", "speckv_encode", "beat to its first:", 2 * BEATS),
+    ("speckv_decode.latency", "speckv_decode", "Latency", 0),
+    ("qpack_encode.latency", "qpack_encode", "Latency", OF_GROUP),
+    ("qpack_decode.latency", "qpack_decode", "Latency", 0),
+    ("oaken_encode.latency", "oaken_encode", "beat to its first:", OF_TOKEN - 1),
+    ("oaken_decode.latency", "oaken_decode", "Latency", 36 * TOKENS),
+    ("frame_write.latency", "frame_write", "Latency", BEATS - 1 + LENGTH_BITS),
+    ("frame_read.latency", "frame_read", "Latency", 0),
+    // A slice before it, and the order of frames behind it.
+    ("cache_engine.bypass.latency", "frame_read", "Latency", 2),
+    ("atu.hit_latency", "atu", "Latency of a hit", 0),
+    ("dma_read.kilobeat_at_latency_12", "dma_read", "Latency", 1024 + 12),
+    ("memory_path.read_at_latency_12", "memory_path", "Latency of a read", 12),
+];
 
 /// The heads of engines state the latencies that [`crate::cycles`] measures, for its pages of 64 beats.
 ///
 /// # Errors
 /// A latency differs, or was not measured.
 pub fn engines(measured: &Measured) -> Result<(), Failure> {
-    const BEATS: u64 = 64;
-    let tokens = u64::from(crate::cycles::SHAPE.tokens);
-    // A token's beats, those of a head's 16 tokens, and bits of the bytes of a measured payload.
-    let (of_token, of_group, length_bits) = (BEATS / tokens, BEATS / 2, u64::from((BEATS * 64).ilog2()) + 1);
-    for (name, module, words, more) in [
-        ("speckv_encode.latency", "speckv_encode", "beat to its first:", 2 * BEATS),
-        ("speckv_decode.latency", "speckv_decode", "Latency", 0),
-        ("qpack_encode.latency", "qpack_encode", "Latency", of_group),
-        ("qpack_decode.latency", "qpack_decode", "Latency", 0),
-        ("oaken_encode.latency", "oaken_encode", "beat to its first:", of_token - 1),
-        ("oaken_decode.latency", "oaken_decode", "Latency", 36 * tokens),
-        ("frame_write.latency", "frame_write", "Latency", BEATS - 1 + length_bits),
-        ("frame_read.latency", "frame_read", "Latency", 0),
-        // A slice before it, and the order of frames behind it.
-        ("cache_engine.bypass.latency", "frame_read", "Latency", 2),
-        ("atu.hit_latency", "atu", "Latency of a hit", 0),
-        ("dma_read.kilobeat_at_latency_12", "dma_read", "Latency", 1024 + 12),
-        ("memory_path.read_at_latency_12", "memory_path", "Latency of a read", 12),
-    ] {
+    for (name, module, words, more) in ENGINES {
         let found = measured.iter().find(|(known, _)| known == name);
         let (_, cycles) = found.ok_or_else(|| format!("`{name}` was not measured"))?;
         same(&format!("`{name}` by the head of `{module}`"), cycles, &(stated(module, words)? + more))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every module whose head states cycles is measured, here or by [`crate::cycles`].
+    #[test]
+    fn every_stated_latency_is_measured() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../rtl");
+        let mut stated = 0;
+        for folder in fs::read_dir(&root).unwrap().flatten().filter(|folder| folder.path().is_dir()) {
+            for file in fs::read_dir(folder.path()).unwrap().flatten() {
+                let module = file.path().file_stem().unwrap().to_str().unwrap().to_owned();
+                let head = head_of(&module).unwrap();
+                let digit = head.split("Latency ").nth(1).and_then(|rest| rest.chars().next());
+                if !digit.is_some_and(|digit| ('1'..='9').contains(&digit)) {
+                    continue;
+                }
+                stated += 1;
+                let streams = STREAMS.iter().map(|(name, ..)| *name);
+                let mut known = DATA.into_iter().chain(streams).chain(ENGINES.iter().map(|(_, name, ..)| *name));
+                assert!(known.any(|name| name == module), "the latency in the head of `{module}` is not measured");
+            }
+        }
+        assert!(stated > 40, "{stated}");
+    }
 }
