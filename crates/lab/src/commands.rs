@@ -2,6 +2,7 @@
 
 mod bench;
 mod choose;
+mod client;
 mod cold_region;
 mod eval;
 mod greedy;

@@ -7,6 +7,7 @@ mod bad_http;
 mod bad_regions;
 mod codecs;
 mod cold;
+mod compared;
 mod damaged_models;
 mod demo;
 mod diff;

@@ -21,6 +21,11 @@ pub enum StudyCommands {
     /// load arrive one after the other, those of the other all at once. Exits with 0 whatever the
     /// deviation; `goal` states whether it is within 15 %.
     Engine(Box<StudyEngineArgs>),
+    /// Compare the simulator with a running server, such as `vllm serve`, on the same requests at the same times
+    ///
+    /// As `study engine`, but the server's steps are timed by its clients: prompts alone, and crowds of
+    /// equal prompts. The server should have no other clients. Give its own limits as flags.
+    Server(StudyServerArgs),
     /// Prefetch KV beyond the engine's memory: CXL-SpecKV's Tables 3 and 8 and Figure 3
     ///
     /// Dense and sparse attention at the paper's scale, simulated by the product's policies. `reproduce`
@@ -129,8 +134,9 @@ pub struct StudyPrefetchArgs {
     pub output: OutputArgs,
 }
 
+/// Loads of a comparison with the simulator.
 #[derive(Args, Debug)]
-pub struct StudyEngineArgs {
+pub struct ComparedLoadArgs {
     /// Requests of each load
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(2..=512))]
     pub requests: u32,
@@ -152,11 +158,40 @@ pub struct StudyEngineArgs {
     /// Repetitions of calibration and loads
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: u32,
+}
+
+#[derive(Args, Debug)]
+pub struct StudyEngineArgs {
+    #[command(flatten)]
+    pub load: ComparedLoadArgs,
     /// File that --calibrate wrote, instead of timing the engine now
     #[arg(long, value_name = "FILE")]
     pub calibration: Option<PathBuf>,
     #[command(flatten)]
     pub engine: EngineArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct StudyServerArgs {
+    /// Address of the server, as in http://127.0.0.1:8000
+    #[arg(long, value_name = "URL")]
+    pub url: String,
+    #[command(flatten)]
+    pub load: ComparedLoadArgs,
+    /// Requests that the server computes at once (vLLM's flag of this name)
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive)]
+    pub max_num_seqs: usize,
+    /// Tokens of one of its steps (vLLM's flag of this name)
+    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(16..))]
+    pub max_num_batched_tokens: u32,
+    /// Tokens of one of its blocks (vLLM's --block-size)
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub block_tokens: u32,
+    /// Its blocks [default: those that vLLM reports in /metrics]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
+    pub kv_blocks: Option<u32>,
     #[command(flatten)]
     pub output: OutputArgs,
 }

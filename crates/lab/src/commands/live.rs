@@ -1,6 +1,7 @@
 //! An engine of this process behind the server of `cenote serve`, under a load, with the time of
 //! each step: data for fitting models and for comparing them.
 
+use super::client::{Answered, Client};
 use cenote_base::{Deadline, Engine, TokenId};
 use cenote_console::args::{EngineArgs, WatchArgs};
 use cenote_console::engine::{self, Running};
@@ -16,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 
 /// Longest time of one answer: a crowd's last one waits for all others.
 const TIMEOUT: Duration = Duration::from_secs(900);
@@ -53,23 +54,11 @@ impl Observer for Recorder {
     }
 }
 
-/// One answer, as its client received it.
-#[derive(Clone, Copy, Debug)]
-pub struct Answered {
-    /// Time of the request, from the load's start.
-    pub asked: Duration,
-    /// From the request to the first text.
-    pub first: Duration,
-    /// From the request to the end.
-    pub whole: Duration,
-}
-
 /// A running server.
 pub struct Live {
     running: Running,
     records: Arc<Mutex<Records>>,
-    http: reqwest::Client,
-    url: String,
+    client: Client,
     model: String,
     stop: Option<oneshot::Sender<()>>,
     server: Option<JoinHandle<bool>>,
@@ -98,10 +87,10 @@ impl Live {
         let (stop, stopped) = oneshot::channel::<()>();
         let grace = Grace { drain: Duration::from_secs(5), ..Grace::default() };
         let server = tokio::spawn(cenote_serve::serve(listener, state, async { drop(stopped.await) }, grace));
-        let http = reqwest::Client::builder().timeout(TIMEOUT).no_proxy().build()?;
+        let client = Client::new(&url, TIMEOUT)?;
         let model = running.engine.describe().model;
         let (stop, server) = (Some(stop), Some(server));
-        Ok(Self { running, records, http, url, model, stop, server, text, next_prompt: 0, asked: 0 })
+        Ok(Self { running, records, client, model, stop, server, text, next_prompt: 0, asked: 0 })
     }
 
     /// The engine.
@@ -176,35 +165,17 @@ impl Live {
 
     /// Sends a load's requests at their times, and waits for all answers, in the order of the load.
     pub async fn replay(&mut self, load: &Workload, progress: &dyn Fn()) -> Result<Vec<Answered>, Failure> {
-        let mut asked = JoinSet::new();
-        let bodies: Vec<Value> = load
-            .requests()
-            .iter()
-            .map(|request| {
-                json!({
-                    "model": self.model, "prompt": self.prompt(request.input_tokens as usize), "temperature": 0,
-                    "max_tokens": request.output_tokens, "ignore_eos": true, "stream": true,
-                })
+        let bodies = load.requests().iter().map(|request| {
+            json!({
+                "model": self.model, "prompt": self.prompt(request.input_tokens as usize), "temperature": 0,
+                "max_tokens": request.output_tokens, "ignore_eos": true, "stream": true,
             })
-            .collect();
-        let begin = Instant::now();
-        for (index, (request, body)) in load.requests().iter().zip(bodies).enumerate() {
-            let at = Duration::from_nanos(request.arrival);
-            let (http, url) = (self.http.clone(), format!("{}/v1/completions", self.url));
-            asked.spawn(async move {
-                tokio::time::sleep_until((begin + at).into()).await;
-                (index, ask(&http, &url, &body, begin).await)
-            });
-        }
-        let mut answers = vec![None; load.requests().len()];
-        while let Some(joined) = asked.join_next().await {
-            let (index, answer) = joined.map_err(|error| Failure::new(format!("a client failed: {error}")))?;
-            answers[index] = Some(answer?);
-            progress();
-        }
+        });
+        let bodies: Vec<Value> = bodies.collect();
+        let answers = self.client.replay(load, bodies, progress).await?;
         self.asked += answers.len();
         self.settled().await?;
-        Ok(answers.into_iter().flatten().collect())
+        Ok(answers)
     }
 
     /// Stops the server, then the engine.
@@ -215,38 +186,5 @@ impl Live {
             let _ = server.await;
         }
         tokio::task::block_in_place(|| drop(self.running));
-    }
-}
-
-async fn ask(http: &reqwest::Client, url: &str, body: &Value, begin: Instant) -> Result<Answered, Failure> {
-    let asked = Instant::now();
-    let mut response = http.post(url).json(body).send().await?;
-    if !response.status().is_success() {
-        let status = response.status();
-        let text = response.text().await.unwrap_or_default();
-        return Err(Failure::new(format!("the server answered {status}: {text}")));
-    }
-    let (mut first, mut done, mut pending) = (None, false, Vec::new());
-    while let Some(bytes) = response.chunk().await? {
-        pending.extend_from_slice(&bytes);
-        while let Some(end) = pending.iter().position(|&byte| byte == b'\n') {
-            let line: Vec<u8> = pending.drain(..=end).collect();
-            let Some(data) = line.strip_prefix(b"data: ") else { continue };
-            if data.starts_with(b"[DONE]") {
-                done = true;
-            } else if data.starts_with(b"{\"error\"") {
-                return Err(Failure::new(format!("the server ended a stream: {}", String::from_utf8_lossy(data))));
-            } else {
-                first.get_or_insert_with(|| asked.elapsed());
-            }
-        }
-    }
-    let whole = asked.elapsed();
-    // An answer without certain text has no first text; use its end.
-    let first = first.unwrap_or(whole);
-    if done {
-        Ok(Answered { asked: asked - begin, first, whole })
-    } else {
-        Err(Failure::new("the server's stream broke off"))
     }
 }

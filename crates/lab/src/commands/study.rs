@@ -2,9 +2,11 @@
 //! time and in an engine.
 
 mod budget;
+mod compared;
 mod engine;
 mod prefetch;
 mod real;
+mod server;
 mod sparse;
 mod swap;
 mod watermark;
@@ -20,6 +22,7 @@ pub fn run(command: &StudyCommands) -> Result<(), Failure> {
         StudyCommands::Watermark(args) => watermark::run(args),
         StudyCommands::Swap(args) => swap::run(args),
         StudyCommands::Engine(args) => engine::run(args),
+        StudyCommands::Server(args) => server::run(args),
         StudyCommands::Prefetch(args) => prefetch::run(args),
         StudyCommands::Sparse(args) => sparse::run(args),
         StudyCommands::Budget(args) => budget::run(args),

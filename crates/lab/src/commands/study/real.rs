@@ -1,6 +1,7 @@
 //! CPEN 511's load on the reference engine: 400 prompts at once in little memory, with real swaps.
 
-use crate::commands::live::{Answered, LIVE_REGION_BYTES, Live};
+use crate::commands::client::Answered;
+use crate::commands::live::{LIVE_REGION_BYTES, Live};
 use cenote_base::units::ByteSize;
 use cenote_console::args::EngineArgs;
 use cenote_console::engine;
