@@ -89,6 +89,53 @@ impl Prices {
     }
 }
 
+/// Prices of whole racks: memory as in the paper, and machines by our assumption.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct RackPrices {
+    /// DRAM and what a CXL pool takes.
+    pub memory: Prices,
+    /// A GPU.
+    pub gpu: f64,
+    /// A host without GPUs and without memory for KV.
+    pub host: f64,
+    /// A card for RDMA, with its share of cables and switches.
+    pub card: f64,
+}
+
+impl RackPrices {
+    /// The paper's for memory. Our assumptions, to be replaced by offers: 30,000 for a GPU, 40,000 for a
+    /// host, 1,500 for a card of 100 Gb/s with its share of a switch.
+    pub const ASSUMED: Self = Self { memory: Prices::PAPER, gpu: 30_000.0, host: 40_000.0, card: 1_500.0 };
+
+    /// Refuses prices that no part has.
+    ///
+    /// # Errors
+    /// As [`Prices::check`].
+    pub fn check(&self) -> Result<(), PlanError> {
+        self.memory.check()?;
+        for (what, price) in
+            [("the price of a GPU", self.gpu), ("the price of a host", self.host), ("the price of a card", self.card)]
+        {
+            if !price.is_finite() || price < 0.0 {
+                return Err(PlanError::NotPositive { what, value: price.to_string() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Dollars for hosts with so many GPUs each.
+    #[must_use]
+    pub fn machines(&self, hosts: u32, gpus_per_host: u32) -> f64 {
+        f64::from(hosts) * (self.host + f64::from(gpus_per_host) * self.gpu)
+    }
+
+    /// Dollars for a pool of so many bytes in the DRAM of hosts that reach each other's by RDMA.
+    #[must_use]
+    pub fn rdma(&self, bytes: f64, hosts: u32) -> f64 {
+        f64::from(hosts) * self.card + bytes / GB * self.memory.dram_gb
+    }
+}
+
 /// Dollars for both placements on some nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Cost {

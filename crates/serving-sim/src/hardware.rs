@@ -29,5 +29,8 @@ pub use architecture::Architecture;
 pub use gpu::Gpu;
 pub use roofline::{LayerTime, Roofline};
 
+/// All GPUs; their names are their devices'.
+pub const GPUS: [Gpu; 5] = [a100::A100_80, h200::H200, l20::L20, a6000::A6000, a100::A100_40];
+
 /// Gigabytes per second, or gigabytes.
 pub(crate) const GB: u64 = 1_000_000_000;

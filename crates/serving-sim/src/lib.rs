@@ -15,6 +15,7 @@ pub mod hardware;
 pub mod hits;
 pub mod kernel;
 pub mod model;
+pub mod provision;
 pub mod quantiles;
 pub mod rack;
 pub mod roles;

@@ -39,13 +39,17 @@ pub struct Hosts {
     pub chunk_blocks: usize,
     /// Time between two ticks of a host, at least 1 ns.
     pub tick: Time,
+    /// Whether each host has a link of its own to the region. Otherwise all share one.
+    pub has_ports: bool,
+    /// Number of equal racks with so many hosts and such a region each, at least 1.
+    pub racks: usize,
 }
 
 impl Hosts {
     /// So many hosts of a region that the connectors made.
     #[must_use]
     pub const fn new(count: usize) -> Self {
-        Self { count, chunk_blocks: CHUNK_BLOCKS, tick: TICK }
+        Self { count, chunk_blocks: CHUNK_BLOCKS, tick: TICK, has_ports: false, racks: 1 }
     }
 
     /// The time of a tick of the rack, counted from 0. The hosts tick by turns, evenly spread over
@@ -98,7 +102,7 @@ impl Rack {
     /// Panics if a number of `hosts` is 0.
     #[must_use]
     pub fn new(eviction: Eviction, capacity: Option<usize>, num_blocks: usize, hosts: Hosts) -> Self {
-        let Hosts { count, chunk_blocks, tick } = hosts;
+        let Hosts { count, chunk_blocks, tick, .. } = hosts;
         assert!(count > 0 && chunk_blocks > 0 && tick > 0, "hosts, blocks of a chunk, and time between ticks");
         // Each host may have one chunk that is not full.
         let unlimited = num_blocks.div_ceil(chunk_blocks) + count;

@@ -8,11 +8,12 @@
 //! that, but it uses the same link.
 //!
 //! Simplifications: a link carries one transfer at a time. Nothing is lost. The router knows the
-//! number of requests of each instance and chooses the smallest. Loading does not overlap
-//! computing.
+//! number of requests of each instance and chooses the smallest, of a rack that is likely to have the
+//! prompt. Loading does not overlap computing.
 
 mod cold;
 mod foresight;
+mod router;
 mod setup;
 mod spill;
 mod stores;

@@ -2,11 +2,11 @@
 
 mod engram;
 mod kv;
+mod rack;
 mod show;
 
 use crate::args::{PlanCommands, SettingArgs};
 use cenote_console::failure::Failure;
-use cenote_plan::cost::Prices;
 use cenote_plan::engram::Setting;
 use cenote_plan::parallel::Parallel;
 use cenote_plan::traffic::{Capacity, Link, Workload};
@@ -15,6 +15,7 @@ pub fn run(command: &PlanCommands) -> Result<(), Failure> {
     match command {
         PlanCommands::Engram(args) => engram::run(args),
         PlanCommands::Kv(args) => kv::run(args),
+        PlanCommands::Rack(args) => rack::run(args),
     }
 }
 
@@ -29,13 +30,7 @@ fn setting(args: &SettingArgs, layers: u64) -> Setting {
         },
         parallel: Parallel { dp: args.dp, tp: args.tp, pp: args.pp, nodes: args.nodes },
         links,
-        prices: Prices {
-            dram_gb: args.dram_price,
-            switch: args.switch_price,
-            adapter: args.adapter_price,
-            controller: args.controller_price,
-            switch_ports: args.switch_ports,
-        },
+        prices: args.memory_prices.prices(),
         capacity: Capacity { host_bytes: args.host_memory.0 as f64, pool_bytes: args.pool_memory.0 as f64 },
         priced_nodes: args.priced_nodes.clone(),
     }

@@ -88,3 +88,37 @@ async fn impossible_plans_are_refused() {
     bare(["plan", "kv", "--model-config", config, "--context", "0"]).fails(&["the context is 0"]).await;
     bare(["plan", "kv", "--model-config", "none.json"]).fails(&["none.json: cannot read the file"]).await;
 }
+
+#[tokio::test]
+async fn a_rack_is_planned_for_a_load_and_a_goal() {
+    let line = "plan rack --rate 60 --requests 500 --ttft-ms 1000 --gpus-per-host 2 --memory 128GiB,1TiB";
+    let plan_of = async |more: &str| plan(&format!("{line}{more}")).await;
+    let rack = plan_of("").await;
+    assert_eq!(rack, plan_of("").await, "the same twice");
+    let racks = rack["racks"].as_array().expect("racks").clone();
+    let number = |row: &Value, name: &str| row[name].as_f64().expect("a number");
+    assert!(racks.is_sorted_by(|a, b| number(a, "cost") <= number(b, "cost")), "{rack}");
+    for row in &racks {
+        assert!(number(&row["outcome"], "ttft_p99_ms") <= 1000.0, "{row}");
+        let machines = number(row, "hosts") * (40_000.0 + 2.0 * 30_000.0);
+        assert!((number(row, "cost") - machines - number(row, "memory_cost")).abs() < 1e-3, "{row}");
+    }
+    // A pool shares prompts, so memory replaces hosts; if GPUs cost nothing, they are not saved.
+    let alone = racks.iter().find(|row| row["memory"] == "none").expect("engines alone");
+    assert!(number(&racks[0], "hosts") < number(alone, "hosts"), "{rack}");
+    let free = plan_of(" --gpu-price 0 --host-price 0").await;
+    assert_eq!(free["racks"][0]["memory"], "none", "{free}");
+}
+
+#[tokio::test]
+async fn a_rack_that_cannot_be_is_explained() {
+    let rack = |flags: &'static str| bare("plan rack --requests 50 --rate 10".split(' ').chain(flags.split(' ')));
+    rack("--ttft-ms 1").fails(&["no rack of 32 hosts", "the goal is 1.0 ms", "--hosts-max"]).await;
+    rack("--ttft-ms 1000 --model llama-70b").fails(&["does not fit 1 of h200", "--tp"]).await;
+    rack("--ttft-ms 1000 --gpu x").fails(&["--gpu x", "a100"]).await;
+    rack("--ttft-ms 1000 --tp 3").fails(&["--gpus-per-host 8", "--tp 3"]).await;
+    let config = repository("README.md").display().to_string();
+    let path = bare(["plan", "rack", "--rate", "1", "--ttft-ms", "9", "--model-config", &config]);
+    path.fails(&["README.md", "JSON"]).await;
+    bare(["plan", "rack", "--ttft-ms", "9", "--trace", &config]).fails(&["README.md", "--format"]).await;
+}

@@ -1,7 +1,7 @@
 //! Presets of devices, links and models, with the source of each number.
 
 use super::Link;
-use crate::hardware::{a100, a6000, cxl, h200, l20, niagara, nvme, pcie, rdma};
+use crate::hardware::{Architecture, a100, a6000, cxl, h200, l20, niagara, nvme, pcie, rdma};
 use serde::Serialize;
 
 /// An accelerator.
@@ -109,6 +109,32 @@ impl ModelShape {
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
         MODELS.iter().find(|shape| shape.name == name)
+    }
+
+    /// The shape that a `config.json` describes: dense attention in all layers, an MLP with a gate,
+    /// 16-bit weights and KV.
+    ///
+    /// # Errors
+    /// The text is not such a configuration; the message names the key.
+    pub fn of_config(json: &[u8]) -> Result<Self, String> {
+        let config: serde_json::Value = serde_json::from_slice(json).map_err(|error| format!("no JSON: {error}"))?;
+        let number = |key: &str| config[key].as_u64().filter(|value| (1..1 << 32).contains(value));
+        let needed = |key: &str| number(key).ok_or_else(|| format!("`{key}` is not a number of 1 or more"));
+        let other = ["num_local_experts", "num_experts", "n_routed_experts", "kv_lora_rank", "layer_types"];
+        if let Some(key) = other.iter().find(|key| config.get(**key).is_some_and(|value| !value.is_null())) {
+            return Err(format!("`{key}`: only dense models with the same attention in all layers are known"));
+        }
+        let (layers, hidden, heads) =
+            (needed("num_hidden_layers")?, needed("hidden_size")?, needed("num_attention_heads")?);
+        let (kv_heads, head_dim) =
+            (number("num_key_value_heads").unwrap_or(heads), number("head_dim").unwrap_or(hidden / heads));
+        let shape = [layers, hidden, needed("intermediate_size")?, heads, kv_heads];
+        let mut dense = Architecture::dense("the model", shape, needed("vocab_size")?).head_dim(head_dim);
+        if config["tie_word_embeddings"].as_bool().unwrap_or(false) {
+            dense = dense.tied();
+        }
+        let (parameters, element_bytes) = (dense.parameters(), dense.weight_bytes);
+        Ok(Self { name: dense.name, parameters, layers, kv_heads, heads, head_dim, element_bytes })
     }
 
     /// Bytes of K and V of one token in all layers.

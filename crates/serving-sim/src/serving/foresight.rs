@@ -13,7 +13,7 @@ struct Found {
 
 impl World<'_> {
     fn found(&self, blocks: &[BlockNumber]) -> Found {
-        let (Some(cold), Some(shared)) = (&self.cold, &self.shared) else {
+        let (Some(cold), Some(shared)) = (&self.cold, self.shared.first()) else {
             return Found { absent: Vec::new(), present: Vec::new() };
         };
         let found = blocks.iter().take_while(|block| shared.pool.contains(**block) || cold.contains(**block));

@@ -51,7 +51,8 @@ pub struct Setup {
     pub private: Option<Pool>,
     /// The pool that all instances share, if any.
     pub shared: Option<Pool>,
-    /// The hosts of that pool, as the product implements it; instances are on them by turns.
+    /// The hosts of that pool, as the product implements it; instances are on them by turns, from the
+    /// first rack's to the last one's.
     /// `None`: an ideal pool with one order of eviction.
     pub hosts: Option<Hosts>,
     /// Eviction policy of the caches and the pool.
@@ -64,7 +65,7 @@ pub struct Setup {
 pub enum ConfigError {
     #[error("no instances: no request would be answered")]
     NoInstances,
-    #[error("a pool without hosts, with chunks without blocks, or without time between ticks")]
+    #[error("a pool without hosts or racks, with chunks without blocks, or without time between ticks")]
     NoHosts,
     #[error("a cold tier lies below one shared pool without hosts; name a pool")]
     NoPoolAbove,
@@ -114,7 +115,10 @@ impl Setup {
         if self.instances == 0 {
             return Err(ConfigError::NoInstances);
         }
-        if self.hosts.is_some_and(|hosts| hosts.count == 0 || hosts.chunk_blocks == 0 || hosts.tick == 0) {
+        if self
+            .hosts
+            .is_some_and(|hosts| [hosts.count, hosts.chunk_blocks, hosts.racks].contains(&0) || hosts.tick == 0)
+        {
             return Err(ConfigError::NoHosts);
         }
         if self.l1_blocks == 0 || self.l1_block_tokens == 0 {
@@ -166,6 +170,15 @@ impl Setup {
                 Err(ConfigError::EngineTooSmall { held, request: at + 1, needed, input, output })
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Number of racks: 1 without hosts.
+    #[must_use]
+    pub const fn racks(&self) -> usize {
+        match self.hosts {
+            Some(hosts) => hosts.racks,
+            None => 1,
         }
     }
 

@@ -117,10 +117,18 @@ impl SharedPool {
     }
 }
 
-/// The shared pool and the link to it.
+/// The pool of a rack and the links to it: one, or one of each host.
 pub(super) struct Shared {
     pub(super) pool: SharedPool,
-    pub(super) busy: Busy,
+    pub(super) links: Vec<Busy>,
+}
+
+impl Shared {
+    /// The link of an instance.
+    pub(super) fn link(&mut self, instance: usize) -> &mut Busy {
+        let links = self.links.len();
+        &mut self.links[instance % links]
+    }
 }
 
 /// Prefix source of an instance: its own cache and the shared pool.

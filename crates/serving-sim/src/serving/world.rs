@@ -1,6 +1,7 @@
 //! The state and events of a run.
 
 use super::cold::{ColdOutcome, ColdTier};
+use super::router::Router;
 use super::spill::{Spilled, Streamer};
 use super::stores::{Busy, Prefix, Shared, SharedPool, Store};
 use super::{Outcome, Setup, Swap};
@@ -52,7 +53,6 @@ pub(super) struct Instance {
     streamer: Option<Streamer>,
     private: Option<Store>,
     is_busy: bool,
-    unfinished: u32,
 }
 
 #[derive(Default)]
@@ -77,7 +77,9 @@ pub(super) struct World<'a> {
     pub(super) calendar: Calendar<Event>,
     next_arrival: usize,
     pub(super) instances: Vec<Instance>,
-    pub(super) shared: Option<Shared>,
+    /// The pool of each rack.
+    pub(super) shared: Vec<Shared>,
+    router: Router,
     requests: Vec<Progress>,
     /// Number of lookups: the eviction policy's clock, as in the pool.
     lookups: u64,
@@ -95,23 +97,21 @@ impl<'a> World<'a> {
             |pool: &super::Pool| pool.bytes.map(|bytes| usize::try_from(bytes / block_bytes).unwrap_or(usize::MAX));
         let cache = |pool: &super::Pool| BlockCache::new(setup.eviction, capacity(pool), workload.num_blocks());
         let store = |pool: &super::Pool| Store { cache: cache(pool), busy: Busy::new(pool.link) };
-        let shared = |pool: &super::Pool| Shared {
-            pool: match setup.hosts {
-                None => SharedPool::Ideal(cache(pool)),
-                Some(hosts) => {
-                    let rack = Rack::new(setup.eviction, capacity(pool), workload.num_blocks(), hosts);
-                    SharedPool::Hosts { rack, hosts }
-                }
-            },
-            busy: Busy::new(pool.link),
+        let shared = |pool: &super::Pool| match setup.hosts {
+            None => Shared { pool: SharedPool::Ideal(cache(pool)), links: vec![Busy::new(pool.link)] },
+            Some(hosts) => {
+                let rack = Rack::new(setup.eviction, capacity(pool), workload.num_blocks(), hosts);
+                let ports = if hosts.has_ports { hosts.count } else { 1 };
+                Shared { pool: SharedPool::Hosts { rack, hosts }, links: vec![Busy::new(pool.link); ports] }
+            }
         };
+        let racks = setup.racks();
         let instance = |_| Instance {
             scheduler: Scheduler::new(setup.scheduler()),
             output: SchedulerOutput::default(),
             streamer: setup.spill.map(|spill| Streamer::new(spill, setup.l1_block_bytes())),
             private: setup.private.as_ref().map(store),
             is_busy: false,
-            unfinished: 0,
         };
         let mut calendar = Calendar::default();
         if let Some(first) = workload.requests().first() {
@@ -127,7 +127,8 @@ impl<'a> World<'a> {
             calendar,
             next_arrival: 0,
             instances: (0..setup.instances).map(instance).collect(),
-            shared: setup.shared.as_ref().map(shared),
+            shared: setup.shared.iter().flat_map(|pool| (0..racks).map(|_| shared(pool))).collect(),
+            router: Router::new(setup, workload.num_blocks()),
             requests: vec![Progress::default(); workload.requests().len()],
             lookups: 0,
             ttft: Histogram::default(),
@@ -187,8 +188,12 @@ impl<'a> World<'a> {
     }
 
     fn tick(&mut self, number: u64) {
-        let Some(Shared { pool: SharedPool::Hosts { rack, hosts }, .. }) = &mut self.shared else { return };
-        rack.tick(hosts.ticks(number));
+        let Some(hosts) = self.setup.hosts else { return };
+        for shared in &mut self.shared {
+            if let SharedPool::Hosts { rack, .. } = &mut shared.pool {
+                rack.tick(hosts.ticks(number));
+            }
+        }
         if self.totals.finished < self.workload.requests().len() as u64 {
             self.calendar.schedule(hosts.tick_at(number + 1), Event::Tick { number: number + 1 });
         }
@@ -201,8 +206,7 @@ impl<'a> World<'a> {
         if let Some(next) = self.workload.requests().get(self.next_arrival) {
             self.calendar.schedule(next.arrival + self.setup.front_ns, Event::Arrival);
         }
-        let fewest = self.instances.iter().enumerate().min_by_key(|(_, instance)| instance.unfinished);
-        let at = fewest.map_or(0, |(at, _)| at);
+        let at = self.router.route(self.workload.blocks(request));
         let instance = &mut self.instances[at];
         let new = NewRequest {
             id: RequestId(index as u64),
@@ -212,7 +216,6 @@ impl<'a> World<'a> {
             priority: request.priority,
         };
         instance.scheduler.add(new).expect("`Setup::check` refuses requests that never fit");
-        instance.unfinished += 1;
         let position = instance.scheduler.num_waiting() as u32;
         self.totals.prompt_tokens += u64::from(request.input_tokens);
         if !instance.is_busy {
@@ -231,7 +234,7 @@ impl<'a> World<'a> {
 
     /// A prefetched block enters the pool, or a demoted one is in the cold tier.
     fn end_cold_copy(&mut self, ticket: Ticket) {
-        let (Some(cold), Some(shared)) = (&mut self.cold, &mut self.shared) else { return };
+        let (Some(cold), Some(shared)) = (&mut self.cold, self.shared.first_mut()) else { return };
         let instant = self.lookups;
         if let Some((depth, block)) = cold.completed(ticket) {
             let units = cold.units(block);
@@ -242,7 +245,7 @@ impl<'a> World<'a> {
 
     /// Chooses an instance's next step and schedules its end.
     fn begin_step(&mut self, at: usize) {
-        let now = self.calendar.now();
+        let (now, rack) = (self.calendar.now(), self.router.rack_of(at));
         let instance = &mut self.instances[at];
         loop {
             if instance.scheduler.is_idle() {
@@ -252,7 +255,7 @@ impl<'a> World<'a> {
             let mut prefix = Prefix {
                 workload: self.workload,
                 private: instance.private.as_ref().map(|store| &store.cache),
-                shared: self.shared.as_ref().map(|shared| &shared.pool),
+                shared: self.shared.get(rack).map(|shared| &shared.pool),
                 cold: self.cold.as_mut(),
                 lookups: 0,
             };
@@ -330,6 +333,7 @@ impl<'a> World<'a> {
     /// Counts the lookups of admitted requests and loads their matched blocks. Returns the time at
     /// which the loads are complete.
     fn load_admitted(&mut self, at: usize, now: Time) -> Time {
+        let rack = self.router.rack_of(at);
         let instance = &mut self.instances[at];
         let mut ready = now;
         for part in &instance.output.scheduled {
@@ -343,7 +347,7 @@ impl<'a> World<'a> {
             let mut prefix = Prefix {
                 workload: self.workload,
                 private: instance.private.as_ref().map(|store| &store.cache),
-                shared: self.shared.as_ref().map(|shared| &shared.pool),
+                shared: self.shared.get(rack).map(|shared| &shared.pool),
                 cold: self.cold.as_mut(),
                 lookups: 0,
             };
@@ -356,7 +360,7 @@ impl<'a> World<'a> {
                 self.totals.hit_blocks += found as u64;
             }
             self.totals.events += found as u64;
-            if let (Some(cold), Some(shared)) = (&mut self.cold, &mut self.shared) {
+            if let (Some(cold), Some(shared)) = (&mut self.cold, self.shared.first_mut()) {
                 // Blocks that only the cold tier has are read while the step waits, and are shared from
                 // then on.
                 let absent: Vec<(u32, BlockNumber)> = (0..)
@@ -387,7 +391,7 @@ impl<'a> World<'a> {
                     .is_some_and(|own| own.cache.contains(block) && own.cache.touch(block, depth as u32, self.lookups));
                 if (stays as usize..loaded).contains(&depth) {
                     // A block that its own insertion evicted again was read all the same.
-                    let units = self.shared.as_ref().map_or(0, |shared| shared.pool.units(block));
+                    let units = self.shared.get(rack).map_or(0, |shared| shared.pool.units(block));
                     let units = if is_near || units == 0 { WHOLE } else { units };
                     let bytes = self.block_bytes * u64::from(units) / u64::from(WHOLE);
                     *(if is_near { &mut near } else { &mut far }) += bytes;
@@ -398,10 +402,11 @@ impl<'a> World<'a> {
                 own.busy.read += near;
                 ready = ready.max(own.busy.carry(now, near));
             }
-            if let Some(shared) = &mut self.shared {
+            if let Some(shared) = self.shared.get_mut(rack) {
                 shared.pool.lookup(at, &blocks[..found], self.lookups);
-                shared.busy.read += far;
-                ready = ready.max(shared.busy.carry(now, far) + decoding);
+                let link = shared.link(at);
+                link.read += far;
+                ready = ready.max(link.carry(now, far) + decoding);
             }
         }
         self.pump_cold();
@@ -437,7 +442,7 @@ impl<'a> World<'a> {
                     self.calendar.schedule(expected, Event::Expected { request: index });
                 }
                 instance.scheduler.finish(part.id);
-                instance.unfinished -= 1;
+                self.router.finished(at);
                 self.totals.finished += 1;
                 self.totals.events += 1;
                 self.totals.generated += u64::from(request.output_tokens);
@@ -465,11 +470,11 @@ impl<'a> World<'a> {
             let new = touched.filter(|was_there| !was_there).count() as u64;
             write(&mut own.busy, new);
         }
-        if let Some(shared) = &mut self.shared {
+        if let Some(shared) = self.shared.get_mut(self.router.rack_of(at)) {
             let cold = &mut self.cold;
             let mut room = |victim| cold.as_mut().map_or(MakeRoom::Evict, |cold| cold.make_room(victim));
             let new = shared.pool.publish(at, blocks, instant, &mut room);
-            write(&mut shared.busy, new);
+            write(shared.link(at), new);
         }
         self.pump_cold();
     }
@@ -501,8 +506,8 @@ impl<'a> World<'a> {
             makespan_s: seconds,
             throughput_tokens_per_s: per_s(totals.generated),
             throughput_requests_per_s: per_s(totals.finished),
-            pool_read_bytes: shared().map(|store| store.busy.read).sum(),
-            pool_written_bytes: shared().map(|store| store.busy.written).sum(),
+            pool_read_bytes: shared().flat_map(|shared| &shared.links).map(|link| link.read).sum(),
+            pool_written_bytes: shared().flat_map(|shared| &shared.links).map(|link| link.written).sum(),
             private_read_bytes: private().map(|store| store.busy.read).sum(),
             private_written_bytes: private().map(|store| store.busy.written).sum(),
             evicted_blocks: private().map(|own| own.cache.evicted()).sum::<u64>()

@@ -1,0 +1,243 @@
+//! `cenote plan rack`: the cheapest rack for a load and a goal, by simulation.
+
+use super::show;
+use crate::args::{PlanRackArgs, RackTraceArg, StatisticArg};
+use crate::commands::engram::read;
+use cenote_console::failure::Failure;
+use cenote_console::output;
+use cenote_plan::cost::RackPrices;
+use cenote_serving_sim::hardware::GPUS;
+use cenote_serving_sim::model::MODELS;
+use cenote_serving_sim::provision::{Engine, Found, Goal, Memory, ProvisionError, Search, Statistic};
+use cenote_serving_sim::workload::{Synthetic, TraceError, read_azure, read_mooncake};
+use cenote_serving_sim::{ModelShape, Workload};
+use serde::Serialize;
+use std::io::BufReader;
+use std::path::Path;
+
+/// Requests of a drawn load.
+const DRAWN: u64 = 2_000;
+/// Tokens of a block of Mooncake's traces, and of an engine.
+const MOONCAKE_BLOCK: u32 = 512;
+const ENGINE_BLOCK: u32 = 16;
+
+#[derive(Serialize)]
+struct Plan {
+    model: &'static str,
+    gpu: &'static str,
+    gpus_per_engine: u32,
+    gpus_per_host: u32,
+    requests: usize,
+    goal: Goal,
+    prices: RackPrices,
+    /// Racks that meet the goal, the cheapest first, one of each kind of memory.
+    racks: Vec<Rack>,
+    /// Kinds of memory with which no rack meets it.
+    missing: Vec<Memory>,
+}
+
+#[derive(Serialize)]
+struct Rack {
+    gpus: u32,
+    /// Dollars for memory and what connects it.
+    memory_cost: f64,
+    #[serde(flatten)]
+    found: Found,
+}
+
+pub fn run(args: &PlanRackArgs) -> Result<(), Failure> {
+    if !args.gpus_per_host.is_multiple_of(args.tp) {
+        return Err(Failure::new(format!("--gpus-per-host {}: no multiple of --tp {}", args.gpus_per_host, args.tp)));
+    }
+    let memory = args.memory_prices.prices();
+    let prices = RackPrices { memory, gpu: args.gpu_price, host: args.host_price, card: args.card_price };
+    prices.check().map_err(Failure::from)?;
+    let load = load(args)?;
+    let mut sizes: Vec<u64> = args.memory.iter().map(|size| size.0).filter(|size| *size > 0).collect();
+    sizes.sort_unstable();
+    let goal = Goal { statistic: statistic(args.statistic), ttft_ms: args.ttft_ms };
+    let search = Search {
+        engine: engine(args)?,
+        engines_per_host: args.gpus_per_host / args.tp,
+        hosts_max: args.hosts_max,
+        sizes,
+        max_num_seqs: args.max_num_seqs,
+        max_num_batched_tokens: args.max_num_batched_tokens,
+        goal,
+    };
+    let memory_cost = |kind: Memory, bytes: u64, hosts: u32| match kind {
+        Memory::None => 0.0,
+        Memory::Dram => prices.memory.local(bytes as f64, hosts),
+        Memory::Rdma => prices.rdma(bytes as f64, hosts),
+        Memory::Cxl => prices.memory.pool(bytes as f64, hosts),
+    };
+    let cost = |kind: Memory, bytes: u64, hosts: u32| {
+        prices.machines(hosts, args.gpus_per_host) + memory_cost(kind, bytes, hosts)
+    };
+    let spinner = output::spinner("simulating racks");
+    let mut runs = 0;
+    let found = search.run(&load, cost, || {
+        runs += 1;
+        spinner.set_message(format!("simulating racks: {runs}"));
+    });
+    spinner.finish_and_clear();
+    let found = found.map_err(|error| hinted(error, args))?;
+    let plan = Plan {
+        model: search.engine.shape.name,
+        gpu: search.engine.gpu.device.name,
+        gpus_per_engine: args.tp,
+        gpus_per_host: args.gpus_per_host,
+        requests: load.requests().len(),
+        goal,
+        prices,
+        missing: Memory::ALL.into_iter().filter(|kind| found.iter().all(|rack| rack.memory != *kind)).collect(),
+        racks: (found.into_iter())
+            .map(|found| Rack {
+                gpus: found.hosts * args.gpus_per_host,
+                memory_cost: memory_cost(found.memory, found.bytes, found.hosts),
+                found,
+            })
+            .collect(),
+    };
+    args.output.show(&plan, || text(&plan))
+}
+
+fn hinted(error: ProvisionError, args: &PlanRackArgs) -> Failure {
+    let hint = match &error {
+        ProvisionError::NoRoom { .. } => "give a larger --tp, or a --gpu with more memory",
+        ProvisionError::NoneMeets { .. } => {
+            "raise --ttft-ms or --hosts-max; a prompt alone takes its computing time on any rack"
+        }
+        ProvisionError::Config(_) if args.tp < args.gpus_per_host => {
+            "a request exceeds an engine's memory: give a larger --tp"
+        }
+        ProvisionError::Config(_) => "a request exceeds an engine's memory: give a --gpu with more",
+    };
+    Failure::from(error).hint(hint)
+}
+
+const fn statistic(argument: StatisticArg) -> Statistic {
+    match argument {
+        StatisticArg::Mean => Statistic::Mean,
+        StatisticArg::P50 => Statistic::P50,
+        StatisticArg::P99 => Statistic::P99,
+    }
+}
+
+fn engine(args: &PlanRackArgs) -> Result<Engine, Failure> {
+    let gpu = GPUS.into_iter().find(|gpu| gpu.device.name == args.gpu).ok_or_else(|| {
+        let names: Vec<&str> = GPUS.iter().map(|gpu| gpu.device.name).collect();
+        Failure::new(format!("--gpu {}: there are {}", args.gpu, names.join(", ")))
+    })?;
+    let shape = match &args.model_config {
+        Some(path) => {
+            ModelShape::of_config(&read(path)?).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?
+        }
+        None => *ModelShape::named(&args.model).ok_or_else(|| {
+            let names: Vec<&str> = MODELS.iter().map(|shape| shape.name).collect();
+            Failure::new(format!("--model {}: there are {}", args.model, names.join(", ")))
+                .hint("--model-config FILE takes any dense model")
+        })?,
+    };
+    Ok(Engine { gpu, gpus: args.tp, shape })
+}
+
+fn load(args: &PlanRackArgs) -> Result<Workload, Failure> {
+    let requests = args.requests.map(|requests| requests as usize);
+    let mut load = match (&args.trace, args.rate) {
+        (Some(path), _) => trace(args, path)?,
+        (None, rate) => {
+            let rate = rate.unwrap_or(1.0);
+            let drawn = Synthetic::tract('A', requests.unwrap_or(DRAWN as usize), rate).expect("there is A");
+            Synthetic { block_tokens: args.block_tokens.unwrap_or(ENGINE_BLOCK), ..drawn }.draw(args.seed)
+        }
+    };
+    if let Some(requests) = requests {
+        load.truncate(requests);
+    }
+    load.speed_up(args.speed);
+    Ok(load)
+}
+
+fn trace(args: &PlanRackArgs, path: &Path) -> Result<Workload, Failure> {
+    let wrong = |error: String| Failure::new(format!("{}: {error}", path.display()));
+    let file = std::fs::File::open(path).map_err(|error| wrong(error.to_string()))?;
+    let reader = BufReader::with_capacity(1 << 20, file);
+    let is_csv = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("csv"));
+    let format = args.format.unwrap_or(if is_csv { RackTraceArg::Azure } else { RackTraceArg::Mooncake });
+    let read = match format {
+        RackTraceArg::Mooncake => read_mooncake(reader, args.block_tokens.unwrap_or(MOONCAKE_BLOCK), false),
+        RackTraceArg::Azure => read_azure(reader, args.block_tokens.unwrap_or(ENGINE_BLOCK), false),
+    };
+    let read = read.map_err(|error| match &error {
+        TraceError::Bad(_) => wrong(error.to_string()).hint("no line of it is a request; is --format right?"),
+        _ => wrong(error.to_string()),
+    })?;
+    if !read.bad.is_empty() {
+        output::say(&format!("{}: {} lines are no requests; left out", path.display(), read.bad.len()));
+    }
+    Ok(read.workload)
+}
+
+fn name(memory: Memory) -> &'static str {
+    match memory {
+        Memory::None => "engines alone",
+        Memory::Dram => "DRAM of each host",
+        Memory::Rdma => "pool over RDMA",
+        Memory::Cxl => "pool behind CXL",
+    }
+}
+
+fn text(plan: &Plan) -> String {
+    let mut table = output::table(&[
+        "KV lies in",
+        "size",
+        "hosts",
+        "GPUs",
+        "TTFT p50",
+        "p99",
+        "hit rate",
+        "tokens/s",
+        "memory $",
+        "rack $",
+    ]);
+    for Rack { gpus, memory_cost, found } in &plan.racks {
+        let Found { memory, bytes, hosts, cost, outcome } = found;
+        table.add_row([
+            name(*memory).to_owned(),
+            if *memory == Memory::None { "-".to_owned() } else { show::bytes(*bytes as f64) },
+            hosts.to_string(),
+            gpus.to_string(),
+            show::seconds(outcome.ttft_p50_ms / 1e3),
+            show::seconds(outcome.ttft_p99_ms / 1e3),
+            format!("{:.1} %", 100.0 * outcome.hit_rate),
+            format!("{:.0}", outcome.throughput_tokens_per_s),
+            show::dollars(*memory_cost),
+            show::dollars(*cost),
+        ]);
+    }
+    let best = &plan.racks[0].found;
+    let goal = show::seconds(plan.goal.ttft_ms / 1e3);
+    let statistic = match plan.goal.statistic {
+        Statistic::Mean => "the mean",
+        Statistic::P50 => "the median",
+        Statistic::P99 => "99 %",
+    };
+    let missing: Vec<&str> = plan.missing.iter().map(|kind| name(*kind)).collect();
+    let missing = if missing.is_empty() {
+        String::new()
+    } else {
+        format!("\nNo rack with KV in {} meets the goal.", missing.join(" or in "))
+    };
+    format!(
+        "{} requests, {} on {} x {}; {statistic} of the times to the first token within {goal}.\n\
+         The cheapest rack: {} hosts, KV in {}.\n\n{table}{missing}\n\
+         Simulated, with prices that are assumptions but for memory's (--help).",
+        plan.requests,
+        plan.model,
+        plan.gpus_per_engine,
+        plan.gpu,
+        best.hosts,
+        name(best.memory),
+    )
+}

@@ -1,0 +1,360 @@
+//! The cheapest rack for a load and a goal: hosts, and where they keep KV beyond their engines' own
+//! memory, by simulation.
+//!
+//! For each kind of memory and each size, the least number of hosts that meets the goal is searched by
+//! halving. More memory never needs more hosts, so a size's search ends where the smaller size's did.
+//! Both assume that a larger rack is not slower; the found rack itself was simulated.
+
+use crate::hardware::Gpu;
+use crate::model::{CXL, CostModel, Link, ModelShape, RDMA_100G};
+use crate::serving::{ConfigError, Outcome, Pool, Setup, simulate};
+use crate::workload::Workload;
+use crate::{Device, Hosts};
+use cenote_policy::{Eviction, Watermark};
+use serde::Serialize;
+
+/// Where KV lies beyond the engines' own memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Memory {
+    /// Nowhere: what leaves an engine is computed again.
+    None,
+    /// In DRAM of each host, in equal parts for its engines. No engine reads another's.
+    Dram,
+    /// In one pool over RDMA; each host has a card.
+    Rdma,
+    /// In one pool behind a CXL switch; each host has a port.
+    Cxl,
+}
+
+impl Memory {
+    /// All kinds.
+    pub const ALL: [Self; 4] = [Self::None, Self::Dram, Self::Rdma, Self::Cxl];
+
+    /// The link of a host to the pool: 100 Gb/s as in TraCT §5.1, or an x16 port as in SpecKV §4.1.1.
+    const fn link(self) -> Option<Link> {
+        match self {
+            Self::None | Self::Dram => None,
+            Self::Rdma => Some(RDMA_100G),
+            Self::Cxl => Some(CXL),
+        }
+    }
+}
+
+/// The statistic of the times to the first token that the goal limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Statistic {
+    /// Their mean.
+    Mean,
+    /// Their median.
+    P50,
+    /// Their 99th percentile.
+    P99,
+}
+
+/// A bound on the time to the first token.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Goal {
+    /// What is bounded.
+    pub statistic: Statistic,
+    /// The bound in milliseconds.
+    pub ttft_ms: f64,
+}
+
+impl Goal {
+    /// The bounded value of a run, in milliseconds.
+    #[must_use]
+    pub const fn of(&self, outcome: &Outcome) -> f64 {
+        match self.statistic {
+            Statistic::Mean => outcome.ttft_mean_ms,
+            Statistic::P50 => outcome.ttft_p50_ms,
+            Statistic::P99 => outcome.ttft_p99_ms,
+        }
+    }
+}
+
+/// A model on GPUs that share its tensors.
+#[derive(Clone, Copy, Debug)]
+pub struct Engine {
+    /// One of the GPUs.
+    pub gpu: Gpu,
+    /// How many share each tensor.
+    pub gpus: u32,
+    /// The model.
+    pub shape: ModelShape,
+}
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[allow(missing_docs, reason = "the message explains the fields")]
+pub enum ProvisionError {
+    #[error("{model} does not fit {gpus} of {gpu}: its weights take {weights} bytes, and an engine may use {usable}")]
+    NoRoom { model: String, gpu: String, gpus: u32, weights: u64, usable: u64 },
+    #[error(
+        "no rack of {hosts_max} hosts or fewer meets the goal; the best one reaches {best_ms:.1} ms, and the goal is \
+         {goal_ms:.1} ms"
+    )]
+    NoneMeets { hosts_max: u32, best_ms: f64, goal_ms: f64 },
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}
+
+impl Engine {
+    /// Costs of its steps, and bytes for KV. Arithmetic, memory and host links are those of all GPUs
+    /// together; two all-reduces a layer are added.
+    ///
+    /// # Errors
+    /// The weights leave no room.
+    pub fn cost(&self) -> Result<(CostModel, u64), ProvisionError> {
+        let (device, gpus) = (self.gpu.device, u64::from(self.gpus));
+        let all = Device {
+            flops: device.flops * gpus,
+            memory_bytes: device.memory_bytes * gpus,
+            memory_bytes_per_s: device.memory_bytes_per_s * gpus,
+            ..device
+        };
+        let mut cost = CostModel::roofline(&all, &self.shape);
+        let ModelShape { layers, heads, head_dim, element_bytes, .. } = self.shape;
+        let reduces = 2.0 * layers as f64;
+        let start = self.gpu.tensor.all_reduce_ns(0.0, self.gpus);
+        // A token's residual stream is as wide as its heads.
+        let token = self.gpu.tensor.all_reduce_ns((heads * head_dim * element_bytes) as f64, self.gpus) - start;
+        cost.step_ns += (reduces * start) as u64;
+        cost.token_ps += (1e3 * reduces * token) as u64;
+        let usable = self.gpu.usable_bytes() * gpus;
+        match usable.checked_sub(self.shape.weight_bytes()).filter(|free| *free > 0) {
+            Some(free) => Ok((cost, free)),
+            None => Err(ProvisionError::NoRoom {
+                model: self.shape.name.to_owned(),
+                gpu: device.name.to_owned(),
+                gpus: self.gpus,
+                weights: self.shape.weight_bytes(),
+                usable,
+            }),
+        }
+    }
+}
+
+/// What is searched.
+#[derive(Clone, Debug)]
+pub struct Search {
+    /// An engine.
+    pub engine: Engine,
+    /// Engines of a host.
+    pub engines_per_host: u32,
+    /// Most hosts of the rack.
+    pub hosts_max: u32,
+    /// Sizes of memory in bytes, ascending: of each host, or of the pool.
+    pub sizes: Vec<u64>,
+    /// Most requests that an engine runs at once.
+    pub max_num_seqs: usize,
+    /// Most tokens of a step.
+    pub max_num_batched_tokens: u32,
+    /// The goal.
+    pub goal: Goal,
+}
+
+/// A rack that meets the goal.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Found {
+    /// Kind of memory.
+    pub memory: Memory,
+    /// Its bytes: of each host, or of the pool.
+    pub bytes: u64,
+    /// Hosts.
+    pub hosts: u32,
+    /// Dollars, by the caller's prices.
+    pub cost: f64,
+    /// The simulated run.
+    pub outcome: Outcome,
+}
+
+/// The cheapest rack of each kind of memory, and what was nearest to the goal.
+struct Best {
+    found: Vec<Found>,
+    nearest_ms: f64,
+}
+
+impl Search {
+    /// The cheapest rack of each kind of memory that meets the goal, the cheapest first. `cost` gives the
+    /// dollars of a rack of this kind, bytes and hosts. `simulated` is called after each run.
+    ///
+    /// # Errors
+    /// No rack meets the goal, or none can serve the load.
+    pub fn run(
+        &self,
+        load: &Workload,
+        cost: impl Fn(Memory, u64, u32) -> f64,
+        mut simulated: impl FnMut(),
+    ) -> Result<Vec<Found>, ProvisionError> {
+        let mut best = Best { found: Vec::new(), nearest_ms: f64::INFINITY };
+        for memory in Memory::ALL {
+            let sizes: &[u64] = if memory == Memory::None { &[0] } else { &self.sizes };
+            let (mut cheapest, mut hosts_max): (Option<Found>, u32) = (None, self.hosts_max);
+            for &bytes in sizes {
+                // No number of hosts makes this memory cheaper than one host.
+                if cheapest.as_ref().is_some_and(|found| cost(memory, bytes, 1) >= found.cost) {
+                    break;
+                }
+                let Some((hosts, outcome)) =
+                    self.fewest(load, (memory, bytes), hosts_max, &mut best.nearest_ms, &mut simulated)?
+                else {
+                    continue;
+                };
+                hosts_max = hosts;
+                let found = Found { memory, bytes, hosts, cost: cost(memory, bytes, hosts), outcome };
+                if cheapest.as_ref().is_none_or(|known| found.cost < known.cost) {
+                    cheapest = Some(found);
+                }
+            }
+            best.found.extend(cheapest);
+        }
+        if best.found.is_empty() {
+            let Self { hosts_max, goal, .. } = *self;
+            return Err(ProvisionError::NoneMeets { hosts_max, best_ms: best.nearest_ms, goal_ms: goal.ttft_ms });
+        }
+        best.found.sort_by(|a, b| a.cost.total_cmp(&b.cost));
+        Ok(best.found)
+    }
+
+    /// The fewest hosts that meet the goal, at most `hosts_max`, and their run.
+    fn fewest(
+        &self,
+        load: &Workload,
+        (memory, bytes): (Memory, u64),
+        hosts_max: u32,
+        nearest_ms: &mut f64,
+        simulated: &mut impl FnMut(),
+    ) -> Result<Option<(u32, Outcome)>, ProvisionError> {
+        let mut meets = |hosts: u32| -> Result<Option<Outcome>, ProvisionError> {
+            let outcome = match simulate(&self.setup(memory, bytes, hosts)?, load, &mut |_| ()) {
+                // This size is too small for this load.
+                Err(ConfigError::TooSmall { .. }) => return Ok(None),
+                outcome => outcome?,
+            };
+            simulated();
+            let reached = self.goal.of(&outcome);
+            *nearest_ms = nearest_ms.min(reached);
+            Ok((reached <= self.goal.ttft_ms).then_some(outcome))
+        };
+        // Double up to a number that meets the goal, then halve between it and the last that does not.
+        let (mut below, mut hosts) = (0, 1.min(hosts_max));
+        let mut found = loop {
+            match meets(hosts)? {
+                Some(outcome) => break (hosts, outcome),
+                None if hosts == hosts_max => return Ok(None),
+                None => (below, hosts) = (hosts, (2 * hosts).min(hosts_max)),
+            }
+        };
+        while found.0 - below > 1 {
+            let middle = below + (found.0 - below) / 2;
+            match meets(middle)? {
+                Some(outcome) => found = (middle, outcome),
+                None => below = middle,
+            }
+        }
+        Ok(Some(found))
+    }
+
+    fn setup(&self, memory: Memory, bytes: u64, hosts: u32) -> Result<Setup, ProvisionError> {
+        const L1_BLOCK_TOKENS: u32 = 16;
+        let (cost, kv_bytes) = self.engine.cost()?;
+        let kv_bytes_per_token = self.engine.shape.kv_bytes_per_token();
+        let block_bytes = kv_bytes_per_token * u64::from(L1_BLOCK_TOKENS);
+        let device = self.engine.gpu.device;
+        let host_link = Link {
+            bytes_per_s: device.host.bytes_per_s * u64::from(self.engine.gpus),
+            latency_ns: device.host.latency_ns,
+        };
+        let pool = |link| Pool { bytes: Some(bytes), link };
+        Ok(Setup {
+            instances: hosts * self.engines_per_host,
+            cost,
+            front_ns: 0,
+            kv_bytes_per_token,
+            l1_blocks: u32::try_from(kv_bytes / block_bytes).unwrap_or(u32::MAX),
+            l1_block_tokens: L1_BLOCK_TOKENS,
+            max_num_seqs: self.max_num_seqs,
+            max_num_batched_tokens: self.max_num_batched_tokens,
+            watermark: Watermark::DEFAULT,
+            swap_blocks: 0,
+            swap_link: host_link,
+            always_swap: false,
+            spill: None,
+            private: (memory == Memory::Dram)
+                .then_some(Pool { bytes: Some(bytes / u64::from(self.engines_per_host)), link: host_link }),
+            shared: memory.link().map(pool),
+            hosts: memory.link().map(|_| Hosts { has_ports: true, ..Hosts::new(hosts as usize) }),
+            eviction: Eviction::Lru,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hardware::h200::H200;
+    use crate::workload::Synthetic;
+
+    fn search(ttft_ms: f64) -> Search {
+        let shape = *ModelShape::named("llama-8b").expect("a preset");
+        Search {
+            engine: Engine { gpu: H200, gpus: 1, shape },
+            engines_per_host: 2,
+            hosts_max: 16,
+            sizes: vec![64 << 30, 256 << 30],
+            max_num_seqs: 256,
+            max_num_batched_tokens: 2_048,
+            goal: Goal { statistic: Statistic::P99, ttft_ms },
+        }
+    }
+
+    fn load(rate: f64) -> Workload {
+        Synthetic::tract('A', 600, rate).expect("there is A").draw(1)
+    }
+
+    fn dollars(memory: Memory, bytes: u64, hosts: u32) -> f64 {
+        let copies = if memory == Memory::Dram { f64::from(hosts) } else { 1.0 };
+        f64::from(hosts) * 100_000.0 + copies * bytes as f64 / 1e9 * 15.0
+    }
+
+    #[test]
+    fn more_load_needs_more_hosts_and_a_found_rack_meets_the_goal() {
+        let hosts = |rate: f64| {
+            let found = search(1_000.0).run(&load(rate), dollars, || ()).expect("a rack");
+            assert!(found.iter().all(|found| found.outcome.ttft_p99_ms <= 1_000.0), "{found:?}");
+            assert!(found.is_sorted_by(|a, b| a.cost <= b.cost), "{found:?}");
+            let none = found.iter().find(|found| found.memory == Memory::None).expect("without memory").hosts;
+            (found[0].hosts, none)
+        };
+        let (few, many) = (hosts(10.0), hosts(80.0));
+        assert!(few.0 < many.0 && many.0 <= many.1, "{few:?} {many:?}");
+    }
+
+    #[test]
+    fn one_host_less_does_not_meet_the_goal() {
+        let (search, load) = (search(1_000.0), load(80.0));
+        for found in search.run(&load, dollars, || ()).expect("a rack") {
+            let setup = search.setup(found.memory, found.bytes, found.hosts - 1).expect("it fits");
+            let less = simulate(&setup, &load, &mut |_| ()).map_or(f64::INFINITY, |outcome| outcome.ttft_p99_ms);
+            assert!(found.hosts == 1 || less > 1_000.0, "{:?}: {less}", found.memory);
+        }
+    }
+
+    #[test]
+    fn a_goal_that_nothing_meets_says_how_near_it_came() {
+        let error = search(0.1).run(&load(10.0), dollars, || ()).unwrap_err();
+        let ProvisionError::NoneMeets { hosts_max: 16, best_ms, .. } = error else { panic!("{error}") };
+        assert!(best_ms > 0.1 && best_ms < 10_000.0, "{error}");
+    }
+
+    #[test]
+    fn a_model_that_does_not_fit_is_refused() {
+        let engine = Engine { shape: *ModelShape::named("llama-70b").expect("a preset"), ..search(1.0).engine };
+        let error = engine.cost().unwrap_err().to_string();
+        assert!(error.contains("llama-70b does not fit 1 of h200"), "{error}");
+        let (cost, free) = Engine { gpus: 2, ..engine }.cost().expect("two hold it");
+        assert!(free > 100 << 30 && cost.step_ns > H200.device.step_ns, "{cost:?}");
+    }
+}

@@ -1,0 +1,83 @@
+//! The router before the instances: to the one with the fewest requests, of the rack that is likely to
+//! have the prompt.
+//!
+//! One rack: the instance with the fewest unfinished requests, the first of several. Several racks: a
+//! router hears of published blocks, as through the product's events (docs/guides/events.md). It takes
+//! the rack that was last sent the longest part of the prompt, unless that rack is a quarter busier, and
+//! by a request for each of its instances, than the least busy one.
+
+use super::Setup;
+use crate::workload::BlockNumber;
+
+/// No rack.
+const NONE: u16 = u16::MAX;
+
+pub(super) struct Router {
+    /// Unfinished requests by instance.
+    unfinished: Vec<u32>,
+    racks: Vec<Rack>,
+    /// Hosts of a rack.
+    hosts: usize,
+    /// The rack that was last sent each block; empty with one rack.
+    sent: Vec<u16>,
+}
+
+#[derive(Default)]
+struct Rack {
+    instances: Vec<u32>,
+    unfinished: u64,
+}
+
+impl Router {
+    pub(super) fn new(setup: &Setup, num_blocks: usize) -> Self {
+        let racks = setup.racks();
+        assert!(racks < usize::from(NONE), "{racks} racks have no number");
+        let mut router = Self {
+            unfinished: vec![0; setup.instances as usize],
+            racks: (0..racks).map(|_| Rack::default()).collect(),
+            hosts: setup.hosts.map_or(1, |hosts| hosts.count),
+            sent: if racks > 1 { vec![NONE; num_blocks] } else { Vec::new() },
+        };
+        for instance in 0..setup.instances {
+            let rack = router.rack_of(instance as usize);
+            router.racks[rack].instances.push(instance);
+        }
+        router
+    }
+
+    /// The rack of an instance.
+    pub(super) fn rack_of(&self, instance: usize) -> usize {
+        instance / self.hosts % self.racks.len()
+    }
+
+    /// Sends a prompt of these blocks to an instance.
+    pub(super) fn route(&mut self, blocks: &[BlockNumber]) -> usize {
+        let rack = if self.racks.len() == 1 { 0 } else { self.choose(blocks) };
+        let fewest = self.racks[rack].instances.iter().min_by_key(|&&instance| self.unfinished[instance as usize]);
+        let at = fewest.map_or(0, |&instance| instance as usize);
+        self.unfinished[at] += 1;
+        self.racks[rack].unfinished += 1;
+        if !self.sent.is_empty() {
+            blocks.iter().for_each(|&block| self.sent[block as usize] = rack as u16);
+        }
+        at
+    }
+
+    fn choose(&self, blocks: &[BlockNumber]) -> usize {
+        let with_instances = self.racks.iter().enumerate().filter(|(_, rack)| !rack.instances.is_empty());
+        let (idle, least) = with_instances.min_by_key(|(_, rack)| rack.unfinished).expect("there are instances");
+        // The block furthest from the beginning that was sent anywhere.
+        let Some(block) = blocks.iter().rev().find(|&&block| self.sent[block as usize] != NONE) else { return idle };
+        let known = usize::from(self.sent[*block as usize]);
+        let Rack { instances, unfinished } = &self.racks[known];
+        let most = least.unfinished * 5 / 4 + instances.len() as u64;
+        if *unfinished <= most { known } else { idle }
+    }
+
+    /// A request of an instance ended.
+    pub(super) fn finished(&mut self, instance: usize) {
+        self.unfinished[instance] -= 1;
+        let rack = self.rack_of(instance);
+        self.racks[rack].unfinished -= 1;
+    }
+}
