@@ -14,8 +14,8 @@ pub use bench::{
 pub use reproduce::ReproduceArgs;
 pub use sim::{CapacityArg, InstantArg, LoadArg, RoutingArg, SimArgs, TraceFormatArg, pool_name};
 pub use study::{
-    ComparedLoadArgs, StudyBudgetArgs, StudyCommands, StudyEngineArgs, StudyPrefetchArgs, StudyServerArgs,
-    StudySparseArgs, StudySwapArgs, StudyWatermarkArgs, StudyWeightsArgs,
+    ComparedLoadArgs, StudyBudgetArgs, StudyCommands, StudyEngineArgs, StudyPrefetchArgs, StudyScaleArgs,
+    StudyServerArgs, StudySparseArgs, StudySwapArgs, StudyWatermarkArgs, StudyWeightsArgs,
 };
 pub use torture::{ColdChildArgs, ColdFullChildArgs, TortureArgs, TortureChildArgs};
 

@@ -136,6 +136,40 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// One such engine without memory beyond its own, with vLLM's limits of these names. It swaps nothing;
+    /// `swap_link` is the link to its host.
+    ///
+    /// # Errors
+    /// The weights leave no room.
+    pub fn alone(&self, max_num_seqs: usize, max_num_batched_tokens: u32) -> Result<Setup, ProvisionError> {
+        const L1_BLOCK_TOKENS: u32 = 16;
+        let (cost, kv_bytes) = self.cost()?;
+        let kv_bytes_per_token = self.shape.kv_bytes_per_token();
+        let block_bytes = kv_bytes_per_token * u64::from(L1_BLOCK_TOKENS);
+        let Link { bytes_per_s, latency_ns } = self.gpu.device.host;
+        Ok(Setup {
+            instances: 1,
+            cost,
+            front_ns: 0,
+            kv_bytes_per_token,
+            l1_blocks: u32::try_from(kv_bytes / block_bytes).unwrap_or(u32::MAX),
+            l1_block_tokens: L1_BLOCK_TOKENS,
+            max_num_seqs,
+            max_num_batched_tokens,
+            watermark: Watermark::DEFAULT,
+            swap_blocks: 0,
+            swap_link: Link { bytes_per_s: bytes_per_s * u64::from(self.gpus), latency_ns },
+            always_swap: false,
+            spill: None,
+            private: None,
+            shared: None,
+            hosts: None,
+            eviction: Eviction::Lru,
+        })
+    }
+}
+
 /// What is searched.
 #[derive(Clone, Debug)]
 pub struct Search {
@@ -258,35 +292,15 @@ impl Search {
     }
 
     fn setup(&self, memory: Memory, bytes: u64, hosts: u32) -> Result<Setup, ProvisionError> {
-        const L1_BLOCK_TOKENS: u32 = 16;
-        let (cost, kv_bytes) = self.engine.cost()?;
-        let kv_bytes_per_token = self.engine.shape.kv_bytes_per_token();
-        let block_bytes = kv_bytes_per_token * u64::from(L1_BLOCK_TOKENS);
-        let device = self.engine.gpu.device;
-        let host_link = Link {
-            bytes_per_s: device.host.bytes_per_s * u64::from(self.engine.gpus),
-            latency_ns: device.host.latency_ns,
-        };
-        let pool = |link| Pool { bytes: Some(bytes), link };
+        let alone = self.engine.alone(self.max_num_seqs, self.max_num_batched_tokens)?;
+        let pool = |bytes, link| Pool { bytes: Some(bytes), link };
         Ok(Setup {
             instances: hosts * self.engines_per_host,
-            cost,
-            front_ns: 0,
-            kv_bytes_per_token,
-            l1_blocks: u32::try_from(kv_bytes / block_bytes).unwrap_or(u32::MAX),
-            l1_block_tokens: L1_BLOCK_TOKENS,
-            max_num_seqs: self.max_num_seqs,
-            max_num_batched_tokens: self.max_num_batched_tokens,
-            watermark: Watermark::DEFAULT,
-            swap_blocks: 0,
-            swap_link: host_link,
-            always_swap: false,
-            spill: None,
             private: (memory == Memory::Dram)
-                .then_some(Pool { bytes: Some(bytes / u64::from(self.engines_per_host)), link: host_link }),
-            shared: memory.link().map(pool),
+                .then_some(pool(bytes / u64::from(self.engines_per_host), alone.swap_link)),
+            shared: memory.link().map(|link| pool(bytes, link)),
             hosts: memory.link().map(|_| Hosts { has_ports: true, ..Hosts::new(hosts as usize) }),
-            eviction: Eviction::Lru,
+            ..alone
         })
     }
 }

@@ -73,6 +73,8 @@ pub struct Rack {
     /// Descriptors by slot.
     slots: Vec<Slot>,
     chunks: Vec<Chunk>,
+    /// Chunks before this one have owners, which no chunk loses; the others are free.
+    claimed: usize,
     /// Words of the eviction policy by slot, which the last owner of a chunk wrote when it offered it.
     recency: Vec<u64>,
     hosts: Vec<Host>,
@@ -114,6 +116,7 @@ impl Rack {
             slot_of: vec![NONE; num_blocks],
             slots: vec![Slot { block: NONE, depth: 0 }; slots],
             chunks: vec![Chunk { owner: NONE, is_offered: false }; chunks],
+            claimed: 0,
             recency: vec![0; slots],
             hosts: (0..count).map(|_| Host::new(eviction, chunks, &hosts)).collect(),
         }

@@ -42,6 +42,11 @@ pub enum StudyCommands {
     /// are stationary or change in phases. `is_met`: on a stationary load, the arbiter is at most 5 %
     /// slower than the best fixed share; on a load with phases, it is faster than every fixed share.
     Budget(StudyBudgetArgs),
+    /// Simulate up to thousands of hosts in racks, and report how the simulator's own time grows
+    ///
+    /// Each rack has one pool and each host one engine. A router before all racks sends a prompt to the rack
+    /// that was sent its beginning, unless that one is busier. Load and racks grow together.
+    Scale(StudyScaleArgs),
     /// Learn the weights by which codecs are chosen from an engine's throughput (CXL-SpecKV eq. 8)
     ///
     /// The engine serves prompts from a region that holds half of them raw. --codec-table names what
@@ -128,6 +133,33 @@ pub struct StudyPrefetchArgs {
     #[arg(long, value_name = "FILE")]
     pub mooncake: Option<PathBuf>,
     /// Seed of the drawn scores
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct StudyScaleArgs {
+    /// Numbers of hosts
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,16,32,128,512,2048,4096", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub hosts: Vec<u32>,
+    /// Hosts of a rack
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub hosts_per_rack: u32,
+    /// Requests of each host
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub requests: u32,
+    /// Requests per second of each host
+    #[arg(long, value_name = "R", default_value_t = 4.0, value_parser = super::sim::parse_rate)]
+    pub rate: f64,
+    /// Groups of prompts with a common beginning, of each rack
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    pub groups: u64,
+    /// Pool of each rack
+    #[arg(long, value_name = "SIZE", default_value = "1TiB")]
+    pub pool: ByteSize,
+    /// Seed of the requests
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     #[command(flatten)]

@@ -6,6 +6,7 @@ mod compared;
 mod engine;
 mod prefetch;
 mod real;
+mod scale;
 mod server;
 mod sparse;
 mod swap;
@@ -26,6 +27,7 @@ pub fn run(command: &StudyCommands) -> Result<(), Failure> {
         StudyCommands::Prefetch(args) => prefetch::run(args),
         StudyCommands::Sparse(args) => sparse::run(args),
         StudyCommands::Budget(args) => budget::run(args),
+        StudyCommands::Scale(args) => scale::run(args),
         StudyCommands::Weights(args) => weights::run(args),
     }
 }

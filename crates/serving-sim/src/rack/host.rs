@@ -43,7 +43,10 @@ pub(super) struct Host {
     /// Words of the eviction policy by slot, also of other hosts' slots.
     pub words: Vec<u64>,
     pub state: Vec<AtomicU64>,
-    pub chunks: Vec<Seen>,
+    /// How it sees each chunk, and those that it sees as listed and as offered, ascending.
+    chunks: Vec<Seen>,
+    listed: Vec<usize>,
+    offered: Vec<usize>,
     /// Free slots of listed chunks, the next one last.
     pub free: Vec<u32>,
     /// Lookups of this host, and those of others that it has heard of.
@@ -75,6 +78,8 @@ impl Host {
             words: vec![0; slots],
             state: state.map(|_| AtomicU64::new(0)).collect(),
             chunks: vec![Seen::Elsewhere; chunks],
+            listed: Vec::new(),
+            offered: Vec::new(),
             free: Vec::new(),
             clock: 0,
             heard: 0,
@@ -109,16 +114,40 @@ impl Host {
         }
     }
 
-    pub fn listed(&self) -> impl Iterator<Item = usize> + '_ {
-        self.seen(Seen::Listed)
+    /// How it sees a chunk.
+    pub fn sees(&self, chunk: usize) -> Seen {
+        self.chunks[chunk]
     }
 
-    pub fn offered(&self) -> impl Iterator<Item = usize> + '_ {
-        self.seen(Seen::Offered)
+    pub fn see(&mut self, chunk: usize, seen: Seen) {
+        let before = std::mem::replace(&mut self.chunks[chunk], seen);
+        if before == seen {
+            return;
+        }
+        if let Some(list) = self.list_of(before) {
+            let at = list.binary_search(&chunk).expect("its list has it");
+            list.remove(at);
+        }
+        if let Some(list) = self.list_of(seen) {
+            let at = list.binary_search(&chunk).expect_err("no list has it");
+            list.insert(at, chunk);
+        }
     }
 
-    pub fn seen(&self, wanted: Seen) -> impl Iterator<Item = usize> + '_ {
-        self.chunks.iter().enumerate().filter(move |(_, seen)| **seen == wanted).map(|(chunk, _)| chunk)
+    const fn list_of(&mut self, seen: Seen) -> Option<&mut Vec<usize>> {
+        match seen {
+            Seen::Listed => Some(&mut self.listed),
+            Seen::Offered => Some(&mut self.offered),
+            Seen::Elsewhere => None,
+        }
+    }
+
+    pub fn listed(&self) -> &[usize] {
+        &self.listed
+    }
+
+    pub fn offered(&self) -> &[usize] {
+        &self.offered
     }
 
     pub fn age_of(&self, instant: u64) -> u64 {
@@ -145,14 +174,16 @@ impl Rack {
 
     /// Takes the first free chunk.
     fn claim(&mut self, host: usize) {
-        let Some(chunk) = self.chunks.iter().position(|chunk| chunk.owner == NONE) else { return };
-        self.chunks[chunk] = Chunk { owner: host as u32, is_offered: false };
+        let chunk = self.claimed;
+        let Some(free) = self.chunks.get_mut(chunk) else { return };
+        *free = Chunk { owner: host as u32, is_offered: false };
+        self.claimed += 1;
         self.list(host, chunk);
     }
 
     /// Enters a chunk and its free slots in a host's lists.
     pub(super) fn list(&mut self, host: usize, chunk: usize) {
-        self.hosts[host].chunks[chunk] = Seen::Listed;
+        self.hosts[host].see(chunk, Seen::Listed);
         for slot in self.slots_of(chunk).rev() {
             if self.is_free(slot as u32) {
                 self.hosts[host].free.push(slot as u32);
@@ -196,7 +227,7 @@ impl Rack {
     /// The blocks of a host's listed chunks.
     pub(super) fn candidates(&self, host: usize) -> Vec<Candidate> {
         let one = &self.hosts[host];
-        let slots = one.listed().flat_map(|chunk| self.slots_of(chunk));
+        let slots = one.listed().iter().flat_map(|&chunk| self.slots_of(chunk));
         let candidate = |slot: usize| {
             let Slot { block, depth } = self.slots[slot];
             (block != NONE).then(|| Candidate {

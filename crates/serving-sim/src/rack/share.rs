@@ -29,8 +29,8 @@ impl Rack {
         let oldest = self.leaving_age(host, &self.candidates(host));
         let first_to_leave = heard.iter().filter_map(|heard| heard.oldest).chain(oldest).min();
         self.hosts[host].report_pace = report_pace(first_to_leave.unwrap_or(0));
-        if self.chunks.iter().all(|chunk| chunk.owner != NONE) {
-            let own = self.ages(host, Seen::Listed);
+        if self.claimed == self.chunks.len() {
+            let own = self.ages(host, self.hosts[host].listed());
             let evicted = heard.iter().filter(|heard| heard.calm_ticks == 0);
             let need = Need {
                 rival: evicted.map(|heard| heard.oldest.unwrap_or(0)).min(),
@@ -38,12 +38,12 @@ impl Rack {
                 by_age: self.policy.evicts_by_age() && heard.iter().any(|heard| heard.calm_ticks < PRESSED_TICKS),
             };
             let ages: Vec<u64> = own.iter().map(|&(age, _)| age).collect();
-            let room = OFFERS_MAX.min(self.chunks.len()).next_multiple_of(8) - self.hosts[host].offered().count();
+            let room = OFFERS_MAX.min(self.chunks.len()).next_multiple_of(8) - self.hosts[host].offered().len();
             let count = offers(&ages, is_busy, need).min(room);
             self.offer(host, own.into_iter().take(count).map(|(_, chunk)| chunk).collect());
             self.hosts[host].offers_all = !is_busy;
         }
-        let board = self.ages(host, Seen::Offered);
+        let board = self.ages(host, self.hosts[host].offered());
         self.tell(host, oldest, &board);
         let others = self.peers(host).filter_map(|peer| self.hosts[peer].demand.offered);
         let others = others.map(|instant| self.hosts[host].age_of(instant));
@@ -98,16 +98,16 @@ impl Rack {
         };
     }
 
-    /// Ages of the chunks that the host sees so, the oldest first. A chunk without blocks is as old
-    /// as the clock.
-    fn ages(&self, host: usize, wanted: Seen) -> Vec<(u64, usize)> {
+    /// Ages of chunks as the host sees them, the oldest first. A chunk without blocks is as old as the
+    /// clock.
+    fn ages(&self, host: usize, chunks: &[usize]) -> Vec<(u64, usize)> {
         let one = &self.hosts[host];
         let age = |chunk: usize| {
             let slots = self.slots_of(chunk).filter(|&slot| self.slots[slot].block != NONE);
             let mut ages: Vec<u64> = slots.map(|slot| self.policy.age(one.words[slot], one.clock)).collect();
             (chunk_age(&mut ages).unwrap_or(one.clock), chunk)
         };
-        let mut ages: Vec<(u64, usize)> = one.seen(wanted).map(age).collect();
+        let mut ages: Vec<(u64, usize)> = chunks.iter().copied().map(age).collect();
         ages.sort_unstable_by_key(|&(age, chunk)| (Reverse(age), chunk));
         ages
     }
@@ -127,14 +127,14 @@ impl Rack {
         if !is_worth_taking(best, own, true) {
             return false;
         }
-        let is_open = |chunk: usize| one.chunks[chunk] != Seen::Listed && self.chunks[chunk].is_offered;
+        let is_open = |chunk: usize| one.sees(chunk) != Seen::Listed && self.chunks[chunk].is_offered;
         let boards = self
             .hosts
             .iter()
             .flat_map(|owner| owner.board.iter().filter(|&&(chunk, _)| is_open(chunk)).take(2 * TAKEN_AT_ONCE));
         let mut open: Vec<(u64, usize)> = boards.map(|&(chunk, instant)| (one.age_of(instant), chunk)).collect();
         open.sort_unstable_by_key(|&(age, chunk)| (Reverse(age), chunk));
-        let most = taken_at_once(one.listed().count(), best, own, TAKEN_AT_ONCE);
+        let most = taken_at_once(one.listed().len(), best, own, TAKEN_AT_ONCE);
         self.note_best_offer(host, open.get(TAKEN_AT_ONCE).map(|&(age, _)| age));
         let is_own = |chunk: usize| self.chunks[chunk].owner == host as u32;
         let worth = open.into_iter().filter(|&(age, chunk)| is_worth_taking(age, own, is_own(chunk)));
@@ -154,7 +154,7 @@ impl Rack {
                 self.recency[slot] = self.hosts[host].words[slot];
             }
             self.chunks[chunk].is_offered = true;
-            self.hosts[host].chunks[chunk] = Seen::Offered;
+            self.hosts[host].see(chunk, Seen::Offered);
         }
     }
 
@@ -189,7 +189,7 @@ impl Rack {
 
     /// Takes back the chunks that the host offers, all that no other host has taken.
     pub(super) fn take_back_all(&mut self, host: usize) {
-        let offered: Vec<usize> = self.hosts[host].offered().collect();
+        let offered: Vec<usize> = self.hosts[host].offered().to_vec();
         if !offered.is_empty() {
             self.take_offered(host, offered, usize::MAX);
             self.settle_offers(host);
@@ -198,10 +198,10 @@ impl Rack {
 
     /// Forgets chunks that the host offered and another one has taken.
     fn settle_offers(&mut self, host: usize) {
-        let offered: Vec<usize> = self.hosts[host].offered().collect();
+        let offered: Vec<usize> = self.hosts[host].offered().to_vec();
         for chunk in offered {
             if self.chunks[chunk].owner != host as u32 {
-                self.hosts[host].chunks[chunk] = Seen::Elsewhere;
+                self.hosts[host].see(chunk, Seen::Elsewhere);
             }
         }
     }

@@ -81,3 +81,49 @@ impl Router {
         self.racks[rack].unfinished -= 1;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Hosts;
+    use crate::hardware::h200::H200;
+    use crate::model::ModelShape;
+    use crate::provision::Engine;
+
+    fn router(instances: u32, racks: usize) -> Router {
+        let shape = *ModelShape::named("llama-8b").expect("a preset");
+        let alone = Engine { gpu: H200, gpus: 1, shape }.alone(8, 64).expect("it fits");
+        let hosts = Hosts { racks, ..Hosts::new(2) };
+        Router::new(&Setup { instances, hosts: Some(hosts), ..alone }, 100)
+    }
+
+    #[test]
+    fn one_rack_takes_the_instance_with_the_fewest_requests() {
+        let mut router = router(3, 1);
+        let first: Vec<usize> = (0..4).map(|_| router.route(&[])).collect();
+        assert_eq!(first, [0, 1, 2, 0]);
+        router.finished(1);
+        assert_eq!(router.route(&[]), 1);
+    }
+
+    #[test]
+    fn a_prompt_follows_its_beginning_until_its_rack_is_busier() {
+        let mut router = router(4, 2);
+        assert_eq!((0..4).map(|at| router.rack_of(at)).collect::<Vec<_>>(), [0, 0, 1, 1]);
+        let racks: Vec<usize> = (10..20)
+            .map(|end| {
+                let at = router.route(&[1, 2, end]);
+                router.rack_of(at)
+            })
+            .collect();
+        // The other rack is idle: a request for each instance is the most that the first may be ahead.
+        assert_eq!(racks[..4], [0, 0, 0, 1], "{racks:?}");
+        // The longest part that any rack was sent decides.
+        let mut other = super::tests::router(4, 2);
+        let far = other.route(&[1, 2, 3]);
+        let near = other.route(&[7]);
+        assert_ne!(other.rack_of(far), other.rack_of(near));
+        let last = other.route(&[1, 2, 7]);
+        assert_eq!(other.rack_of(last), other.rack_of(near));
+    }
+}

@@ -1,0 +1,119 @@
+//! `cenote-lab study scale`: thousands of hosts in racks, and how the simulator's own time grows.
+
+use crate::args::StudyScaleArgs;
+use crate::commands::sim::{peak_memory_bytes, processor_time};
+use cenote_base::units::ByteSize;
+use cenote_console::failure::Failure;
+use cenote_console::output;
+use cenote_serving_sim::hardware::h200::H200;
+use cenote_serving_sim::model::CXL;
+use cenote_serving_sim::provision::Engine;
+use cenote_serving_sim::serving::Pool;
+use cenote_serving_sim::workload::Synthetic;
+use cenote_serving_sim::{Hosts, ModelShape, Setup, Workload, simulate};
+use serde::Serialize;
+
+/// Tokens of a block: of a size that keeps the index of a hundred racks in memory.
+const BLOCK_TOKENS: u32 = 128;
+
+#[derive(Serialize)]
+struct Row {
+    hosts: u32,
+    racks: usize,
+    requests: usize,
+    hit_rate: f64,
+    ttft_p50_ms: f64,
+    ttft_p99_ms: f64,
+    tokens_per_s: f64,
+    /// Simulated seconds.
+    makespan_s: f64,
+    events: u64,
+    /// Processor time of the run, in seconds, on one core.
+    core_s: f64,
+    events_per_core_s: f64,
+    /// Peak memory of the process so far.
+    memory_bytes: Option<u64>,
+}
+
+pub fn run(args: &StudyScaleArgs) -> Result<(), Failure> {
+    let mut hosts = args.hosts.clone();
+    hosts.sort_unstable();
+    let bar = output::progress("simulating", hosts.iter().map(|&hosts| u64::from(hosts * args.requests)).sum());
+    let mut rows: Vec<Row> = Vec::new();
+    for hosts in hosts {
+        let racks = hosts.div_ceil(args.hosts_per_rack) as usize;
+        let load = load(args, hosts, racks);
+        let setup = setup(args, hosts, racks)?;
+        let (done, begin) = (bar.position(), processor_time());
+        let outcome = simulate(&setup, &load, &mut |answered| bar.set_position(done + answered))
+            .map_err(|error| Failure::from(error).hint("give a larger --pool"))?;
+        let core_s = (processor_time() - begin).as_secs_f64();
+        rows.push(Row {
+            hosts,
+            racks,
+            requests: load.requests().len(),
+            hit_rate: outcome.hit_rate,
+            ttft_p50_ms: outcome.ttft_p50_ms,
+            ttft_p99_ms: outcome.ttft_p99_ms,
+            tokens_per_s: outcome.throughput_tokens_per_s,
+            makespan_s: outcome.makespan_s,
+            events: outcome.events,
+            core_s,
+            events_per_core_s: outcome.events as f64 / core_s.max(1e-9),
+            memory_bytes: peak_memory_bytes(),
+        });
+    }
+    bar.finish_and_clear();
+    args.output.show(&rows, || table(&rows))
+}
+
+/// TraCT's workload A, with as many requests and groups as hosts and racks take.
+fn load(args: &StudyScaleArgs, hosts: u32, racks: usize) -> Workload {
+    let requests = hosts as usize * args.requests as usize;
+    let drawn = Synthetic::tract('A', requests, args.rate * f64::from(hosts)).expect("there is A");
+    Synthetic { groups: args.groups * racks as u64, block_tokens: BLOCK_TOKENS, ..drawn }.draw(args.seed)
+}
+
+fn setup(args: &StudyScaleArgs, hosts: u32, racks: usize) -> Result<Setup, Failure> {
+    let shape = *ModelShape::named("llama-8b").expect("a preset");
+    let engine = Engine { gpu: H200, gpus: 1, shape };
+    let of_rack = Hosts { has_ports: true, racks, ..Hosts::new(hosts.min(args.hosts_per_rack) as usize) };
+    Ok(Setup {
+        instances: hosts,
+        shared: Some(Pool { bytes: Some(args.pool.0), link: CXL }),
+        hosts: Some(of_rack),
+        ..engine.alone(256, 8_192)?
+    })
+}
+
+fn table(rows: &[Row]) -> String {
+    let mut table = output::table(&[
+        "hosts",
+        "racks",
+        "requests",
+        "hit rate",
+        "TTFT p50",
+        "p99",
+        "tokens/s a host",
+        "events",
+        "one core",
+        "million events/s",
+        "memory",
+    ]);
+    for row in rows {
+        table.add_row([
+            row.hosts.to_string(),
+            row.racks.to_string(),
+            row.requests.to_string(),
+            format!("{:.1} %", 100.0 * row.hit_rate),
+            format!("{:.0} ms", row.ttft_p50_ms),
+            format!("{:.0} ms", row.ttft_p99_ms),
+            format!("{:.0}", row.tokens_per_s / f64::from(row.hosts)),
+            row.events.to_string(),
+            format!("{:.2} s", row.core_s),
+            format!("{:.1}", row.events_per_core_s / 1e6),
+            row.memory_bytes.map_or_else(|| "-".to_owned(), |bytes| ByteSize(bytes).to_string()),
+        ]);
+    }
+    table.to_string()
+}
