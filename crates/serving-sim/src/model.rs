@@ -85,6 +85,9 @@ pub struct CostModel {
     /// Picoseconds to read the KV of a token that arithmetic does not hide. They are added to the
     /// longer of arithmetic and memory.
     pub exposed_context_ps: u64,
+    /// Picoseconds that the copy of a streamed token's KV takes from the computation, where both use the
+    /// same processors. 0: copies run beside it.
+    pub streamed_ps: u64,
 }
 
 impl CostModel {
@@ -102,6 +105,7 @@ impl CostModel {
             weights_ps: ps(shape.weight_bytes(), device.memory_bytes_per_s, device.memory_percent),
             context_ps: ps(shape.kv_bytes_per_token(), device.memory_bytes_per_s, device.memory_percent),
             exposed_context_ps: 0,
+            streamed_ps: 0,
         }
     }
 

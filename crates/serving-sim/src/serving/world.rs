@@ -282,13 +282,15 @@ impl<'a> World<'a> {
 
     /// Computes a step while its spilled blocks arrive. Returns its end.
     fn compute(&mut self, at: usize, now: Time, work: &StepWork) -> Time {
-        let time = self.setup.cost.step(work);
+        let mut time = self.setup.cost.step(work);
         let Instance { scheduler, output, streamer, .. } = &mut self.instances[at];
         let Some(streamer) = streamer else { return now + time };
         let spilled: Spilled = (output.scheduled.iter())
             .map(|part| (part.id, scheduler.num_spilled_blocks(part.id) as u32))
             .filter(|(_, count)| *count > 0)
             .collect();
+        let streamed = spilled.iter().map(|(_, count)| u64::from(*count)).sum::<u64>();
+        time += streamed * u64::from(self.setup.l1_block_tokens) * self.setup.cost.streamed_ps / 1_000;
         let first = (self.setup.cost.step_ns + work.requests * self.setup.cost.request_ns).min(time);
         let waited = streamer.counts().stall_ns;
         let end = streamer.step(now, &spilled, first, time - first);

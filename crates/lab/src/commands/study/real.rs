@@ -11,9 +11,9 @@ use cenote_console::region::TemporaryRegion;
 use cenote_console::region::own_region_bytes;
 use cenote_engine::SwapRecord;
 use cenote_policy::Watermark;
-use cenote_serving_sim::model::{Calibration, Link};
+use cenote_serving_sim::model::{Calibration, CostModel, Link, NIAGARA_L3, TierLink};
 use cenote_serving_sim::workload::{CPEN_PROMPTS, cpen};
-use cenote_serving_sim::{Setup, Workload};
+use cenote_serving_sim::{Setup, Spill, Workload};
 use std::collections::BTreeMap;
 
 /// The engine's own blocks: as few as the paper's smallest models have.
@@ -47,7 +47,7 @@ pub fn setup_of(live: &Live, fitted: &Calibration) -> Setup {
     let config = model.config();
     Setup {
         instances: 1,
-        cost: fitted.cost(),
+        cost: CostModel { streamed_ps: streamed_ps(live, fitted), ..fitted.cost() },
         front_ns: fitted.machine.front_ns,
         kv_bytes_per_token: fitted.machine.kv_bytes_per_token,
         l1_blocks: small(model.kv_blocks()),
@@ -58,12 +58,35 @@ pub fn setup_of(live: &Live, fitted: &Calibration) -> Setup {
         swap_blocks: u32::try_from(config.swap_bytes / model.layout().block_bytes() as u64).unwrap_or(u32::MAX),
         swap_link: Link { bytes_per_s: fitted.machine.copy_bytes_per_s, latency_ns: 0 },
         always_swap: config.always_swap,
-        spill: None,
+        spill: spill_of(live, fitted),
         private: None,
         shared: None,
         hosts: None,
         eviction: cenote_policy::Eviction::Lru,
     }
+}
+
+/// The model of its spill space: copies from the region's memory to a staging buffer, each started by a
+/// thread of this machine.
+fn spill_of(live: &Live, fitted: &Calibration) -> Option<Spill> {
+    let model = live.engine().model();
+    let (config, layout) = (model.config(), model.layout());
+    let blocks = u32::try_from(config.spill_bytes / layout.block_bytes() as u64).unwrap_or(u32::MAX);
+    let link = Link { bytes_per_s: fitted.machine.copy_bytes_per_s, latency_ns: 0 };
+    let tier = TierLink { name: "region", link, ..NIAGARA_L3 };
+    (blocks > 0).then_some(Spill { blocks, layers: layout.num_layers as u32, tier, is_ahead: true })
+}
+
+/// Picoseconds that the copy of a streamed token takes from the computation: nothing if each thread has a
+/// processor, else its part of all processors.
+fn streamed_ps(live: &Live, fitted: &Calibration) -> u64 {
+    let model = live.engine().model();
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    if model.threads() + model.config().mover_threads <= processors {
+        return 0;
+    }
+    let bytes = u128::from(fitted.machine.kv_bytes_per_token) * 1_000_000_000_000;
+    (bytes / u128::from(fitted.machine.copy_bytes_per_s.max(1)) / processors as u128) as u64
 }
 
 /// One run of the load on the engine.
