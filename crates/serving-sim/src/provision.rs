@@ -19,7 +19,8 @@ use serde::Serialize;
 pub enum Memory {
     /// Nowhere: what leaves an engine is computed again.
     None,
-    /// In DRAM of each host, in equal parts for its engines. No engine reads another's.
+    /// In DRAM of each host, in equal parts for its engines. No engine reads another's, so the router sends
+    /// a prompt to the engine that was sent its beginning, unless that one is busier.
     Dram,
     /// In one pool over RDMA; each host has a card.
     Rdma,
@@ -226,21 +227,34 @@ impl Search {
         for memory in Memory::ALL {
             let sizes: &[u64] = if memory == Memory::None { &[0] } else { &self.sizes };
             let (mut cheapest, mut hosts_max): (Option<Found>, u32) = (None, self.hosts_max);
+            let mut too_small = None;
             for &bytes in sizes {
                 // No number of hosts makes this memory cheaper than one host.
                 if cheapest.as_ref().is_some_and(|found| cost(memory, bytes, 1) >= found.cost) {
                     break;
                 }
-                let Some((hosts, outcome)) =
-                    self.fewest(load, (memory, bytes), hosts_max, &mut best.nearest_ms, &mut simulated)?
-                else {
-                    continue;
-                };
+                let (hosts, outcome) =
+                    match self.fewest(load, (memory, bytes), hosts_max, &mut best.nearest_ms, &mut simulated) {
+                        Ok(Some(found)) => found,
+                        Ok(None) => {
+                            too_small = None;
+                            continue;
+                        }
+                        Err(ProvisionError::Config(error @ ConfigError::TooSmall { .. })) => {
+                            too_small.get_or_insert(error);
+                            continue;
+                        }
+                        Err(error) => return Err(error),
+                    };
                 hosts_max = hosts;
                 let found = Found { memory, bytes, hosts, cost: cost(memory, bytes, hosts), outcome };
                 if cheapest.as_ref().is_none_or(|known| found.cost < known.cost) {
                     cheapest = Some(found);
                 }
+            }
+            // No size was large enough to be simulated.
+            if let (None, Some(error)) = (&cheapest, too_small) {
+                return Err(error.into());
             }
             best.found.extend(cheapest);
         }
@@ -262,11 +276,7 @@ impl Search {
         simulated: &mut impl FnMut(),
     ) -> Result<Option<(u32, Outcome)>, ProvisionError> {
         let mut meets = |hosts: u32| -> Result<Option<Outcome>, ProvisionError> {
-            let outcome = match simulate(&self.setup(memory, bytes, hosts)?, load, &mut |_| ()) {
-                // This size is too small for this load.
-                Err(ConfigError::TooSmall { .. }) => return Ok(None),
-                outcome => outcome?,
-            };
+            let outcome = simulate(&self.setup(memory, bytes, hosts)?, load, &mut |_| ())?;
             simulated();
             let reached = self.goal.of(&outcome);
             *nearest_ms = nearest_ms.min(reached);
@@ -299,7 +309,12 @@ impl Search {
             private: (memory == Memory::Dram)
                 .then_some(pool(bytes / u64::from(self.engines_per_host), alone.swap_link)),
             shared: memory.link().map(|link| pool(bytes, link)),
-            hosts: memory.link().map(|_| Hosts { has_ports: true, ..Hosts::new(hosts as usize) }),
+            hosts: match memory {
+                Memory::None => None,
+                // Each engine is a rack of its own to the router, so that prompts follow their beginnings.
+                Memory::Dram => Some(Hosts { racks: (hosts * self.engines_per_host) as usize, ..Hosts::new(1) }),
+                Memory::Rdma | Memory::Cxl => Some(Hosts { has_ports: true, ..Hosts::new(hosts as usize) }),
+            },
             ..alone
         })
     }
@@ -361,6 +376,14 @@ mod tests {
         let error = search(0.1).run(&load(10.0), dollars, || ()).unwrap_err();
         let ProvisionError::NoneMeets { hosts_max: 16, best_ms, .. } = error else { panic!("{error}") };
         assert!(best_ms > 0.1 && best_ms < 10_000.0, "{error}");
+    }
+
+    #[test]
+    fn memory_too_small_for_a_request_is_refused() {
+        let sized = |sizes: Vec<u64>| Search { sizes, ..search(1_000.0) }.run(&load(10.0), dollars, || ());
+        let error = sized(vec![1 << 20]).unwrap_err();
+        assert!(matches!(error, ProvisionError::Config(ConfigError::TooSmall { .. })), "{error}");
+        assert!(sized(vec![1 << 20, 256 << 30]).is_ok_and(|found| found.iter().all(|found| found.bytes != 1 << 20)));
     }
 
     #[test]

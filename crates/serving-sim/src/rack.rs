@@ -7,6 +7,7 @@
 //! no lock is busy and no line is torn.
 
 mod host;
+mod index;
 mod share;
 
 use crate::cache::key;
@@ -14,6 +15,7 @@ use crate::kernel::Time;
 use crate::workload::BlockNumber;
 use cenote_policy::eviction::{Eviction, EvictionPolicy};
 use host::Host;
+use index::Index;
 
 /// Blocks of a chunk where the connectors make the region: a chunk is four blocks.
 pub const CHUNK_BLOCKS: usize = 4;
@@ -69,7 +71,7 @@ pub struct Rack {
     policy: &'static dyn EvictionPolicy,
     shape: Hosts,
     /// Slot by block number, or [`NONE`]: the region's index.
-    slot_of: Vec<u32>,
+    slot_of: Index,
     /// Descriptors by slot.
     slots: Vec<Slot>,
     chunks: Vec<Chunk>,
@@ -113,7 +115,7 @@ impl Rack {
         Self {
             policy: eviction.policy(),
             shape: hosts,
-            slot_of: vec![NONE; num_blocks],
+            slot_of: Index::new(num_blocks, hosts.racks),
             slots: vec![Slot { block: NONE, depth: 0 }; slots],
             chunks: vec![Chunk { owner: NONE, is_offered: false }; chunks],
             claimed: 0,
@@ -125,7 +127,7 @@ impl Rack {
     /// Whether the region has the block.
     #[must_use]
     pub fn contains(&self, block: BlockNumber) -> bool {
-        self.slot_of[block as usize] != NONE
+        self.slot_of.get(block) != NONE
     }
 
     /// Number of leading blocks that the region has.
@@ -137,7 +139,7 @@ impl Rack {
     /// A host looks a prompt up and marks the blocks that it finds. Returns their number.
     pub fn lookup(&mut self, host: usize, blocks: &[BlockNumber]) -> usize {
         let found = self.num_found(blocks);
-        let slots: Vec<u32> = blocks[..found].iter().map(|&block| self.slot_of[block as usize]).collect();
+        let slots: Vec<u32> = blocks[..found].iter().map(|&block| self.slot_of.get(block)).collect();
         let host = &mut self.hosts[host];
         host.clock += 1;
         host.touch(self.policy, self.shape.chunk_blocks, &slots);
@@ -146,7 +148,7 @@ impl Rack {
 
     /// A host publishes a block, or marks it if the region has it. Returns whether it is new.
     pub fn publish(&mut self, host: usize, block: BlockNumber, depth: u32) -> bool {
-        let slot = self.slot_of[block as usize];
+        let slot = self.slot_of.get(block);
         if slot != NONE {
             self.hosts[host].touch(self.policy, self.shape.chunk_blocks, &[slot]);
             return false;
@@ -156,7 +158,7 @@ impl Rack {
             return false;
         };
         self.slots[slot as usize] = Slot { block, depth };
-        self.slot_of[block as usize] = slot;
+        self.slot_of.set(block, slot);
         let host = &mut self.hosts[host];
         host.words[slot as usize] = self.policy.inserted(host.clock, key(block), &host.state);
         true

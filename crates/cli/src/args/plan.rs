@@ -128,9 +128,9 @@ pub struct PlanRackArgs {
     /// Most tokens of a step
     #[arg(long, help_heading = "Engine", value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(16..))]
     pub max_num_batched_tokens: u32,
-    /// GPUs of a host
-    #[arg(long, help_heading = "Machines", value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub gpus_per_host: u32,
+    /// Numbers of GPUs of a host to try
+    #[arg(long, help_heading = "Machines", value_name = "N,…", value_delimiter = ',', default_value = "8", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub gpus_per_host: Vec<u32>,
     /// Most hosts of the rack
     #[arg(long, help_heading = "Machines", value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub hosts_max: u32,

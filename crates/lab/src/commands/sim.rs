@@ -117,6 +117,7 @@ pub fn run(args: &SimArgs) -> Result<(), Failure> {
 /// Advice for an impossible configuration.
 fn hint(error: &ConfigError, args: &SimArgs) -> &'static str {
     match error {
+        ConfigError::TooManyRacks { .. } => "give fewer racks",
         ConfigError::NoHosts => "--hosts and --chunk-blocks must be 1 or more",
         ConfigError::NoPoolAbove => "give a --pool, without --hosts",
         ConfigError::NoInstances => "give one or more --instances",

@@ -216,7 +216,7 @@ impl Rack {
         }
         for victim in &choice.victims {
             let slot = &mut self.slots[victim.0 as usize];
-            self.slot_of[slot.block as usize] = NONE;
+            self.slot_of.set(slot.block, NONE);
             *slot = Slot { block: NONE, depth: 0 };
             one.free.push(victim.0 as u32);
         }

@@ -8,6 +8,9 @@ use crate::workload::Workload;
 use cenote_policy::scheduler::SchedulerConfig;
 use cenote_policy::{Eviction, SwapConfig, Watermark};
 
+/// The router numbers racks with 16 bits.
+const RACKS_MAX: usize = u16::MAX as usize;
+
 /// A store of blocks and the link to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
@@ -67,6 +70,8 @@ pub enum ConfigError {
     NoInstances,
     #[error("a pool without hosts or racks, with chunks without blocks, or without time between ticks")]
     NoHosts,
+    #[error("{racks} racks: there may be {most} at most", most = RACKS_MAX - 1)]
+    TooManyRacks { racks: usize },
     #[error("a cold tier lies below one shared pool without hosts; name a pool")]
     NoPoolAbove,
     #[error("{0} has no bandwidth: no transfer would complete")]
@@ -120,6 +125,9 @@ impl Setup {
             .is_some_and(|hosts| [hosts.count, hosts.chunk_blocks, hosts.racks].contains(&0) || hosts.tick == 0)
         {
             return Err(ConfigError::NoHosts);
+        }
+        if self.racks() >= RACKS_MAX {
+            return Err(ConfigError::TooManyRacks { racks: self.racks() });
         }
         if self.l1_blocks == 0 || self.l1_block_tokens == 0 {
             return Err(ConfigError::Nothing("an engine's own memory"));

@@ -9,6 +9,7 @@ use cenote_plan::cost::RackPrices;
 use cenote_serving_sim::hardware::GPUS;
 use cenote_serving_sim::model::MODELS;
 use cenote_serving_sim::provision::{Engine, Found, Goal, Memory, ProvisionError, Search, Statistic};
+use cenote_serving_sim::serving::ConfigError;
 use cenote_serving_sim::workload::{Synthetic, TraceError, read_azure, read_mooncake};
 use cenote_serving_sim::{ModelShape, Workload};
 use serde::Serialize;
@@ -26,7 +27,6 @@ struct Plan {
     model: &'static str,
     gpu: &'static str,
     gpus_per_engine: u32,
-    gpus_per_host: u32,
     requests: usize,
     goal: Goal,
     prices: RackPrices,
@@ -38,6 +38,7 @@ struct Plan {
 
 #[derive(Serialize)]
 struct Rack {
+    gpus_per_host: u32,
     gpus: u32,
     /// Dollars for memory and what connects it.
     memory_cost: f64,
@@ -46,58 +47,75 @@ struct Rack {
 }
 
 pub fn run(args: &PlanRackArgs) -> Result<(), Failure> {
-    if !args.gpus_per_host.is_multiple_of(args.tp) {
-        return Err(Failure::new(format!("--gpus-per-host {}: no multiple of --tp {}", args.gpus_per_host, args.tp)));
+    if let Some(odd) = args.gpus_per_host.iter().find(|gpus| !gpus.is_multiple_of(args.tp)) {
+        return Err(Failure::new(format!("--gpus-per-host {odd}: no multiple of --tp {}", args.tp)));
     }
     let memory = args.memory_prices.prices();
     let prices = RackPrices { memory, gpu: args.gpu_price, host: args.host_price, card: args.card_price };
     prices.check().map_err(Failure::from)?;
     let load = load(args)?;
-    let mut sizes: Vec<u64> = args.memory.iter().map(|size| size.0).filter(|size| *size > 0).collect();
+    let mut sizes: Vec<u64> = args.memory.iter().map(|size| size.0).collect();
     sizes.sort_unstable();
     let goal = Goal { statistic: statistic(args.statistic), ttft_ms: args.ttft_ms };
-    let search = Search {
-        engine: engine(args)?,
-        engines_per_host: args.gpus_per_host / args.tp,
-        hosts_max: args.hosts_max,
-        sizes,
-        max_num_seqs: args.max_num_seqs,
-        max_num_batched_tokens: args.max_num_batched_tokens,
-        goal,
-    };
+    let engine = engine(args)?;
     let memory_cost = |kind: Memory, bytes: u64, hosts: u32| match kind {
         Memory::None => 0.0,
         Memory::Dram => prices.memory.local(bytes as f64, hosts),
         Memory::Rdma => prices.rdma(bytes as f64, hosts),
         Memory::Cxl => prices.memory.pool(bytes as f64, hosts),
     };
-    let cost = |kind: Memory, bytes: u64, hosts: u32| {
-        prices.machines(hosts, args.gpus_per_host) + memory_cost(kind, bytes, hosts)
-    };
     let spinner = output::spinner("simulating racks");
     let mut runs = 0;
-    let found = search.run(&load, cost, || {
-        runs += 1;
-        spinner.set_message(format!("simulating racks: {runs}"));
-    });
+    let mut racks: Vec<Rack> = Vec::new();
+    let mut nothing = None;
+    for &gpus_per_host in &args.gpus_per_host {
+        let search = Search {
+            engine,
+            engines_per_host: gpus_per_host / args.tp,
+            hosts_max: args.hosts_max,
+            sizes: sizes.clone(),
+            max_num_seqs: args.max_num_seqs,
+            max_num_batched_tokens: args.max_num_batched_tokens,
+            goal,
+        };
+        let cost = |kind: Memory, bytes: u64, hosts: u32| {
+            prices.machines(hosts, gpus_per_host) + memory_cost(kind, bytes, hosts)
+        };
+        let found = search.run(&load, cost, || {
+            runs += 1;
+            spinner.set_message(format!("simulating racks: {runs}"));
+        });
+        match found {
+            Ok(found) => racks.extend(found.into_iter().map(|found| Rack {
+                gpus_per_host,
+                gpus: found.hosts * gpus_per_host,
+                memory_cost: memory_cost(found.memory, found.bytes, found.hosts),
+                found,
+            })),
+            Err(error @ ProvisionError::NoneMeets { .. }) => nothing = Some(error),
+            Err(error) => return Err(hinted(error, args)),
+        }
+    }
     spinner.finish_and_clear();
-    let found = found.map_err(|error| hinted(error, args))?;
+    racks.sort_by(|a, b| a.found.cost.total_cmp(&b.found.cost));
+    let mut kinds = Vec::new();
+    racks.retain(|rack| {
+        let is_first = !kinds.contains(&rack.found.memory);
+        kinds.push(rack.found.memory);
+        is_first
+    });
+    if let (true, Some(error)) = (racks.is_empty(), nothing) {
+        return Err(hinted(error, args));
+    }
     let plan = Plan {
-        model: search.engine.shape.name,
-        gpu: search.engine.gpu.device.name,
+        model: engine.shape.name,
+        gpu: engine.gpu.device.name,
         gpus_per_engine: args.tp,
-        gpus_per_host: args.gpus_per_host,
         requests: load.requests().len(),
         goal,
         prices,
-        missing: Memory::ALL.into_iter().filter(|kind| found.iter().all(|rack| rack.memory != *kind)).collect(),
-        racks: (found.into_iter())
-            .map(|found| Rack {
-                gpus: found.hosts * args.gpus_per_host,
-                memory_cost: memory_cost(found.memory, found.bytes, found.hosts),
-                found,
-            })
-            .collect(),
+        missing: Memory::ALL.into_iter().filter(|kind| !kinds.contains(kind)).collect(),
+        racks,
     };
     args.output.show(&plan, || text(&plan))
 }
@@ -108,7 +126,8 @@ fn hinted(error: ProvisionError, args: &PlanRackArgs) -> Failure {
         ProvisionError::NoneMeets { .. } => {
             "raise --ttft-ms or --hosts-max; a prompt alone takes its computing time on any rack"
         }
-        ProvisionError::Config(_) if args.tp < args.gpus_per_host => {
+        ProvisionError::Config(ConfigError::TooSmall { .. }) => "give a larger --memory",
+        ProvisionError::Config(_) if args.gpus_per_host.iter().any(|gpus| *gpus > args.tp) => {
             "a request exceeds an engine's memory: give a larger --tp"
         }
         ProvisionError::Config(_) => "a request exceeds an engine's memory: give a --gpu with more",
@@ -201,7 +220,7 @@ fn text(plan: &Plan) -> String {
         "memory $",
         "rack $",
     ]);
-    for Rack { gpus, memory_cost, found } in &plan.racks {
+    for Rack { gpus, memory_cost, found, .. } in &plan.racks {
         let Found { memory, bytes, hosts, cost, outcome } = found;
         table.add_row([
             name(*memory).to_owned(),
