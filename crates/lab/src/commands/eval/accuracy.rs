@@ -154,7 +154,7 @@ fn shown(report: &Report) -> String {
 }
 
 fn table(table: &Table) -> String {
-    let names = table.rows.first().map_or(&[][..], |row| &row.scores).iter().map(|score| score.name.as_str());
+    let names = table.rows.first().map_or(&[][..], |row| &row.scores[..]).iter().map(|score| score.name.as_str());
     let header: Vec<&str> = ["codec", "bits"].into_iter().chain(names).collect();
     let mut rows = output::table(&header);
     for (index, row) in table.rows.iter().enumerate() {
