@@ -36,7 +36,7 @@ const SWEPT: usize = 24;
 const BLOCK_TOKENS: usize = 32;
 
 const DEMO: &str = "the demo model and the beginning of its text, which it was trained on; loss is divergence";
-const MISSING: &str = "the demo model is not here, or cannot be read";
+const MISSING: &str = "the demo model (models/demo) is not here";
 
 fn run(_: &Context) -> Vec<Measured> {
     match sweep() {
@@ -49,7 +49,8 @@ fn run(_: &Context) -> Vec<Measured> {
 fn sweep() -> Result<Vec<Vec<Quality>>, StudyError> {
     let wrong = |fact: String| StudyError::Model(fact);
     let dir = named_dir(None).map_err(|failure| wrong(failure.to_string()))?;
-    let model = LoadedModel::load(&EngineConfig::new(&dir)).map_err(|error| wrong(error.to_string()))?;
+    let model = LoadedModel::load(&EngineConfig { threads: 1, ..EngineConfig::new(&dir) })
+        .map_err(|error| wrong(error.to_string()))?;
     let text = std::fs::File::open(dir.join("demo.txt")).map_err(|error| wrong(error.to_string()))?;
     let mut windows = Windows::new(BufReader::new(text), model.tokenizer(), WINDOW).take_some(PROFILED + SWEPT)?;
     let swept = windows.split_off(PROFILED.min(windows.len()));
