@@ -250,7 +250,8 @@ fn encoded(tokenizer: &Tokenizer, text: &str, begins: bool) -> Result<Vec<TokenI
     tokens.map_err(|error| StudyError::Text(format!("the text cannot be tokenized: {error}")))
 }
 
-/// Tokens of a choice behind its context. If a token crosses the border, the choice is tokenized alone.
+/// Tokens of a choice behind its context. If a token crosses the border, the choice is tokenized
+/// alone.
 fn continuation(tokenizer: &Tokenizer, context: &[TokenId], choice: &Choice) -> Result<Vec<TokenId>, StudyError> {
     let whole = encoded(tokenizer, &format!("{} {}", choice.context, choice.continuation), true)?;
     match whole.strip_prefix(context) {
