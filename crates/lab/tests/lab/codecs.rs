@@ -174,10 +174,10 @@ async fn tasks_are_scored_over_seeds() {
         format!("{{\"goal\": \"To open a door\", \"sol1\": \"push it\", \"sol2\": \"eat it\", \"label\": {label}}}\n")
     };
     std::fs::write(&file, line(0) + &line(1)).expect("written");
-    let sizes = ["--windows", "2", "--context", "64", "--seeds", "2", "--items", "2", "--lengths", "96", "--json"];
+    let sizes = ["--windows", "2", "--context", "64", "--seeds", "2", "--lengths", "96", "--json"];
     let eval = |more: &[&str]| lab(["eval", "--text", &text].iter().chain(more).chain(&sizes).copied());
     let tasks = format!("perplexity,choices,retrieval,bleu,{file}");
-    let flags = ["--task", &tasks, "--codec", "raw,kivi:2", "--items-out", &drawn];
+    let flags = ["--task", &tasks, "--codec", "raw,kivi:2", "--items", "2", "--items-out", &drawn];
     let report = eval(&flags).ok().await.json();
     assert_eq!(report, eval(&flags).ok().await.json(), "seeds decide all");
     let tables = report["tasks"].as_array().expect("tables");
@@ -239,6 +239,6 @@ async fn any_llama_directory_is_evaluated_and_others_are_refused() {
         std::fs::write(model.join(file), kept).expect("restored");
     }
     let config = std::fs::read_to_string(model.join("config.json")).expect("a config");
-    std::fs::write(model.join("config.json"), config.replace("\"llama\"", "\"mamba\"")).expect("written");
-    eval(&name).fails(&["config.json", "mamba"]).await;
+    std::fs::write(model.join("config.json"), config.replace("LlamaFor", "MambaFor")).expect("written");
+    eval(&name).fails(&["config.json", "MambaForCausalLM"]).await;
 }
