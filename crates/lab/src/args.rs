@@ -106,7 +106,8 @@ pub struct EvalArgs {
     #[arg(long, value_name = "FILE")]
     pub profile_text: Vec<PathBuf>,
     /// Codecs, as in `qpack:0.5,oaken,int8+delta`, and for comparison `group:BITS:CHANNELS`,
-    /// `kivi:BITS`, `kvquant:BITS` [default: all at several rates]
+    /// `kivi:BITS`, `kvquant:BITS`, `tender:BITS`, `atom:BITS`, `qserve:BITS`, `oaken-sign`
+    /// [default: all at several rates]
     #[arg(long, value_name = "CODEC,CODEC", value_delimiter = ',')]
     pub codec: Vec<String>,
     /// Codecs of CXL-SpecKV's Table 9 and Oaken's Table 3, beside the papers' figures
@@ -124,6 +125,23 @@ pub struct EvalArgs {
     /// Write the table and a plot as an HTML page
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Score tasks over several seeds instead: `perplexity`, `choices`, `retrieval` and `bleu` are
+    /// drawn from the first 16 MiB of the text; a file of multiple choices has a JSON object per line
+    /// (HellaSwag, PIQA, ARC, Winogrande, or `query`, `choices` and `gold`)
+    #[arg(long, value_name = "TASK,TASK", value_delimiter = ',')]
+    pub task: Vec<String>,
+    /// Seeds of tasks
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(2..=21))]
+    pub seeds: u64,
+    /// Items, facts or prompts of a task, for each seed
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = positive)]
+    pub items: usize,
+    /// Tokens of the contexts of `retrieval` [default: 256,1024]
+    #[arg(long, value_name = "N,N", value_delimiter = ',')]
+    pub lengths: Vec<usize>,
+    /// Write the items of `choices`, those of all seeds, to a file
+    #[arg(long, value_name = "FILE", requires = "task")]
+    pub items_out: Option<PathBuf>,
     #[command(flatten)]
     pub output: OutputArgs,
 }

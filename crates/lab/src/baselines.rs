@@ -10,14 +10,26 @@
 //!   over the profile's curves); the outermost one in a hundred stays at full precision (KVQuant,
 //!   Hooper et al. 2024). Keys are taken after rotary embedding, as pools store them; the original
 //!   takes them before it.
+//! * [`tender`], [`atom`], [`qserve`]: like the rivals in Oaken's Table 2.
+//! * [`sign`]: Oaken with the sign bit that its paper prints.
+//!
+//! All are made from descriptions, without their authors' code. What a quantizer finds in advance
+//! (orders, factors, biases) is not counted: all pages share it.
+
+pub mod atom;
+pub mod qserve;
+pub mod sign;
+pub mod tender;
 
 use cenote_codec::{PageKind, Profile, Side};
 use cenote_quality::{StudyError, Subject, put_values, values_of};
 use half::f16;
 use std::sync::Arc;
 
+/// Bits of a scale.
+const SCALE_BITS: u64 = 16;
 /// Bits of a scale and a minimum.
-const GROUP_BITS: u64 = 32;
+const GROUP_BITS: u64 = 2 * SCALE_BITS;
 /// Bits of an outlier's value and position.
 const OUTLIER_BITS: u64 = 32;
 /// Bits of the start of a token's outliers.
@@ -37,6 +49,11 @@ fn round_group(values: &mut [&mut f32], bits: u32) {
         let code = if scale > 0.0 { ((**value - least) / scale).round_ties_even().clamp(0.0, most) } else { 0.0 };
         **value = code * scale + least;
     }
+}
+
+/// The index of a value in `[head][token][channel]`.
+fn place(kind: &PageKind, head: usize, token: usize, channel: usize) -> usize {
+    (head * usize::from(kind.shape.tokens) + token) * usize::from(kind.shape.dim) + channel
 }
 
 /// Groups of channels of one token.

@@ -1,5 +1,6 @@
 //! Roof: the studies of `cenote-lab`.
 //!
+//! [`accuracy`] scores tasks under codecs over several seeds.
 //! [`choose`] measures each layer of a model with each codec and records the choice. [`agreement`]
 //! compares profiles made from several texts. [`baselines`] are quantizers of other projects, for
 //! comparison only: no pool stores their output. [`outliers`] makes a model with outlier key
@@ -11,6 +12,7 @@
 //! [`budget`] one memory for KV and n-gram tables.
 #![forbid(unsafe_code)]
 
+pub mod accuracy;
 pub mod agreement;
 pub mod baselines;
 pub mod budget;

@@ -105,9 +105,9 @@ pub(crate) struct Sums {
 
 /// Sums over all pages.
 #[derive(Clone, Copy, Default)]
-struct Pages {
-    bits: u64,
-    values: u64,
+pub(crate) struct Pages {
+    pub bits: u64,
+    pub values: u64,
     /// Squared errors and squares, of K and V.
     errors: [f64; 2],
     squares: [f64; 2],
@@ -161,7 +161,7 @@ pub fn evaluate(
                 let logits = model.forward(&chunks, arena);
                 compare(&truth, &logits, batch, start, block_tokens, &mut sums[first..]);
                 for table in &tables {
-                    through(*subject, &layout, arena.pages_mut(table[block]), pages)?;
+                    through(*subject, &layout, arena.pages_mut(table[block]), block_tokens, pages)?;
                 }
             }
         }
@@ -185,12 +185,8 @@ pub fn evaluate(
 /// They do not, or there are none.
 pub fn check_windows(model: &LoadedModel, windows: &[Vec<TokenId>], block_tokens: usize) -> Result<(), StudyError> {
     let context = windows.first().map_or(0, Vec::len);
-    let most = model.llama().config().max_position_embeddings;
-    if block_tokens == 0 || !block_tokens.is_multiple_of(16) || block_tokens > 4096 {
-        return Err(StudyError::Model(format!(
-            "blocks of {block_tokens} tokens: they must be a multiple of 16, up to 4096"
-        )));
-    }
+    let most = longest_context(model);
+    check_block_tokens(block_tokens)?;
     if context == 0 || !context.is_multiple_of(block_tokens) || windows.iter().any(|window| window.len() != context) {
         return Err(StudyError::Text(format!("windows of {context} tokens are not whole blocks of {block_tokens}")));
     }
@@ -202,16 +198,36 @@ pub fn check_windows(model: &LoadedModel, windows: &[Vec<TokenId>], block_tokens
     Ok(())
 }
 
-/// Runs the pages of a block through a subject.
-fn through(
+/// Checks that tokens of a block fit pages and frames.
+pub(crate) fn check_block_tokens(block_tokens: usize) -> Result<(), StudyError> {
+    match block_tokens > 0 && block_tokens.is_multiple_of(16) && block_tokens <= 4096 {
+        true => Ok(()),
+        false => Err(StudyError::Model(format!(
+            "blocks of {block_tokens} tokens: they must be a multiple of 16, up to 4096"
+        ))),
+    }
+}
+
+/// Tokens that the model attends to at most. The engine computes no sliding window.
+#[must_use]
+pub fn longest_context(model: &LoadedModel) -> usize {
+    let config = model.llama().config();
+    config.sliding_window.map_or(config.max_position_embeddings, |window| window.min(config.max_position_embeddings))
+}
+
+/// Runs the first tokens of a block's pages through a subject.
+pub(crate) fn through(
     subject: &dyn Subject,
     layout: &KvLayout,
     block: Vec<&mut [u8]>,
+    tokens: usize,
     sums: &mut Pages,
 ) -> Result<(), StudyError> {
     for (index, page) in block.into_iter().enumerate() {
         let side = [Side::K, Side::V][index % 2];
-        let kind = engine_page(layout, index / 2, side);
+        let mut kind = engine_page(layout, index / 2, side);
+        // At most the tokens of a block, which fit.
+        kind.shape.tokens = kind.shape.tokens.min(tokens as u16);
         let page = &mut page[..kind.bytes()];
         let before = values_of(&kind, page);
         sums.bits += subject.round_trip(&kind, page)?;
@@ -255,7 +271,7 @@ pub(crate) fn compare(
 }
 
 /// The logarithm of the sum of exponentials, and the index of the first largest logit.
-fn norm_and_best(logits: &[f32]) -> (f64, usize) {
+pub(crate) fn norm_and_best(logits: &[f32]) -> (f64, usize) {
     let mut best = 0;
     for (index, logit) in logits.iter().enumerate() {
         if *logit > logits[best] {

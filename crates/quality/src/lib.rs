@@ -4,10 +4,18 @@
 //! [`evaluate`] runs a text through the engine with all past KV through a codec, and compares the
 //! result with the same engine without a codec. [`table`] reads measured choices of a codec for
 //! each layer. [`sparse`] does the same for decode that reads chosen pages.
+//!
+//! [`past`] computes a context through a codec. On it [`choice`] scores multiple choices and
+//! [`retrieval`] facts in long contexts. [`bleu`] compares answers, [`interval`] several seeds.
 #![forbid(unsafe_code)]
 
+pub mod bleu;
+pub mod choice;
 pub mod evaluate;
+pub mod interval;
+pub mod past;
 pub mod profile;
+pub mod retrieval;
 pub mod sparse;
 pub mod table;
 pub mod text;

@@ -1,18 +1,18 @@
 //! `cenote-lab eval`: savings and costs of codecs, in one table.
 
+mod accuracy;
 mod agreement;
+mod subjects;
 
 use crate::args::EvalArgs;
-use cenote_codec::{CodecSpec, Profile, SpecError};
 use cenote_console::failure::Failure;
 use cenote_console::output;
 use cenote_console::{engine, profile};
-use cenote_lab::baselines::{Int4, Kivi, KvQuant};
 use cenote_lab::papers::{self, Compared};
 use cenote_lab::report;
+use cenote_quality::Subject;
 use cenote_quality::evaluate::{Evaluation, Quality, bits_at, evaluate};
 use cenote_quality::text::Windows;
-use cenote_quality::{CodecSubject, Subject};
 use serde::Serialize;
 use std::sync::Arc;
 
@@ -52,11 +52,13 @@ const ALL: &[&str] = &[
     "kvquant:3",
     "kvquant:4",
     "kvquant:5",
+    "tender:4",
+    "atom:4",
+    "qserve:4",
+    "oaken-sign",
 ];
 /// Prompts for a profile that is made for an evaluation.
 const PROFILE_PROMPTS: usize = 100;
-/// Values per group of KIVI.
-const KIVI_GROUP: usize = 32;
 /// The codec whose divergence is the common reference.
 const REFERENCE: &str = "kivi:4";
 
@@ -83,6 +85,9 @@ struct AtEqualKl {
 
 pub fn run(args: &EvalArgs) -> Result<(), Failure> {
     let model = engine::load_to_study(&args.model)?;
+    if !args.task.is_empty() {
+        return accuracy::run(args, &model);
+    }
     if args.profile_text.len() > 1 {
         return agreement::run(args, &model);
     }
@@ -97,7 +102,7 @@ pub fn run(args: &EvalArgs) -> Result<(), Failure> {
         (None, Some(other)) => {
             (Some(profile::make(&model, other, PROFILE_PROMPTS, args.context)?), text.take_some(args.windows)?)
         }
-        (None, None) if names.iter().any(|name| needs_profile(name)) => {
+        (None, None) if names.iter().any(|name| subjects::needs_profile(name)) => {
             let mut prompts = text.take_some(PROFILE_PROMPTS + args.windows)?;
             let windows = prompts.split_off(prompts.len() - args.windows.min(prompts.len() / 2));
             if windows.is_empty() {
@@ -117,8 +122,7 @@ pub fn run(args: &EvalArgs) -> Result<(), Failure> {
         (None, None) => (None, text.take_some(args.windows)?),
     };
     let profile = profile.map(Arc::new);
-    let subjects: Result<Vec<_>, Failure> = names.iter().map(|name| subject(name, profile.as_ref())).collect();
-    let subjects = subjects?;
+    let subjects = subjects::of_names(&names, &model, profile.as_ref())?;
     let borrowed: Vec<&dyn Subject> = subjects.iter().map(|subject| &**subject).collect();
     let progress = output::progress("computing windows", windows.len() as u64);
     let evaluation = evaluate(&model, &windows, args.block_tokens, &borrowed, &mut |steps| progress.inc(steps as u64))?;
@@ -131,40 +135,6 @@ pub fn run(args: &EvalArgs) -> Result<(), Failure> {
     let papers = if args.papers { papers::compare(&evaluation) } else { Vec::new() };
     let report = Report { model: model.name().to_owned(), evaluation, at_equal_kl, papers };
     args.output.show(&report, || table(&report))
-}
-
-/// Whether a codec needs a profile.
-fn needs_profile(name: &str) -> bool {
-    name.starts_with("kvquant")
-        || name.parse::<CodecSpec>().is_ok_and(|spec| matches!(spec.build(None), Err(SpecError::NoProfile(_))))
-}
-
-fn subject(name: &str, profile: Option<&Arc<Profile>>) -> Result<Box<dyn Subject>, Failure> {
-    let unknown = || {
-        let hint = "for comparison there are group:BITS:CHANNELS, kivi:BITS and kvquant:BITS, of 2 to 8 bits";
-        Failure::from(SpecError::Unknown(name.to_owned())).hint(hint)
-    };
-    let no_profile = || Failure::from(SpecError::NoProfile(name.to_owned()));
-    let bits = |text: &str| text.parse().ok().filter(|bits| (2..=8).contains(bits)).ok_or_else(unknown);
-    let mut parts = name.split(':');
-    let subject: Box<dyn Subject> = match (parts.next(), parts.next(), parts.next()) {
-        (Some("group"), Some(number), Some(group)) => {
-            let group = group.parse().ok().filter(|group| *group > 0).ok_or_else(unknown)?;
-            Box::new(Int4 { bits: bits(number)?, group })
-        }
-        (Some("kivi"), Some(number), None) => Box::new(Kivi { bits: bits(number)?, group: KIVI_GROUP }),
-        (Some("kvquant"), Some(number), None) => {
-            Box::new(KvQuant::new(bits(number)?, Arc::clone(profile.ok_or_else(no_profile)?)))
-        }
-        _ => {
-            let spec: CodecSpec = name.parse().map_err(|error| match error {
-                SpecError::Unknown(_) => unknown(),
-                other => Failure::from(other),
-            })?;
-            return Ok(Box::new(CodecSubject::new(name, spec.build(profile.map(Arc::as_ref))?)));
-        }
-    };
-    Ok(subject)
 }
 
 /// A codec's name without its rate.

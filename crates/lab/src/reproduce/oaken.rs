@@ -3,6 +3,7 @@
 mod bits;
 mod lengths;
 mod paper;
+mod sweep;
 mod systems;
 mod throughput;
 
@@ -16,4 +17,4 @@ pub const PAPER: Paper = Paper {
     experiments: EXPERIMENTS,
 };
 
-const EXPERIMENTS: &[Experiment] = &[bits::EXPERIMENT, throughput::EXPERIMENT, lengths::EXPERIMENT];
+const EXPERIMENTS: &[Experiment] = &[bits::EXPERIMENT, throughput::EXPERIMENT, lengths::EXPERIMENT, sweep::EXPERIMENT];

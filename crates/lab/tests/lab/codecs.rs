@@ -164,3 +164,81 @@ async fn oversized_requests_are_refused() {
     std::fs::write(&profile, b"not a profile").expect("written");
     lab(["eval", "--text", &text, "--codec", "qpack", "--profile", &profile]).fails(&["not a safetensors file"]).await;
 }
+
+#[tokio::test]
+async fn tasks_are_scored_over_seeds() {
+    let (text, dir) = (text(), tempfile::tempdir().expect("a directory"));
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (file, drawn) = (path("piqa.jsonl"), path("drawn.jsonl"));
+    let line = |label: usize| {
+        format!("{{\"goal\": \"To open a door\", \"sol1\": \"push it\", \"sol2\": \"eat it\", \"label\": {label}}}\n")
+    };
+    std::fs::write(&file, line(0) + &line(1)).expect("written");
+    let sizes = ["--windows", "2", "--context", "64", "--seeds", "2", "--lengths", "96", "--json"];
+    let eval = |more: &[&str]| lab(["eval", "--text", &text].iter().chain(more).chain(&sizes).copied());
+    let tasks = format!("perplexity,choices,retrieval,bleu,{file}");
+    let flags = ["--task", &tasks, "--codec", "raw,kivi:2", "--items", "2", "--items-out", &drawn];
+    let report = eval(&flags).ok().await.json();
+    assert_eq!(report, eval(&flags).ok().await.json(), "seeds decide all");
+    let tables = report["tasks"].as_array().expect("tables");
+    let names: Vec<_> = tables.iter().map(|table| table["task"].as_str().expect("a name")).collect();
+    assert_eq!(names, ["perplexity", "choices", "retrieval from 96 tokens", "BLEU", "piqa"]);
+    for table in tables {
+        let codecs: Vec<_> = table["rows"].as_array().expect("rows").iter().map(|row| row["codec"].as_str()).collect();
+        assert_eq!(codecs, [Some("none"), Some("raw"), Some("kivi:2")]);
+    }
+    let mean = |task: usize, row: usize, score: usize| {
+        report["tasks"][task]["rows"][row]["scores"][score]["mean"]["mean"].as_f64().expect("a number")
+    };
+    assert!(mean(0, 1, 2) < mean(0, 2, 2), "two bits diverge more: {report}");
+    assert_eq!(mean(3, 0, 0), 100.0);
+    // The two lines ask the same with opposite labels.
+    assert_eq!((mean(4, 0, 0), mean(4, 2, 0)), (50.0, 50.0));
+    // The drawn items are a task of their own, with all of them for each seed.
+    assert_eq!(std::fs::read_to_string(&drawn).expect("items").lines().count(), 4);
+    let again = eval(&["--task", &drawn, "--codec", "raw", "--items", "9"]).ok().await.json();
+    assert_eq!(again["tasks"][0]["rows"][0]["scores"][0]["mean"]["half"].as_f64(), Some(0.0), "{again}");
+
+    std::fs::write(&file, "{\"goal\": \"x\", \"sol1\": \"a\", \"sol2\": \"b\"}").expect("written");
+    eval(&["--task", &file, "--codec", "raw"]).fails(&["line 1", "no `label`", "hint:"]).await;
+    eval(&["--task", "hellaswag"]).fails(&["hellaswag", "perplexity, choices", "hint:"]).await;
+    eval(&["--task", "bleu", "--codec", "atom:4"]).fails(&["`atom:4` needs a profile", "hint:"]).await;
+    lab(["eval", "--text", &text, "--task", "retrieval", "--lengths", "9000"]).fails(&["--lengths 9000", "4096"]).await;
+}
+
+#[tokio::test]
+async fn any_llama_directory_is_evaluated_and_others_are_refused() {
+    let (text, dir) = (text(), tempfile::tempdir().expect("a directory"));
+    let path = |name: &str| dir.path().join(name);
+    let model = path("other");
+    let name = model.display().to_string();
+    let shape = ["--layers", "1", "--hidden", "128", "--intermediate", "64", "--kv-heads", "1"];
+    lab(["random-model", "--out", &name].into_iter().chain(shape)).ok().await;
+    let sizes = ["--windows", "2", "--context", "32", "--profile-text", &text, "--json"];
+    let eval = |model: &str| {
+        let codecs = "raw,tender:4,atom:4,qserve:4,oaken,oaken-sign";
+        lab(["eval", "--text", &text, "--model", model, "--codec", codecs].into_iter().chain(sizes))
+    };
+    let report = eval(&name).ok().await.json();
+    assert_eq!(report["codecs"].as_array().map(Vec::len), Some(6), "{report}");
+    // One head of 64: codes, and scales by token, by page or by group.
+    let bits = |row: usize| report["codecs"][row]["bits"].as_f64().expect("a number");
+    assert!((bits(3) - 4.5).abs() < 1e-9 && (bits(2) - (4.125 + 1.0)).abs() < 1e-9, "{report}");
+    assert!((bits(1) - (4.0 + 16.0 / 2048.0)).abs() < 1e-9, "{report}");
+    assert!((bits(4) - bits(5)).abs() < 0.2, "the same bits and a header: {report}");
+
+    eval("no-such-model").fails(&["no-such-model", "no such model directory", "hint:"]).await;
+    for (file, facts) in [
+        ("tokenizer.json", ["tokenizer.json", ""]),
+        ("model.safetensors", ["safetensors", ""]),
+        ("config.json", ["config.json", ""]),
+    ] {
+        let kept = std::fs::read(model.join(file)).expect("a file");
+        std::fs::remove_file(model.join(file)).expect("removed");
+        eval(&name).fails(&facts).await;
+        std::fs::write(model.join(file), kept).expect("restored");
+    }
+    let config = std::fs::read_to_string(model.join("config.json")).expect("a config");
+    std::fs::write(model.join("config.json"), config.replace("LlamaFor", "MambaFor")).expect("written");
+    eval(&name).fails(&["config.json", "MambaForCausalLM"]).await;
+}

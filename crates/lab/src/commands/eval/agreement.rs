@@ -1,7 +1,8 @@
 //! One text under profiles of several others: whether profiles depend on their text (Oaken, Figure
 //! 6).
 
-use super::{PROFILE_PROMPTS, profile, subject};
+use super::subjects::subject;
+use super::{PROFILE_PROMPTS, profile};
 use crate::args::EvalArgs;
 use cenote_codec::{Groups, Profile};
 use cenote_console::failure::Failure;
@@ -52,7 +53,8 @@ pub fn run(args: &EvalArgs, model: &LoadedModel) -> Result<(), Failure> {
         [] => CODECS.to_vec(),
         named => named.iter().map(String::as_str).collect(),
     };
-    let pairs = codecs.iter().flat_map(|codec| profiles.iter().map(move |profile| subject(codec, Some(profile))));
+    let pairs =
+        codecs.iter().flat_map(|codec| profiles.iter().map(move |profile| subject(codec, model, Some(profile))));
     let subjects: Vec<Box<dyn Subject>> = pairs.collect::<Result<_, _>>()?;
     let borrowed: Vec<&dyn Subject> = subjects.iter().map(|subject| &**subject).collect();
     let progress = output::progress("computing windows", windows.len() as u64);

@@ -74,6 +74,12 @@ pub const PRINTED: &[Printed] = &[
     .named(GROUPS),
     // Figure 12
     Printed::new("oaken.figure12.perplexity", "perplexity of the chosen ratio", "", &[5.53]),
+    Printed::new("oaken.figure12.level", "most over fewest bits of one ratio of outliers: the same", "", &[1.0; 4])
+        .over("outliers, %", &[2.0, 5.0, 10.0, 20.0]),
+    Printed::new("oaken.figure12.tradeoff", "least loss with 20 % of outliers over that with 2 %: less", "", &[1.0])
+        .at_most(),
+    Printed::new("oaken.figure12.pareto", "ratios with less loss than 4/90/6 and no more outliers: none", "", &[0.0])
+        .at_most(),
     Printed::new("oaken.figure12.attention", "attention shorter than LPU's, mean of batches", "%", &[55.0])
         .neutral(0.0),
     Printed::new("oaken.figure12.engines", "part of the latency, batch of 64", "%", &[1.29, 3.23])
