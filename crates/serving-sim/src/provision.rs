@@ -215,6 +215,8 @@ impl Search {
     /// The cheapest rack of each kind of memory that meets the goal, the cheapest first. `cost` gives the
     /// dollars of a rack of this kind, bytes and hosts. `simulated` is called after each run.
     ///
+    /// A size that does not hold a request is left out.
+    ///
     /// # Errors
     /// No rack meets the goal, or none can serve the load.
     pub fn run(
@@ -224,10 +226,10 @@ impl Search {
         mut simulated: impl FnMut(),
     ) -> Result<Vec<Found>, ProvisionError> {
         let mut best = Best { found: Vec::new(), nearest_ms: f64::INFINITY };
+        let mut too_small = None;
         for memory in Memory::ALL {
             let sizes: &[u64] = if memory == Memory::None { &[0] } else { &self.sizes };
             let (mut cheapest, mut hosts_max): (Option<Found>, u32) = (None, self.hosts_max);
-            let mut too_small = None;
             for &bytes in sizes {
                 // No number of hosts makes this memory cheaper than one host.
                 if cheapest.as_ref().is_some_and(|found| cost(memory, bytes, 1) >= found.cost) {
@@ -236,10 +238,7 @@ impl Search {
                 let (hosts, outcome) =
                     match self.fewest(load, (memory, bytes), hosts_max, &mut best.nearest_ms, &mut simulated) {
                         Ok(Some(found)) => found,
-                        Ok(None) => {
-                            too_small = None;
-                            continue;
-                        }
+                        Ok(None) => continue,
                         Err(ProvisionError::Config(error @ ConfigError::TooSmall { .. })) => {
                             too_small.get_or_insert(error);
                             continue;
@@ -252,14 +251,14 @@ impl Search {
                     cheapest = Some(found);
                 }
             }
-            // No size was large enough to be simulated.
-            if let (None, Some(error)) = (&cheapest, too_small) {
-                return Err(error.into());
-            }
             best.found.extend(cheapest);
         }
         if best.found.is_empty() {
             let Self { hosts_max, goal, .. } = *self;
+            // A larger size might meet the goal.
+            if let Some(error) = too_small {
+                return Err(error.into());
+            }
             return Err(ProvisionError::NoneMeets { hosts_max, best_ms: best.nearest_ms, goal_ms: goal.ttft_ms });
         }
         best.found.sort_by(|a, b| a.cost.total_cmp(&b.cost));
@@ -379,10 +378,14 @@ mod tests {
     }
 
     #[test]
-    fn memory_too_small_for_a_request_is_refused() {
+    fn memory_too_small_for_a_request_is_left_out() {
         let sized = |sizes: Vec<u64>| Search { sizes, ..search(1_000.0) }.run(&load(10.0), dollars, || ());
-        let error = sized(vec![1 << 20]).unwrap_err();
-        assert!(matches!(error, ProvisionError::Config(ConfigError::TooSmall { .. })), "{error}");
+        // Engines alone meet this goal.
+        let alone = sized(vec![1 << 20]).expect("a rack");
+        assert!(alone.iter().all(|found| found.memory == Memory::None), "{alone:?}");
+        let goal = Goal { statistic: Statistic::P99, ttft_ms: 1.0 };
+        let nothing = Search { sizes: vec![1 << 20], goal, ..search(1.0) }.run(&load(10.0), dollars, || ());
+        assert!(matches!(nothing, Err(ProvisionError::Config(ConfigError::TooSmall { .. }))), "{nothing:?}");
         assert!(sized(vec![1 << 20, 256 << 30]).is_ok_and(|found| found.iter().all(|found| found.bytes != 1 << 20)));
     }
 

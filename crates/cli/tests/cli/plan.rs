@@ -122,3 +122,25 @@ async fn a_rack_that_cannot_be_is_explained() {
     path.fails(&["README.md", "JSON"]).await;
     bare(["plan", "rack", "--ttft-ms", "9", "--trace", &config]).fails(&["README.md", "--format"]).await;
 }
+
+#[tokio::test]
+async fn a_rack_is_planned_for_traces() {
+    let line = "plan rack --gpus-per-host 1,2 --memory 16MiB,64GiB --requests 40 --trace";
+    let mooncake = repository("crates/serving-sim/tests/data/conversations.jsonl").display().to_string();
+    let shared = plan(&format!("{line} {mooncake} --ttft-ms 4000")).await;
+    assert_eq!(shared["requests"], 40);
+    let found = |plan: &Value| {
+        plan["racks"].as_array().expect("racks").len() + plan["missing"].as_array().expect("kinds").len()
+    };
+    assert_eq!(found(&shared), 4, "{shared}");
+    let dir = tempfile::tempdir().expect("a directory");
+    let azure = dir.path().join("azure.csv");
+    let lines: String = (0..50).map(|at| format!("2023-11-16 18:00:{at:02}.0000000,900,40\n")).collect();
+    std::fs::write(&azure, format!("TIMESTAMP,ContextTokens,GeneratedTokens\n{lines}")).expect("a file");
+    let azure = azure.display().to_string();
+    let slow = plan(&format!("{line} {azure} --ttft-ms 300")).await;
+    assert_eq!(slow["racks"][0]["memory"], "none", "{slow}");
+    let fast = plan(&format!("{line} {azure} --ttft-ms 300 --speed 1000")).await;
+    let hosts = |plan: &Value| plan["racks"][0]["gpus"].as_u64().expect("a number");
+    assert!(hosts(&fast) > hosts(&slow), "{fast}");
+}

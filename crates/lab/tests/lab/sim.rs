@@ -181,3 +181,16 @@ async fn studies_report_which_claims_hold() {
     assert!(marks.out.contains("held out") && marks.out.contains("learned"), "{marks:?}");
     assert!(std::fs::read_to_string(&page).expect("a page").ends_with("</html>\n"));
 }
+
+#[tokio::test]
+async fn racks_grow_with_their_hosts() {
+    let scale = ["study", "scale", "--hosts", "48,4", "--hosts-per-rack", "4", "--requests", "20", "--json"];
+    let rows = bare_lab(scale).ok().await.json();
+    let number = |at: usize, name: &str| rows[at][name].as_f64().expect("a number");
+    assert_eq!((number(0, "hosts"), number(1, "racks"), number(1, "requests")), (4.0, 12.0, 960.0));
+    assert!(number(1, "events") > 8.0 * number(0, "events"), "{rows}");
+    // The router sends prompts where their beginnings are: twelve racks find nearly what one does.
+    assert!(number(1, "hit_rate") > 0.8 * number(0, "hit_rate"), "{rows}");
+    let racks = ["study", "scale", "--hosts", "65535", "--hosts-per-rack", "1", "--requests", "1"];
+    bare_lab(racks).fails(&["65535 racks", "--hosts-per-rack"]).await;
+}

@@ -1,10 +1,10 @@
 //! The router before the instances: to the one with the fewest requests, of the rack that is likely to
 //! have the prompt.
 //!
-//! One rack: the instance with the fewest unfinished requests, the first of several. Several racks: a
-//! router hears of published blocks, as through the product's events (docs/guides/events.md). It takes
-//! the rack that was last sent the longest part of the prompt, unless that rack is a quarter busier, and
-//! by a request for each of its instances, than the least busy one.
+//! One rack: the instance with the fewest unfinished requests, the first of several. Several racks: the
+//! router remembers to which rack it last sent each block, and takes that of the longest such part of a
+//! prompt, unless that rack has, for each of its instances, a quarter more requests than the least busy one,
+//! and one more. The rack may have evicted the blocks since, or not have published them yet.
 
 use super::Setup;
 use crate::workload::BlockNumber;
@@ -26,6 +26,17 @@ pub(super) struct Router {
 struct Rack {
     instances: Vec<u32>,
     unfinished: u64,
+}
+
+impl Rack {
+    const fn size(&self) -> u64 {
+        self.instances.len() as u64
+    }
+
+    /// Requests for each instance, times the instances of both: compares without fractions.
+    const fn load_times(&self, other: &Self) -> u64 {
+        self.unfinished * other.size()
+    }
 }
 
 impl Router {
@@ -65,13 +76,15 @@ impl Router {
 
     fn choose(&self, blocks: &[BlockNumber]) -> usize {
         let with_instances = self.racks.iter().enumerate().filter(|(_, rack)| !rack.instances.is_empty());
-        let (idle, least) = with_instances.min_by_key(|(_, rack)| rack.unfinished).expect("there are instances");
+        let (idle, least) =
+            with_instances.min_by(|(_, a), (_, b)| a.load_times(b).cmp(&b.load_times(a))).expect("there are instances");
         // The block furthest from the beginning that was sent anywhere.
         let Some(block) = blocks.iter().rev().find(|&&block| self.sent[block as usize] != NONE) else { return idle };
         let known = usize::from(self.sent[*block as usize]);
-        let Rack { instances, unfinished } = &self.racks[known];
-        let most = least.unfinished * 5 / 4 + instances.len() as u64;
-        if *unfinished <= most { known } else { idle }
+        let rack = &self.racks[known];
+        // unfinished / instances <= 5/4 of the least, and 1
+        let most = 5 * least.load_times(rack) + 4 * rack.size() * least.size();
+        if 4 * rack.load_times(least) <= most { known } else { idle }
     }
 
     /// A request of an instance ended.
@@ -125,5 +138,15 @@ mod tests {
         assert_ne!(other.rack_of(far), other.rack_of(near));
         let last = other.route(&[1, 2, 7]);
         assert_eq!(other.rack_of(last), other.rack_of(near));
+    }
+
+    #[test]
+    fn a_smaller_rack_gets_fewer_requests() {
+        let mut router = router(3, 2);
+        let racks = (1..=30).map(|block| {
+            let at = router.route(&[block]);
+            router.rack_of(at)
+        });
+        assert_eq!(racks.filter(|rack| *rack == 1).count(), 10);
     }
 }

@@ -92,7 +92,9 @@ pub fn run(args: &PlanRackArgs) -> Result<(), Failure> {
                 memory_cost: memory_cost(found.memory, found.bytes, found.hosts),
                 found,
             })),
-            Err(error @ ProvisionError::NoneMeets { .. }) => nothing = Some(error),
+            Err(error @ (ProvisionError::NoneMeets { .. } | ProvisionError::Config(ConfigError::TooSmall { .. }))) => {
+                nothing = Some(error);
+            }
             Err(error) => return Err(hinted(error, args)),
         }
     }

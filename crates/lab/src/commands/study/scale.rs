@@ -8,7 +8,7 @@ use cenote_console::output;
 use cenote_serving_sim::hardware::h200::H200;
 use cenote_serving_sim::model::CXL;
 use cenote_serving_sim::provision::Engine;
-use cenote_serving_sim::serving::Pool;
+use cenote_serving_sim::serving::{ConfigError, Pool};
 use cenote_serving_sim::workload::Synthetic;
 use cenote_serving_sim::{Hosts, ModelShape, Setup, Workload, simulate};
 use serde::Serialize;
@@ -45,8 +45,7 @@ pub fn run(args: &StudyScaleArgs) -> Result<(), Failure> {
         let load = load(args, hosts, racks);
         let setup = setup(args, hosts, racks)?;
         let (done, begin) = (bar.position(), processor_time());
-        let outcome = simulate(&setup, &load, &mut |answered| bar.set_position(done + answered))
-            .map_err(|error| Failure::from(error).hint("give a larger --pool"))?;
+        let outcome = simulate(&setup, &load, &mut |answered| bar.set_position(done + answered)).map_err(hinted)?;
         let core_s = (processor_time() - begin).as_secs_f64();
         rows.push(Row {
             hosts,
@@ -65,6 +64,15 @@ pub fn run(args: &StudyScaleArgs) -> Result<(), Failure> {
     }
     bar.finish_and_clear();
     args.output.show(&rows, || table(&rows))
+}
+
+fn hinted(error: ConfigError) -> Failure {
+    let hint = match &error {
+        ConfigError::TooSmall { .. } => "give a larger --pool",
+        ConfigError::TooManyRacks { .. } => "give more --hosts-per-rack",
+        _ => "give other flags",
+    };
+    Failure::from(error).hint(hint)
 }
 
 /// TraCT's workload A, with as many requests and groups as hosts and racks take.
