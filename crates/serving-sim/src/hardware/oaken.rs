@@ -124,6 +124,7 @@ impl Oaken {
             weights_ps: (read * model.weight_bytes as f64 * 1e12 / self.burst_bytes_per_s()) as u64,
             context_ps: (self.context_ns(model) * 1e3) as u64,
             exposed_context_ps: 0,
+            window_tokens: model.window_tokens,
         }
     }
 }

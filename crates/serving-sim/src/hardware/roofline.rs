@@ -103,6 +103,7 @@ impl Roofline {
             weights_ps: ps(read * model.weight_bytes as f64, self.bytes_per_s()),
             context_ps: ps(model.kv_bytes_per_token() as f64, self.bytes_per_s()),
             exposed_context_ps: 0,
+            window_tokens: model.window_tokens,
         }
     }
 

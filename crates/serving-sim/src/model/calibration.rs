@@ -120,6 +120,7 @@ impl Calibration {
             weights_ps: 0,
             context_ps: 0,
             exposed_context_ps: (1e3 * self.context_ns) as u64,
+            window_tokens: None,
         }
     }
 
