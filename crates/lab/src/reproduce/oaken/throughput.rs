@@ -15,7 +15,11 @@ pub const EXPERIMENT: Experiment = Experiment {
         "oaken.figure3",
         "oaken.figure4",
         "oaken.figure5",
-        "oaken.figure11",
+        "oaken.figure11.vllm",
+        "oaken.figure11.qserve",
+        "oaken.figure11.hbm",
+        "oaken.figure11.saturation",
+        "oaken.figure11.scaling",
         "oaken.figure12.attention",
         "oaken.figure12.engines",
     ],
@@ -27,7 +31,7 @@ pub const EXPERIMENT: Experiment = Experiment {
 const MODELS: [&str; 6] = ["llama-2-7b", "llama-2-13b", "mistral-7b", "opt-30b", "mixtral-8x7b", "llama-2-70b"];
 const DENSE: [&str; 5] = ["llama-2-7b", "llama-2-13b", "mistral-7b", "opt-30b", "llama-2-70b"];
 /// Input and output.
-const TOKENS: u32 = 1_024;
+pub const TOKENS: u32 = 1_024;
 /// Parts of a matrix unit's peak that Oaken may reach.
 const SHARES: [f64; 3] = [0.3, 0.7, 0.9];
 
@@ -36,11 +40,13 @@ const GPU: &str =
 const ENGINES: &str =
     "64 cores with 64 values a cycle each (not in the paper); busy time of the engines, hidden or not";
 
-fn rate(system: System, model: &Architecture, batch: u32) -> f64 {
+/// Generated tokens per second; 0 if no request fits.
+pub fn rate(system: System, model: &Architecture, batch: u32) -> f64 {
     system.tokens_per_s(model, batch, TOKENS, TOKENS).unwrap_or(0.0)
 }
 
-fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
+/// Mean of values; 0 of none.
+pub fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     let count = values.len().max(1) as f64;
     values.sum::<f64>() / count
 }
