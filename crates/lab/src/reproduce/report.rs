@@ -1,7 +1,7 @@
 //! Reports: a table for the terminal, Markdown between markers, and one HTML page.
 
 use super::Reproduction;
-use super::row::Row;
+use super::row::{Distributions, Row};
 use super::verdict::{Meaning, Verdict};
 use crate::plot::{self, Axis, Scale, Series};
 use serde::Serialize;
@@ -204,6 +204,9 @@ pub fn html(report: &Report) -> String {
             }
             for row in group {
                 body += &figure(row);
+                for distributions in &row.distributions {
+                    body += &cumulative(row, distributions);
+                }
             }
         }
     }
@@ -256,6 +259,22 @@ fn figure(row: &Row) -> String {
     let label = format!("{}{}", row.what, unit(row));
     let x_axis = Axis { label: axis, scale: Scale::Linear };
     plot::plot(&label, x_axis, Axis { label: &label, scale: Scale::Linear }, &all)
+}
+
+/// The plot of cumulative distributions.
+fn cumulative(row: &Row, distributions: &Distributions) -> String {
+    let series = |(name, values): &(String, Vec<f64>)| Series {
+        name: name.clone(),
+        points: (1..)
+            .zip(values)
+            .map(|(percent, &x)| (x, f64::from(percent), format!("{name}, {percent} %: {}", number(x))))
+            .collect(),
+    };
+    let title = format!("{}, {}", heading(table_of(row)), distributions.title);
+    let all: Vec<Series> = distributions.series.iter().map(series).collect();
+    let x_axis = Axis { label: distributions.label, scale: Scale::Log };
+    let label = format!("{title}: cumulative, %");
+    plot::plot(&title, x_axis, Axis { label: &label, scale: Scale::Linear }, &all)
 }
 
 #[cfg(test)]
