@@ -197,7 +197,11 @@ pub fn html(report: &Report) -> String {
         for group in paper.rows.chunk_by(|a, b| table_of(a) == table_of(b)) {
             let _ = writeln!(body, "<h3>{}</h3>", plot::escaped(&heading(table_of(&group[0]))));
             let header = ["what", "verdict", "off by", "paper", "here"];
-            let cells = |row: &Row| vec![what(row), verdict(row), deviation(row), claimed(row), ours(row)];
+            // A value stays on one line with its unit.
+            let cells = |row: &Row| {
+                let off = deviation(row).replace(' ', "\u{a0}");
+                vec![what(row), verdict(row), off, claimed(row), ours(row)]
+            };
             body += &plot::text_table(&header, group.iter().map(cells));
             for row in group {
                 body += &notes(row);
@@ -256,7 +260,7 @@ fn figure(row: &Row) -> String {
         let each = one.settings.iter().zip(&one.ours);
         all.extend(each.map(|(at, ours)| series(&format!("here, {} {at}", one.parameter), ours)));
     }
-    let label = format!("{}{}", row.what, unit(row));
+    let label = if row.unit.is_empty() { row.what.to_owned() } else { format!("{}, {}", row.what, row.unit) };
     let x_axis = Axis { label: axis, scale: Scale::Linear };
     plot::plot(&label, x_axis, Axis { label: &label, scale: Scale::Linear }, &all)
 }
