@@ -2,9 +2,9 @@
 //!
 //! A host writes *waiting* into its slot and reads the slot until the manager has written *granted*. It
 //! keeps the lock for a while and writes *idle*. The manager reads one slot after another, and grants a
-//! lock that no host has to the first host that waits, after the one that had it. A process takes its host's local lock first, so a host has at most one
-//! request per lock; here it has one request at a time. Each read and each write of shared memory
-//! takes one access, because no cache may keep a slot.
+//! lock that no host has to the first host that waits, after the one that had it. A process takes its
+//! host's local lock first, so a host has at most one request per lock; here it has one request at a
+//! time. Each read and each write of shared memory takes one access, because no cache may keep a slot.
 
 use crate::kernel::{Calendar, Time};
 use crate::quantiles::Histogram;
