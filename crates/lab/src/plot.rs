@@ -6,7 +6,7 @@ const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 460.0;
 const MARGIN: f64 = 56.0;
 /// Left margin, which holds the labels of the vertical axis.
-const MARGIN_LEFT: f64 = 84.0;
+const MARGIN_LEFT: f64 = 104.0;
 /// Colours of the first series, for the light and the dark mode.
 const COLOURS: [(&str, &str); 8] = [
     ("#0b7285", "#3bc9db"),
@@ -18,6 +18,8 @@ const COLOURS: [(&str, &str); 8] = [
     ("#8a6d00", "#ffd43b"),
     ("#5c636a", "#ced4da"),
 ];
+/// Points of a series beyond which its circles are small, as of a distribution.
+const DENSE: usize = 30;
 /// Angle in degrees between the hues of later series, so that no two series have the same colour.
 const GOLDEN_ANGLE: f64 = 137.508;
 
@@ -30,7 +32,7 @@ h1{font-size:1.6rem}figure{margin:1rem 0}svg{display:block;width:100%;height:aut
 .grid{stroke:var(--rule)}.series{fill:none;stroke-width:1.6;vector-effect:non-scaling-stroke}\n\
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%}\
 td,th{padding:.2rem .5rem;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap}\
-.text td{white-space:normal;overflow-wrap:normal;vertical-align:top}\n\
+.text td{white-space:normal;overflow-wrap:normal;vertical-align:top}.text td:first-child{min-width:9rem}\n\
 th{white-space:normal;overflow-wrap:normal;vertical-align:bottom}td:first-child,th:first-child{text-align:left}\n\
 .legend{display:flex;flex-wrap:wrap;gap:.2rem 1.2rem;list-style:none;margin:.3rem 0;padding:0}\
 .legend i{display:inline-block;width:.8em;height:.8em;border-radius:50%;margin-right:.4em}\n\
@@ -90,7 +92,8 @@ pub fn text_table<S: AsRef<str>>(header: &[&str], rows: impl IntoIterator<Item =
 pub enum Scale {
     /// Linear.
     Linear,
-    /// Logarithmic, with ticks at powers of ten; values that are not positive are not shown.
+    /// Logarithmic, with ticks at powers of ten, or at 1, 2 and 5 in a short range; values that are not
+    /// positive are not shown.
     Log,
 }
 
@@ -120,12 +123,37 @@ struct Ruler {
     ticks: Vec<(f64, String)>,
 }
 
+/// Most over least value below which a logarithmic axis has ticks at 1, 2 and 5.
+const SHORT: f64 = 30.0;
+
+/// A tick's label; many digits would not fit beside the axis.
+fn label(value: f64, digits: usize) -> String {
+    if value.abs() >= 10_000.0 && value % 1_000.0 == 0.0 {
+        return format!("{}k", value / 1_000.0);
+    }
+    format!("{value:.digits$}")
+}
+
 impl Ruler {
     fn new(scale: Scale, values: impl Iterator<Item = f64> + Clone) -> Self {
         let low = values.clone().fold(f64::INFINITY, f64::min);
         let high = values.fold(f64::NEG_INFINITY, f64::max);
         match scale {
             Scale::Log => {
+                let near = [1.0, 2.0, 5.0, 10.0];
+                if high < SHORT * low {
+                    let decade = 10_f64.powf(low.log10().floor());
+                    let all: Vec<f64> = [1.0, 10.0, 100.0]
+                        .iter()
+                        .flat_map(|ten| near[..3].iter().map(move |part| part * ten * decade))
+                        .collect();
+                    let first = all.iter().rposition(|tick| *tick <= low).unwrap_or(0);
+                    let last = all.iter().position(|tick| *tick >= high).unwrap_or(all.len() - 1).max(first + 1);
+                    let digits = (-decade.log10()).max(0.0).round() as usize;
+                    let tick = |value: &f64| (value.log10(), label(*value, digits));
+                    let ticks = all[first..=last].iter().map(tick).collect();
+                    return Self { scale, low: all[first].log10(), high: all[last].log10(), ticks };
+                }
                 let (low, high) = (low.log10().floor(), high.log10().ceil());
                 let high = high.max(low + 1.0);
                 let ticks = (low as i64..=high as i64).map(|power| (power as f64, format!("1e{power}"))).collect();
@@ -139,7 +167,7 @@ impl Ruler {
                 let (first, last) = ((low / step).floor() as i64, (high / step).ceil() as i64);
                 let last = last.max(first + 1);
                 let digits = (-step.log10().floor()).max(0.0) as usize;
-                let tick = |index: i64| (index as f64 * step, format!("{:.digits$}", index as f64 * step));
+                let tick = |index: i64| (index as f64 * step, label(index as f64 * step, digits));
                 Self {
                     scale,
                     low: first as f64 * step,
@@ -212,11 +240,12 @@ pub fn plot(title: &str, x_axis: Axis<'_>, y_axis: Axis<'_>, series: &[Series]) 
         let path: Vec<String> =
             points.iter().map(|point| place(point)).map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         let _ = writeln!(out, "<polyline class=\"series\" points=\"{}\" style=\"stroke:{colour}\"/>", path.join(" "));
+        let radius = if points.len() > DENSE { 2 } else { 4 };
         for point in &points {
             let (x, y) = place(point);
             let _ = writeln!(
                 out,
-                "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" style=\"fill:{colour}\"><title>{}</title></circle>",
+                "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\" style=\"fill:{colour}\"><title>{}</title></circle>",
                 escaped(&point.2)
             );
         }
@@ -239,7 +268,7 @@ mod tests {
     #[test]
     fn points_lie_at_their_values() {
         let drawn = plot("t", LINEAR, LINEAR, &[series(&[(0.0, 0.0), (10.0, 5.0)])]);
-        for place in ["cx=\"84.0\" cy=\"404.0\"", "cx=\"804.0\" cy=\"56.0\""] {
+        for place in ["cx=\"104.0\" cy=\"404.0\"", "cx=\"804.0\" cy=\"56.0\""] {
             assert!(drawn.contains(place), "{drawn}");
         }
         assert!(drawn.contains("a&lt;b") && drawn.contains("10 &amp; 5"));
@@ -253,6 +282,25 @@ mod tests {
         assert_eq!(drawn.matches("<circle").count(), 1);
         for equal in [0.0, 7.0, -3.0, 1e9] {
             assert!(!plot("t", LINEAR, LINEAR, &[series(&[(equal, equal)])]).contains("NaN"));
+        }
+    }
+
+    #[test]
+    fn ticks_fit_beside_the_axis() {
+        let told = |scale: Scale, values: [f64; 2]| {
+            let ruler = Ruler::new(scale, values.into_iter());
+            ruler.ticks.into_iter().map(|tick| tick.1).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(told(Scale::Linear, [0.0, 230_000.0]), "0 50k 100k 150k 200k 250k");
+        assert_eq!(told(Scale::Linear, [0.0, 1.0]), "0.0 0.2 0.4 0.6 0.8 1.0");
+        assert_eq!(told(Scale::Log, [130.0, 170.0]), "100 200");
+        assert_eq!(told(Scale::Log, [0.06, 0.3]), "0.05 0.10 0.20 0.50");
+        assert_eq!(told(Scale::Log, [900.0, 26_000.0]), "500 1000 2000 5000 10k 20k 50k");
+        assert_eq!(told(Scale::Log, [7.0, 7.0]), "5 10");
+        assert_eq!(told(Scale::Log, [3.0, 4_000.0]), "1e0 1e1 1e2 1e3 1e4");
+        for value in [1e-9, 1e-3, 1.0, 10.0, 1e3, 1e6] {
+            let ruler = Ruler::new(Scale::Log, [value, value].into_iter());
+            assert!((0.0..=1.0).contains(&ruler.part(value)), "{value}");
         }
     }
 

@@ -12,6 +12,7 @@ pub mod dram;
 pub mod gpu;
 pub mod h200;
 pub mod hbm;
+pub mod kv_kernels;
 pub mod l20;
 pub mod lpddr;
 pub mod niagara;
@@ -24,9 +25,11 @@ pub mod price;
 pub mod rdma;
 pub mod roofline;
 pub mod switch;
+pub mod tender;
 
 pub use architecture::Architecture;
 pub use gpu::Gpu;
+pub use kv_kernels::KvKernels;
 pub use roofline::{LayerTime, Roofline};
 
 /// All GPUs; their names are their devices'.

@@ -14,6 +14,7 @@ pub mod cache;
 pub mod hardware;
 pub mod hits;
 pub mod kernel;
+pub mod locks;
 pub mod model;
 pub mod provision;
 pub mod quantiles;

@@ -64,6 +64,21 @@ impl StepWork {
         self.pairs += new * computed + new * (new + 1) / 2;
         self.context += computed + new;
     }
+
+    /// As [`Self::add`], for a model whose tokens attend to the latest `window` tokens only.
+    #[inline]
+    pub fn add_within(&mut self, computed: u32, new: u32, window: Option<u32>) {
+        let Some(window) = window else { return self.add(computed, new) };
+        let (computed, new, window) = (u64::from(computed), u64::from(new), u64::from(window));
+        let pairs = |tokens: u64| {
+            let short = tokens.min(window);
+            short * (short + 1) / 2 + (tokens - short) * window
+        };
+        self.requests += 1;
+        self.tokens += new;
+        self.pairs += pairs(computed + new) - pairs(computed);
+        self.context += (computed + new).min(window);
+    }
 }
 
 /// Time of a step as an integer function of its work. Rates are in picoseconds, so that rounding is
@@ -88,6 +103,9 @@ pub struct CostModel {
     /// Picoseconds that the copy of a streamed token's KV takes from the computation, where both use the
     /// same processors. 0: copies run beside it.
     pub streamed_ps: u64,
+    /// Latest tokens that a token attends to. `None`: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window_tokens: Option<u32>,
 }
 
 impl CostModel {
@@ -106,6 +124,7 @@ impl CostModel {
             context_ps: ps(shape.kv_bytes_per_token(), device.memory_bytes_per_s, device.memory_percent),
             exposed_context_ps: 0,
             streamed_ps: 0,
+            window_tokens: None,
         }
     }
 
@@ -149,6 +168,24 @@ mod tests {
         let expected = bytes / (2.039e12 * 0.8) * 1e9;
         let taken = (cost.step(&answer) - cost.step_ns - 32 * cost.request_ns) as f64;
         assert!((0.99..1.01).contains(&(taken / expected)), "{taken} ns, {expected} ns");
+    }
+
+    #[test]
+    fn a_window_bounds_what_a_token_attends_to() {
+        let work = |parts: &[(u32, u32)], window| {
+            let mut work = StepWork::default();
+            parts.iter().for_each(|&(computed, new)| work.add_within(computed, new, window));
+            work
+        };
+        let mut all = StepWork::default();
+        all.add(100, 28);
+        assert_eq!(work(&[(100, 28)], None), all);
+        assert_eq!(work(&[(100, 28)], Some(128)), all, "a window of all tokens");
+        // By counting: token number `at` attends to itself and to those before it, at most 50.
+        let pairs: u64 = (21..=80).map(|at: u64| at.min(50)).sum();
+        let windowed = work(&[(20, 60)], Some(50));
+        assert_eq!((windowed.pairs, windowed.context, windowed.tokens), (pairs, 50, 60));
+        assert_eq!(work(&[(1_000, 1)], Some(50)).pairs, 50);
     }
 
     #[test]

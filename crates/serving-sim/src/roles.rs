@@ -71,6 +71,8 @@ pub struct RolesOutcome {
     pub ttft_mean_ms: f64,
     /// Quantiles of it: 1 %, 10 %, 50 %, 90 %, 99 %.
     pub ttft_quantiles_ms: [f64; 5],
+    /// Its distribution: the values at 1 %, 2 %, … 99 %.
+    pub ttft_percentiles_ms: Vec<f64>,
     /// Finished requests per second, from the first arrival to the last token.
     pub requests_per_s: f64,
     /// Prompts per second, from the first arrival to the last prompt.
@@ -332,7 +334,7 @@ impl World<'_> {
         let loaded = self.load(now);
         let mut work = StepWork::default();
         for part in &self.prefill.output.scheduled {
-            work.add(part.num_computed_tokens, part.num_new_tokens);
+            work.add_within(part.num_computed_tokens, part.num_new_tokens, self.roles.cost.window_tokens);
             let state = &mut self.states[part.id.0 as usize];
             if state.compute_from == 0 {
                 state.compute_from = loaded;
@@ -473,7 +475,7 @@ impl World<'_> {
         }
         let mut work = StepWork::default();
         for part in &self.decode.output.scheduled {
-            work.add(part.num_computed_tokens, part.num_new_tokens);
+            work.add_within(part.num_computed_tokens, part.num_new_tokens, self.roles.cost.window_tokens);
         }
         let time = self.roles.cost.step(&work);
         self.decode.busy_ns += time;
@@ -516,6 +518,7 @@ impl World<'_> {
             hit_rate: self.blocks[0] as f64 / self.blocks[1].max(1) as f64,
             ttft_mean_ms: self.ttft.mean() as f64 / 1e6,
             ttft_quantiles_ms: [0.01, 0.1, 0.5, 0.9, 0.99].map(quantile),
+            ttft_percentiles_ms: (1..100).map(|percent| quantile(f64::from(percent) / 100.0)).collect(),
             requests_per_s: self.out.requests as f64 * 1e9 / makespan,
             prompts_per_s: self.out.requests as f64 * 1e9 / self.last_prompt.saturating_sub(begin).max(1) as f64,
             prefill_wait_ms: mean(self.sums[0]),

@@ -4,13 +4,16 @@
 //! tokens before them, so equal numbers mean equal prefixes. The last block may have fewer tokens.
 
 mod azure;
+mod burstgpt;
 mod draw;
 mod generate;
 mod mooncake;
 
 pub use azure::read_azure;
+pub use burstgpt::read_burstgpt;
 pub use draw::Length;
-pub use generate::{CPEN_PROMPTS, Synthetic, cpen};
+pub(crate) use draw::exponential;
+pub use generate::{CPEN_PROMPTS, Lengths, Synthetic, cpen};
 pub use mooncake::{MOONCAKE_BLOCK_TOKENS, read_mooncake};
 
 use crate::kernel::Time;

@@ -18,6 +18,8 @@ pub enum TraceFormatArg {
     Mooncake,
     /// CSV with `TIMESTAMP,ContextTokens,GeneratedTokens`
     Azure,
+    /// CSV with `Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type`
+    Burstgpt,
 }
 
 /// A synthetic load.
@@ -139,7 +141,7 @@ pub(super) fn parse_rate(text: &str) -> Result<f64, String> {
 
 #[derive(Args, Debug)]
 pub struct SimArgs {
-    /// A public trace in Mooncake's or Azure's format
+    /// A public trace in Mooncake's, Azure's or BurstGPT's format
     #[arg(long, value_name = "FILE", required_unless_present_any = ["load", "calibrate"], help_heading = "Load")]
     pub trace: Option<PathBuf>,
     /// A synthetic load instead of a trace

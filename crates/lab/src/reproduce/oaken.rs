@@ -1,11 +1,14 @@
-//! Oaken (ISCA 2025): Tables 1 to 4, Figures 3 to 6 and 11 to 14.
+//! Oaken (ISCA 2025): Tables 1 to 4, Figures 1, 3 to 6 and 11 to 14.
 
+mod baselines;
 mod bits;
 mod lengths;
 mod paper;
-mod sweep;
+mod pareto;
+mod sweeps;
 mod systems;
 mod throughput;
+mod traces;
 
 use super::{Experiment, Paper};
 
@@ -17,4 +20,12 @@ pub const PAPER: Paper = Paper {
     experiments: EXPERIMENTS,
 };
 
-const EXPERIMENTS: &[Experiment] = &[bits::EXPERIMENT, throughput::EXPERIMENT, lengths::EXPERIMENT, sweep::EXPERIMENT];
+const EXPERIMENTS: &[Experiment] = &[
+    bits::EXPERIMENT,
+    pareto::EXPERIMENT,
+    throughput::EXPERIMENT,
+    baselines::EXPERIMENT,
+    sweeps::EXPERIMENT,
+    lengths::EXPERIMENT,
+    traces::EXPERIMENT,
+];

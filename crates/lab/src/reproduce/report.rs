@@ -1,7 +1,7 @@
 //! Reports: a table for the terminal, Markdown between markers, and one HTML page.
 
 use super::Reproduction;
-use super::row::Row;
+use super::row::{Distributions, Row};
 use super::verdict::{Meaning, Verdict};
 use crate::plot::{self, Axis, Scale, Series};
 use serde::Serialize;
@@ -197,13 +197,20 @@ pub fn html(report: &Report) -> String {
         for group in paper.rows.chunk_by(|a, b| table_of(a) == table_of(b)) {
             let _ = writeln!(body, "<h3>{}</h3>", plot::escaped(&heading(table_of(&group[0]))));
             let header = ["what", "verdict", "off by", "paper", "here"];
-            let cells = |row: &Row| vec![what(row), verdict(row), deviation(row), claimed(row), ours(row)];
+            // A value stays on one line with its unit.
+            let cells = |row: &Row| {
+                let off = deviation(row).replace(' ', "\u{a0}");
+                vec![what(row), verdict(row), off, claimed(row), ours(row)]
+            };
             body += &plot::text_table(&header, group.iter().map(cells));
             for row in group {
                 body += &notes(row);
             }
             for row in group {
                 body += &figure(row);
+                for distributions in &row.distributions {
+                    body += &cumulative(row, distributions);
+                }
             }
         }
     }
@@ -253,9 +260,25 @@ fn figure(row: &Row) -> String {
         let each = one.settings.iter().zip(&one.ours);
         all.extend(each.map(|(at, ours)| series(&format!("here, {} {at}", one.parameter), ours)));
     }
-    let label = format!("{}{}", row.what, unit(row));
+    let label = if row.unit.is_empty() { row.what.to_owned() } else { format!("{}, {}", row.what, row.unit) };
     let x_axis = Axis { label: axis, scale: Scale::Linear };
     plot::plot(&label, x_axis, Axis { label: &label, scale: Scale::Linear }, &all)
+}
+
+/// The plot of cumulative distributions.
+fn cumulative(row: &Row, distributions: &Distributions) -> String {
+    let series = |(name, values): &(String, Vec<f64>)| Series {
+        name: name.clone(),
+        points: (1..)
+            .zip(values)
+            .map(|(percent, &x)| (x, f64::from(percent), format!("{name}, {percent} %: {}", number(x))))
+            .collect(),
+    };
+    let title = format!("{}, {}", heading(table_of(row)), distributions.title);
+    let all: Vec<Series> = distributions.series.iter().map(series).collect();
+    let x_axis = Axis { label: distributions.label, scale: Scale::Log };
+    let label = format!("{title}: cumulative, %");
+    plot::plot(&title, x_axis, Axis { label: &label, scale: Scale::Linear }, &all)
 }
 
 #[cfg(test)]

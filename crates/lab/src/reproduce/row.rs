@@ -109,6 +109,17 @@ impl Sensitivity {
     }
 }
 
+/// Distributions of a quantity, for a plot beside a row.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Distributions {
+    /// What differs between plots of a row.
+    pub title: String,
+    /// The quantity and its unit.
+    pub label: &'static str,
+    /// Names, and the values at 1 %, 2 %, … 99 %.
+    pub series: Vec<(String, Vec<f64>)>,
+}
+
 /// What an experiment computes for a row.
 #[derive(Clone, Debug)]
 pub struct Measured {
@@ -122,25 +133,34 @@ pub struct Measured {
     pub fitted: &'static [&'static str],
     /// Effects of parameters.
     pub sensitivity: Vec<Sensitivity>,
+    /// Plots beside the row.
+    pub distributions: Vec<Distributions>,
 }
 
 impl Measured {
     /// Values of a row.
     #[must_use]
     pub const fn new(id: &'static str, values: Vec<f64>, why: &'static str) -> Self {
-        Self { id, values: Ok(values), why, fitted: &[], sensitivity: Vec::new() }
+        Self { id, values: Ok(values), why, fitted: &[], sensitivity: Vec::new(), distributions: Vec::new() }
     }
 
     /// A row that no model decides.
     #[must_use]
     pub const fn not_testable(id: &'static str, reason: &'static str) -> Self {
-        Self { id, values: Err(reason), why: "", fitted: &[], sensitivity: Vec::new() }
+        Self { id, values: Err(reason), why: "", fitted: &[], sensitivity: Vec::new(), distributions: Vec::new() }
     }
 
     /// Names fitted parameters.
     #[must_use]
     pub const fn fitted(mut self, parameters: &'static [&'static str]) -> Self {
         self.fitted = parameters;
+        self
+    }
+
+    /// Adds a plot.
+    #[must_use]
+    pub fn with(mut self, distributions: Distributions) -> Self {
+        self.distributions.push(distributions);
         self
     }
 
@@ -187,6 +207,9 @@ pub struct Row {
     pub fitted: &'static [&'static str],
     /// Effects of parameters, the largest first.
     pub sensitivity: Vec<Sensitivity>,
+    /// Plots beside the row.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub distributions: Vec<Distributions>,
 }
 
 /// Joins a printed row and a measured one, and computes the verdict. A row that the paper's own
@@ -242,5 +265,6 @@ pub fn join(printed: &Printed, measured: Option<&Measured>) -> Row {
         why,
         fitted,
         sensitivity,
+        distributions: measured.map_or_else(Vec::new, |measured| measured.distributions.clone()),
     }
 }

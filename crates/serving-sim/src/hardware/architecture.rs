@@ -31,6 +31,8 @@ pub struct Architecture {
     pub weight_bytes: u64,
     /// Bytes per value of K or V.
     pub kv_element_bytes: u64,
+    /// Latest tokens that a token attends to. `None`: all.
+    pub window_tokens: Option<u32>,
 }
 
 impl Architecture {
@@ -54,6 +56,7 @@ impl Architecture {
             is_tied: false,
             weight_bytes: 2,
             kv_element_bytes: 2,
+            window_tokens: None,
         }
     }
 
@@ -84,6 +87,13 @@ impl Architecture {
     pub const fn gpt(mut self) -> Self {
         self.mlp_matrices = 2;
         self.is_tied = true;
+        self
+    }
+
+    /// With attention to the latest `tokens` tokens only.
+    #[must_use]
+    pub const fn window(mut self, tokens: u32) -> Self {
+        self.window_tokens = Some(tokens);
         self
     }
 
@@ -153,28 +163,38 @@ pub const QWEN_3: [Architecture; 3] = [
 /// SpecKV's 22 configurations (§4.1.2). The paper gives families and ranges of sizes; which members
 /// they are is our choice. LLaMA-2 and -3, Qwen and Qwen1.5, Mistral and Mixtral, Gemma, GPT-2 XL and
 /// OPT for "GPT-style", CodeLlama, CodeQwen1.5.
+///
+/// Each shape was compared with a public copy of its `config.json`, named beside it. Qwen's first
+/// release counts gate and up projections together there, so its MLP is half of `intermediate_size`.
 pub const SPECKV_MODELS: [Architecture; 22] = [
+    // litgpt, litgpt/config.py: Llama-2, Llama-3.
     Architecture::dense("llama-2-7b", [32, 4_096, 11_008, 32, 32], 32_000),
     Architecture::dense("llama-2-13b", [40, 5_120, 13_824, 40, 40], 32_000),
     LLAMA_2_70B,
     Architecture::dense("llama-3-8b", [32, 4_096, 14_336, 32, 8], 128_256),
     Architecture::dense("llama-3-70b", [80, 8_192, 28_672, 64, 8], 128_256),
+    // GenZ-LLM-Analyzer, GenZ/Models/Model_sets/alibaba.py: Qwen-1_8B, Qwen1.5-4B, Qwen-7B, Qwen1.5-14B.
     Architecture::dense("qwen-1.8b", [24, 2_048, 5_504, 16, 16], 151_936),
     Architecture::dense("qwen1.5-4b", [40, 2_560, 6_912, 20, 20], 151_936),
     Architecture::dense("qwen-7b", [32, 4_096, 11_008, 32, 32], 151_936),
     Architecture::dense("qwen-14b", [40, 5_120, 13_696, 40, 40], 152_064),
+    // MindSpeed-LLM, examples of Qwen1.5-32B; GenZ-LLM-Analyzer: Qwen1.5-72B.
     Architecture::dense("qwen1.5-32b", [64, 5_120, 27_392, 40, 8], 152_064),
     Architecture::dense("qwen-72b", [80, 8_192, 24_576, 64, 64], 152_064),
-    Architecture::dense("mistral-7b", [32, 4_096, 14_336, 32, 8], 32_000),
+    // litgpt: Mistral-7B-v0.1 with its window, Mixtral-8x7B-v0.1, Gemma.
+    Architecture::dense("mistral-7b", [32, 4_096, 14_336, 32, 8], 32_000).window(4_096),
     Architecture::dense("mixtral-8x7b", [32, 4_096, 14_336, 32, 8], 32_000).experts(8, 2),
     Architecture::dense("gemma-2b", [18, 2_048, 16_384, 8, 1], 256_000).head_dim(256).tied(),
     Architecture::dense("gemma-7b", [28, 3_072, 24_576, 16, 16], 256_000).head_dim(256).tied(),
+    // nanoGPT, model.py: gpt2-xl. FlexLLMGen, flexllmgen/opt_config.py: OPT.
     Architecture::dense("gpt2-xl", [48, 1_600, 6_400, 25, 25], 50_257).head_dim(64).gpt(),
     Architecture::dense("opt-6.7b", [32, 4_096, 16_384, 32, 32], 50_272).gpt(),
     Architecture::dense("opt-13b", [40, 5_120, 20_480, 40, 40], 50_272).gpt(),
+    // litgpt: CodeLlama.
     Architecture::dense("codellama-7b", [32, 4_096, 11_008, 32, 32], 32_016),
     Architecture::dense("codellama-13b", [40, 5_120, 13_824, 40, 40], 32_016),
     Architecture::dense("codellama-34b", [48, 8_192, 22_016, 64, 8], 32_000),
+    // MindSpeed-LLM, examples of CodeQwen1.5-7B.
     Architecture::dense("codeqwen1.5-7b", [32, 4_096, 13_440, 32, 4], 92_416),
 ];
 

@@ -125,6 +125,7 @@ impl Oaken {
             context_ps: (self.context_ns(model) * 1e3) as u64,
             exposed_context_ps: 0,
             streamed_ps: 0,
+            window_tokens: model.window_tokens,
         }
     }
 }

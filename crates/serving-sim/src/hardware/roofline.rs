@@ -104,6 +104,7 @@ impl Roofline {
             context_ps: ps(model.kv_bytes_per_token() as f64, self.bytes_per_s()),
             exposed_context_ps: 0,
             streamed_ps: 0,
+            window_tokens: model.window_tokens,
         }
     }
 

@@ -121,6 +121,7 @@ impl Calibration {
             context_ps: 0,
             exposed_context_ps: (1e3 * self.context_ns) as u64,
             streamed_ps: 0,
+            window_tokens: None,
         }
     }
 

@@ -272,7 +272,7 @@ impl<'a> World<'a> {
         let loaded = self.load_admitted(at, spilled);
         let mut work = StepWork::default();
         for part in &self.instances[at].output.scheduled {
-            work.add(part.num_computed_tokens, part.num_new_tokens);
+            work.add_within(part.num_computed_tokens, part.num_new_tokens, self.setup.cost.window_tokens);
         }
         self.totals.steps += 1;
         self.totals.events += work.requests;

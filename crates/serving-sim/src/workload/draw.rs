@@ -29,7 +29,7 @@ impl Length {
 }
 
 /// Draws from the exponential distribution with this mean.
-pub(super) fn exponential(prng: &mut Prng, mean: f64) -> f64 {
+pub(crate) fn exponential(prng: &mut Prng, mean: f64) -> f64 {
     -(1.0 - prng.next_f64()).ln() * mean
 }
 

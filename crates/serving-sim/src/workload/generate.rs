@@ -78,6 +78,29 @@ impl Synthetic {
     }
 }
 
+/// Lengths of a published trace's prompts and answers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Lengths {
+    /// Prompts.
+    pub input: Length,
+    /// Answers.
+    pub output: Length,
+}
+
+impl Lengths {
+    /// Azure's conversations of 2023 (Splitwise, ISCA '24): the moments of the file's 19,366 requests.
+    pub const AZURE_CONVERSATION: Self =
+        Self { input: Length { mean: 1_154.7, deviation: 1_108.8 }, output: Length { mean: 211.1, deviation: 162.9 } };
+    /// BurstGPT (KDD '25): the means of its first file, which MLPerf Storage's KV cache benchmark states.
+    /// Our assumption: deviations as large as the means.
+    pub const BURSTGPT: Self =
+        Self { input: Length { mean: 621.0, deviation: 621.0 }, output: Length { mean: 126.0, deviation: 126.0 } };
+    /// BurstGPT's conversations without its API calls: the moments of the first 38 requests of its first
+    /// file, failures left out.
+    pub const BURSTGPT_CONVERSATION: Self =
+        Self { input: Length { mean: 754.8, deviation: 584.7 }, output: Length { mean: 354.4, deviation: 262.6 } };
+}
+
 /// Number of prompts that CPEN 511 submits at once (§V-B, §VII).
 pub const CPEN_PROMPTS: usize = 400;
 /// Length of a prompt. The mean is the paper's two blocks of 16 tokens (§VII-C).

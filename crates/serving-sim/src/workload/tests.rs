@@ -77,6 +77,33 @@ fn azure_prompts_share_no_blocks() {
 }
 
 #[test]
+fn burstgpt_columns_are_found_by_their_names() {
+    // The first lines of the published file, a failed request and three defects.
+    let text = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,ChatGPT,472,18,490,Conversation log\n\
+                45,ChatGPT,1087,230,1317,Conversation log\n1106,ChatGPT,0,0,0,Conversation log\n\
+                x,GPT-4,1,1,2,API log\n118,GPT-4,417,276\n118,GPT-4,many,276,693,API log\n";
+    let read = read_burstgpt(text.as_bytes(), 512, false).expect("a trace");
+    let [first, second] = read.workload.requests() else { panic!("two requests") };
+    assert_eq!((first.arrival, first.input_tokens, first.output_tokens), (0, 472, 18));
+    assert_eq!((second.arrival, second.input_tokens, second.output_tokens), (40_000_000_000, 1_087, 230));
+    assert_eq!((read.workload.blocks(first), read.workload.blocks(second)), (&[0][..], &[1, 2, 3][..]));
+    let told: Vec<String> = read.bad.iter().map(ToString::to_string).collect();
+    assert_eq!(told[0], "line 4: a failed request, without tokens");
+    assert_eq!(told[1], "line 5: `x` is not a time in seconds");
+    assert_eq!(told[2], "line 6: 4 values instead of 6");
+    assert_eq!(told[3], "line 7: Request tokens `many` is not a number of tokens");
+    assert!(read_burstgpt(text.as_bytes(), 512, true).is_err(), "strict");
+    let later = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n\
+                 5.5,,1.2,ChatGPT,31,7,38,API log\n6,,1.2,ChatGPT,32,8,40,API log\n";
+    let read = read_burstgpt(later.as_bytes(), 16, true).expect("a trace");
+    let [_, second] = read.workload.requests() else { panic!("two requests") };
+    assert_eq!((second.arrival, second.input_tokens, second.output_tokens), (500_000_000, 32, 8));
+    let unnamed = read_burstgpt(&b"5,ChatGPT,472,18,490,API log\n"[..], 512, true).expect("a trace");
+    assert_eq!(unnamed.workload.requests()[0].output_tokens, 18);
+    assert!(read_burstgpt(&b"Timestamp,Model\n5,ChatGPT\n"[..], 512, true).is_err(), "columns are missing");
+}
+
+#[test]
 fn generated_lengths_have_their_mean_and_deviation() {
     let spec = Synthetic::tract('a', 20_000, 3.0).expect("workload A");
     let workload = spec.draw(1);

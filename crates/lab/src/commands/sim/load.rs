@@ -5,7 +5,7 @@ use crate::args::{LoadArg, SimArgs, TraceFormatArg};
 use cenote_console::failure::Failure;
 use cenote_console::output;
 use cenote_serving_sim::workload::{
-    CPEN_PROMPTS, Length, Read, Synthetic, TraceError, cpen, read_azure, read_mooncake,
+    CPEN_PROMPTS, Length, Read, Synthetic, TraceError, cpen, read_azure, read_burstgpt, read_mooncake,
 };
 use std::io::BufReader;
 
@@ -27,6 +27,7 @@ pub fn read(args: &SimArgs) -> Result<Load, Failure> {
             let read = match args.format.unwrap_or_else(by_name) {
                 TraceFormatArg::Mooncake => read_mooncake(reader, args.block_tokens, args.strict),
                 TraceFormatArg::Azure => read_azure(reader, args.block_tokens, args.strict),
+                TraceFormatArg::Burstgpt => read_burstgpt(reader, args.block_tokens, args.strict),
             };
             let read = read.map_err(|error| {
                 let failure = Failure::new(format!("{}: {error}", path.display()));

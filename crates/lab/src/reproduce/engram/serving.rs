@@ -79,11 +79,11 @@ fn tables_ns(roofline: &Roofline, memory: &CxlLink) -> f64 {
     LAYERS as f64 * arithmetic.max(traffic) * 1e9 + (rows + to_gpu - window).max(0.0)
 }
 
-/// Generated tokens per second of an engine, whose steps take `extra_ns` longer.
-fn throughput(architecture: &Architecture, extra_ns: f64, seed: u64) -> f64 {
+/// Generated tokens per second of an engine with `batch` requests at a time, whose steps take `extra_ns` longer.
+fn throughput(architecture: &Architecture, batch: u32, extra_ns: f64, seed: u64) -> f64 {
     let roofline = Roofline { gpu: L20, gpus: 1, architecture: *architecture };
     let kv_bytes_per_token = architecture.kv_bytes_per_token();
-    let mut cost = roofline.cost_model(f64::from(BATCH));
+    let mut cost = roofline.cost_model(f64::from(batch));
     cost.step_ns += extra_ns as u64;
     let setup = Setup {
         instances: 1,
@@ -92,7 +92,7 @@ fn throughput(architecture: &Architecture, extra_ns: f64, seed: u64) -> f64 {
         kv_bytes_per_token,
         l1_blocks: (roofline.kv_bytes() / (16 * kv_bytes_per_token)) as u32,
         l1_block_tokens: 16,
-        max_num_seqs: BATCH as usize,
+        max_num_seqs: batch as usize,
         max_num_batched_tokens: 8_192,
         watermark: Watermark::Learned(SHIPPED),
         swap_blocks: 0,
@@ -105,7 +105,7 @@ fn throughput(architecture: &Architecture, extra_ns: f64, seed: u64) -> f64 {
         eviction: Eviction::Lru,
     };
     let load = Synthetic {
-        requests: 2 * BATCH as usize,
+        requests: 2 * batch as usize,
         rate: 0.0,
         input: Length::fixed(TOKENS),
         output: Length::fixed(TOKENS),
@@ -120,15 +120,9 @@ fn throughput(architecture: &Architecture, extra_ns: f64, seed: u64) -> f64 {
 fn table_2(pool: &CxlLink, seed: u64) -> [[f64; 3]; 2] {
     [QWEN_3[0], QWEN_3[1]].map(|model| {
         let roofline = Roofline { gpu: L20, gpus: 1, architecture: model };
-        let with = |memory: &CxlLink| throughput(&model, tables_ns(&roofline, memory), seed);
-        [throughput(&model, 0.0, seed), with(&XEON_6766E), with(pool)]
+        let with = |memory: &CxlLink| throughput(&model, BATCH, tables_ns(&roofline, memory), seed);
+        [throughput(&model, BATCH, 0.0, seed), with(&XEON_6766E), with(pool)]
     })
-}
-
-/// The pool as each of `readers` engines sees it.
-fn shared(readers: u32) -> CxlLink {
-    let bytes_per_s = XC50256.share(readers) as u64;
-    CxlLink { link: Link { bytes_per_s, ..XCONN_POOL.link }, ..XCONN_POOL }
 }
 
 fn run(context: &Context) -> Vec<Measured> {
@@ -180,16 +174,55 @@ fn table_1() -> Vec<Measured> {
     ]
 }
 
+/// Throughput of one replica of both models with the pool, where `hosts` hosts have `replicas` each.
+/// Replicas of a host share its adapter and the lines that its cores fetch at once; hosts share the
+/// switch. `batch` are the requests of a replica. With `in_turn`, one process of the host prepares the
+/// steps of all its replicas, one after another.
+fn replica(hosts: u32, replicas: u32, batch: u32, in_turn: bool, seed: u64) -> [f64; 2] {
+    let switch = XC50256.share(hosts * replicas);
+    let adapter = XCONN_POOL.link.bytes_per_s as f64 / f64::from(replicas);
+    let pool = CxlLink {
+        link: Link { bytes_per_s: switch.min(adapter) as u64, ..XCONN_POOL.link },
+        outstanding_max: XCONN_POOL.outstanding_max / replicas,
+        ..XCONN_POOL
+    };
+    [QWEN_3[0], QWEN_3[1]].map(|model| {
+        let roofline = Roofline { gpu: L20, gpus: 1, architecture: model };
+        let device = &roofline.gpu.device;
+        let host_ns = device.step_ns + u64::from(batch) * device.request_ns;
+        let waits = if in_turn { f64::from(replicas - 1) * host_ns as f64 } else { 0.0 };
+        throughput(&model, batch, tables_ns(&roofline, &pool) + waits, seed)
+    })
+}
+
 fn table_3(seed: u64) -> Vec<Measured> {
-    let of = |readers: u32| table_2(&shared(readers), seed).map(|row| row[2]);
-    let (one, two, four) = (of(1), of(2), of(4));
-    let over = |more: [f64; 2], times: f64| (0..2).map(|model| times * more[model] / one[model]).collect::<Vec<_>>();
-    let why =
-        "engines share the card behind the switch only; the paper's replicas also share a host, which is not modelled";
+    let one = replica(1, 1, BATCH, false, seed);
+    let over = |hosts: u32, replicas: u32, batch: u32, in_turn: bool| -> Vec<f64> {
+        let each = replica(hosts, replicas, batch, in_turn, seed);
+        (0..2).map(|model| f64::from(replicas) * each[model] / one[model]).collect()
+    };
+    let why = "replicas of a host share its adapter and its cores' lines, hosts share the switch; 256 requests each";
+    let row = |id: &'static str, hosts: u32| {
+        let base = over(hosts, 2, BATCH, false);
+        let split =
+            Sensitivity::of("requests of a replica", &base, &[BATCH / 2], |&batch| over(hosts, 2, batch, false));
+        let turns = Sensitivity::from(
+            "the host's work",
+            &base,
+            vec!["of one replica after the other".to_owned()],
+            vec![over(hosts, 2, BATCH, true)],
+        );
+        Measured::new(id, base, why).sensitive(split).sensitive(turns)
+    };
+    let nodes = replica(2, 1, BATCH, false, seed);
     vec![
-        Measured::new("engram.table3.nodes", over(two, 1.0), "two engines share the card behind the switch"),
-        Measured::new("engram.table3.replicas", over(two, 2.0), why),
-        Measured::new("engram.table3.both", over(four, 2.0), why),
+        Measured::new(
+            "engram.table3.nodes",
+            (0..2).map(|model| nodes[model] / one[model]).collect(),
+            "two engines share the card behind the switch",
+        ),
+        row("engram.table3.replicas", 1),
+        row("engram.table3.both", 2),
     ]
 }
 

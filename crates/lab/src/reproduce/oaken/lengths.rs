@@ -1,4 +1,4 @@
-//! Figures 13 and 14: lengths, and traces.
+//! Figure 13: lengths.
 
 use super::systems::{HBM, LPDDR, QSERVE, System, model};
 use crate::reproduce::row::{Measured, Sensitivity};
@@ -8,7 +8,7 @@ use cenote_serving_sim::hardware::oaken::{OAKEN_LPDDR, Oaken};
 pub const EXPERIMENT: Experiment = Experiment {
     id: "oaken.lengths",
     title: "throughput by sequence length",
-    covers: &["oaken.figure13", "oaken.figure14"],
+    covers: &["oaken.figure13"],
     is_quick: false,
     run,
 };
@@ -38,9 +38,5 @@ fn run(_: &Context) -> Vec<Measured> {
         Measured::new("oaken.figure13.long", over(HBM, QSERVE, &LONG), WAVES),
         Measured::new("oaken.figure13.hbm", holds(HBM), "90 % of the memory less the weights"),
         Measured::new("oaken.figure13.lpddr", holds(LPDDR), "90 % of the memory less the weights"),
-        Measured::not_testable(
-            "oaken.figure14.gain",
-            "needs both traces, which the repository does not carry; the text prints no lengths",
-        ),
     ]
 }

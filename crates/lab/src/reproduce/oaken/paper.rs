@@ -16,10 +16,22 @@ const GROUPS: &[&str] = &[
     "2/2/90/3/3:4",
 ];
 
+const TRACES: &[&str] = &["Conversation", "BurstGPT"];
+
 /// All rows.
 pub const PRINTED: &[Printed] = &[
     // Table 1
     Printed::new("oaken.table1.bandwidth", "memory bandwidth", "TB/s", &[2.0, 1.1]).named(&["A100", "Oaken-LPDDR"]),
+    // Figure 1
+    Printed::new("oaken.figure1.bandwidth", "effective bandwidth, Oaken-HBM over an A100: more", "", &[1.0]).at_least(),
+    Printed::new("oaken.figure1.capacity", "effective capacity, Oaken-LPDDR over an A100: more", "", &[1.0]).at_least(),
+    Printed::new("oaken.figure1.throughput", "throughput over the best alternative: higher", "", &[1.0; 2])
+        .at_least()
+        .named(&["Llama2-13B", "OPT-30B"]),
+    // §3.3: "largely offsets"
+    Printed::new("oaken.s3-3.offset", "gain over 16 bits that is left of the bits' own: less than half", "", &[0.5; 2])
+        .at_most()
+        .named(&["KVQuant", "KIVI"]),
     // Figure 3
     Printed::new("oaken.figure3.attention", "use of the cores in attention over projections: less", "", &[1.0])
         .at_most(),
@@ -38,6 +50,34 @@ pub const PRINTED: &[Printed] = &[
         .neutral(1.0),
     Printed::new("oaken.figure11.qserve", "Oaken-LPDDR over QServe, batch of 256, mean of models", "", &[1.58])
         .neutral(1.0),
+    Printed::new("oaken.figure11.kvquant", "Oaken-LPDDR over KVQuant, batch of 256, mean of models: more", "", &[1.0])
+        .at_least(),
+    Printed::new("oaken.figure11.kivi", "Oaken-LPDDR over KIVI, batch of 256, mean of models: more", "", &[1.0])
+        .at_least(),
+    Printed::new("oaken.figure11.tender", "Oaken-LPDDR over Tender, batch of 256, mean of models: more", "", &[1.0])
+        .at_least(),
+    Printed::new(
+        "oaken.figure11.tender-saturation",
+        "Tender at a batch of 256 over 128, Llama2-13B: saturated",
+        "",
+        &[1.0],
+    ),
+    Printed::new("oaken.figure11.baselines", "Oaken-HBM over others, Llama2-7B, batch of 16: more", "", &[1.0; 5])
+        .at_least()
+        .named(&["vLLM", "KVQuant", "KIVI", "QServe", "Tender"]),
+    Printed::new("oaken.figure11.large-models", "requests of 2K that Oaken-HBM holds: none", "", &[0.0; 2])
+        .at_most()
+        .named(&["Mixtral-8x7B", "Llama2-70B"]),
+    Printed::new("oaken.figure11.sweep", "Oaken-LPDDR over itself at half the batch: scales", "", &[1.0; 4])
+        .at_least()
+        .over("batch", &[32.0, 64.0, 128.0, 256.0]),
+    Printed::new("oaken.figure11.opt", "Oaken-LPDDR over vLLM, batch of 256: more", "", &[1.0; 3])
+        .at_least()
+        .named(&["OPT-6.7B", "OPT-13B", "OPT-30B"]),
+    Printed::new("oaken.figure11.gqa", "gain with grouped-query attention over that without: less", "", &[1.0])
+        .at_most(),
+    Printed::new("oaken.figure11.gqa-saturation", "vLLM at a batch of 256 over 128: saturated", "", &[1.0; 3])
+        .named(&["Mistral-7B", "Mixtral-8x7B", "Llama2-70B"]),
     Printed::new("oaken.figure11.hbm", "Oaken-HBM over Oaken-LPDDR, batch of 16: more", "", &[1.0; 2])
         .at_least()
         .named(&["Llama2-7B", "Llama2-13B"]),
@@ -94,8 +134,31 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("oaken.figure13.hbm", "requests of 32K that Oaken-HBM holds: not all 16", "", &[15.0]).at_most(),
     Printed::new("oaken.figure13.lpddr", "requests of 32K that Oaken-LPDDR holds: all", "", &[16.0]).at_least(),
     // Figure 14
+    Printed::new("oaken.figure14.outputs", "mean answer of BurstGPT over Conversation's: longer", "", &[1.0])
+        .at_least(),
     Printed::new("oaken.figure14.gain", "gain over vLLM on BurstGPT over that on Conversation: larger", "", &[1.0])
         .at_least(),
+    Printed::new(
+        "oaken.figure14.llama",
+        "Oaken-LPDDR over the best other, Llama2-13B, batch of 128: more",
+        "",
+        &[1.0; 2],
+    )
+    .at_least()
+    .named(TRACES),
+    Printed::new("oaken.figure14.tender", "Tender with padded prompts over without, batch of 128: less", "", &[1.0; 2])
+        .at_most()
+        .named(TRACES),
+    Printed::new(
+        "oaken.figure14.mixtral",
+        "Oaken-LPDDR over vLLM, Mixtral, batch of 16: little or no gain",
+        "",
+        &[1.0; 2],
+    )
+    .named(TRACES),
+    Printed::new("oaken.figure14.mixtral-growth", "that gain at a batch of 128 over 16: greater", "", &[1.0; 2])
+        .at_least()
+        .named(TRACES),
     // Table 4
     Printed::new("oaken.table4.ratios", "parts of a core's area", "%", &[22.86, 6.03, 1.86, 6.35])
         .named(&["MPU", "VPU", "quantization", "dequantization"])

@@ -1,26 +1,32 @@
-//! The systems of §6.1 as engines of the simulator: an A100 with several KV formats, LPU, and Oaken
-//! with HBM and LPDDR.
+//! The systems of §6.1 as engines of the simulator: an A100 with several KV formats, Tender, LPU, and
+//! Oaken with HBM and LPDDR.
 
 use cenote_policy::{Eviction, Watermark};
 use cenote_serving_sim::hardware::a100::A100_80;
 use cenote_serving_sim::hardware::architecture::SPECKV_MODELS;
 use cenote_serving_sim::hardware::oaken::{OAKEN_HBM, OAKEN_LPDDR, Oaken};
-use cenote_serving_sim::hardware::{Architecture, Roofline};
+use cenote_serving_sim::hardware::{Architecture, KvKernels, Roofline, kv_kernels, tender};
 use cenote_serving_sim::{CostModel, Link, Setup, Workload, simulate};
 
 /// A system.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum System {
-    /// An A100 with this many bits per value of KV. Its kernels cost nothing but their bytes.
-    Gpu(f64),
+    /// An A100 with this KV format.
+    Gpu(KvKernels),
     /// An accelerator.
     Accelerator(Oaken),
 }
 
 /// vLLM: 16 bits.
-pub const VLLM: System = System::Gpu(16.0);
-/// QServe: 4 bits, and a scale and a zero of 16 bits per group of 128 (Table 2's 4.25).
-pub const QSERVE: System = System::Gpu(4.25);
+pub const VLLM: System = System::Gpu(kv_kernels::FULL);
+/// QServe.
+pub const QSERVE: System = System::Gpu(kv_kernels::QSERVE);
+/// KIVI.
+pub const KIVI: System = System::Gpu(kv_kernels::KIVI);
+/// KVQuant.
+pub const KVQUANT: System = System::Gpu(kv_kernels::KVQUANT);
+/// Tender.
+pub const TENDER: System = System::Accelerator(tender::TENDER);
 /// Oaken with HBM.
 pub const HBM: System = System::Accelerator(OAKEN_HBM);
 /// Oaken with LPDDR.
@@ -47,10 +53,10 @@ impl System {
     /// models get two cards' memory with the rates of one (§6.1).
     fn memory(&self, model: &Architecture) -> [u64; 3] {
         match self {
-            Self::Gpu(bits) => {
+            Self::Gpu(kernels) => {
                 let cards = if model.bytes() * 10 > A100_80.usable_bytes() * 7 { 2 } else { 1 };
-                let token = (model.kv_bytes_per_token() as f64 * bits / 16.0) as u64;
-                [(A100_80.usable_bytes() * cards).saturating_sub(model.bytes()), token, 0]
+                let bytes = (A100_80.usable_bytes() * cards).saturating_sub(model.bytes());
+                [bytes, kernels.bytes_per_token(model), kernels.bytes_per_request(model)]
             }
             Self::Accelerator(oaken) => [
                 (oaken.memory_bytes / 10 * 9).saturating_sub(model.bytes()),
@@ -60,21 +66,30 @@ impl System {
         }
     }
 
-    /// Requests of `tokens` tokens that fit at once.
+    /// Requests of `tokens` tokens that fit at once. A model with a window keeps its tokens only.
     #[must_use]
     pub fn holds(&self, model: &Architecture, tokens: u64) -> u64 {
         let [bytes, token, request] = self.memory(model);
-        bytes / (token * tokens + request)
+        bytes / (token * tokens.min(model.window_tokens.map_or(u64::MAX, u64::from)) + request)
+    }
+
+    /// 16-bit values of K and V that its memory holds beside the weights, over those of `other`.
+    #[must_use]
+    pub fn effective_capacity(&self, other: &Self, model: &Architecture) -> f64 {
+        let tokens = |system: &Self| {
+            let [bytes, token, _] = system.memory(model);
+            bytes as f64 / token as f64
+        };
+        tokens(self) / tokens(other)
     }
 
     /// Cost of steps of `batch` requests.
     #[must_use]
     pub fn cost(&self, model: &Architecture, batch: u32) -> CostModel {
         match self {
-            Self::Gpu(bits) => {
+            Self::Gpu(kernels) => {
                 let roofline = Roofline { gpu: A100_80, gpus: 1, architecture: *model };
-                let cost = roofline.cost_model(f64::from(batch));
-                CostModel { context_ps: (cost.context_ps as f64 * bits / 16.0) as u64, ..cost }
+                kernels.cost(&roofline.cost_model(f64::from(batch)), &A100_80, model)
             }
             Self::Accelerator(oaken) => oaken.cost_model(model, f64::from(batch)),
         }
@@ -86,9 +101,20 @@ impl System {
         let tokens = u64::from(input + output);
         let holds = self.holds(model, tokens);
         let blocks = holds * tokens.div_ceil(u64::from(BLOCK_TOKENS));
-        if holds == 0 {
-            return None;
-        }
+        let load = Workload::alone(BLOCK_TOKENS, (0..batch).map(|_| (0, input, output)));
+        (holds > 0).then(|| self.serve(model, batch, blocks, holds.min(u64::from(batch)), &load))?
+    }
+
+    /// Generated tokens per second of requests of any lengths at once; `None` if one does not fit.
+    #[must_use]
+    pub fn batch_tokens_per_s(&self, model: &Architecture, load: &Workload) -> Option<f64> {
+        let [bytes, token, request] = self.memory(model);
+        let batch = load.requests().len() as u64;
+        let blocks = bytes.saturating_sub(batch * request) / (token * u64::from(BLOCK_TOKENS));
+        self.serve(model, batch as u32, blocks, batch, load)
+    }
+
+    fn serve(&self, model: &Architecture, batch: u32, blocks: u64, requests: u64, load: &Workload) -> Option<f64> {
         let setup = Setup {
             instances: 1,
             cost: self.cost(model, batch),
@@ -96,7 +122,7 @@ impl System {
             kv_bytes_per_token: model.kv_bytes_per_token(),
             l1_blocks: blocks.min(1 << 30) as u32,
             l1_block_tokens: BLOCK_TOKENS,
-            max_num_seqs: (holds.min(u64::from(batch))) as usize,
+            max_num_seqs: requests as usize,
             max_num_batched_tokens: STEP_TOKENS,
             watermark: Watermark::Fixed { share_millionths: 0 },
             swap_blocks: 0,
@@ -108,8 +134,7 @@ impl System {
             hosts: None,
             eviction: Eviction::Lru,
         };
-        let load = Workload::alone(BLOCK_TOKENS, (0..batch).map(|_| (0, input, output)));
-        Some(simulate(&setup, &load, &mut |_| ()).ok()?.throughput_tokens_per_s)
+        Some(simulate(&setup, load, &mut |_| ()).ok()?.throughput_tokens_per_s)
     }
 }
 
@@ -125,6 +150,14 @@ mod tests {
         assert!(LPDDR.holds(&llama, 2_048) > 10 * VLLM.holds(&llama, 2_048));
         let (few, many) = (VLLM.tokens_per_s(&llama, 64, 128, 64), VLLM.tokens_per_s(&llama, 4, 128, 64));
         assert!(few > many && many > Some(0.0));
+        let load = Workload::alone(BLOCK_TOKENS, (0..64).map(|_| (0, 128, 64)));
+        assert_eq!(VLLM.batch_tokens_per_s(&llama, &load), few, "equal lengths are a batch too");
+        // 96 tokens of KIVI's requests have 16 bits instead of 5.
+        let tokens = (2_048.0 * 5.0 + 96.0 * 11.0) / 16.0;
+        assert_eq!(KIVI.holds(&llama, 2_048), ((72e9 - 26.03e9) / (819_200.0 * tokens)) as u64);
+        assert!((LPDDR.effective_capacity(&VLLM, &llama) - 204.4 / 46.0 * 16.0 / 4.82).abs() < 0.1);
+        let windowed = model("mistral-7b").window(4_096);
+        assert_eq!(VLLM.holds(&windowed, 32_768), VLLM.holds(&windowed, 4_096));
         assert!((OPT_30B.parameters() as f64 / 29.97e9 - 1.0).abs() < 0.01);
     }
 }

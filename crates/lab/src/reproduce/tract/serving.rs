@@ -2,7 +2,7 @@
 
 use super::systems::{BASE, Open, System, load};
 use super::transfer::SHARES;
-use crate::reproduce::row::{Measured, Sensitivity};
+use crate::reproduce::row::{Distributions, Measured, Sensitivity};
 use crate::reproduce::{Context, Experiment};
 use cenote_serving_sim::Workload;
 use cenote_serving_sim::roles::RolesOutcome;
@@ -73,6 +73,13 @@ fn runs(name: char, rate: f64, open: Open, seed: u64) -> Runs {
     Runs { nixl: of(System::Nixl), lmcache: of(System::LmCache), tract: of(System::Tract) }
 }
 
+/// Figure 9's curves of a workload.
+fn distributions(name: char, runs: &Runs) -> Distributions {
+    let each = [("NIXL", &runs.nixl), ("LMCache", &runs.lmcache), ("TraCT", &runs.tract)];
+    let series = each.map(|(name, of)| (name.to_owned(), of.ttft_percentiles_ms.clone())).to_vec();
+    Distributions { title: format!("workload {name}"), label: "time to the first token, ms", series }
+}
+
 fn figures(seed: u64) -> Vec<Measured> {
     let base = LOADS.map(|name| runs(name, RATE, BASE, seed));
     let each = |value: fn(&Runs) -> f64| base.iter().map(value).collect::<Vec<f64>>();
@@ -104,7 +111,10 @@ fn figures(seed: u64) -> Vec<Measured> {
             base[1..].iter().map(|of| of.tract.hit_rate / base[0].tract.hit_rate).collect(),
             AT_3,
         ),
-        up_to("tract.figure9.mean-nixl", |runs| runs.nixl.ttft_mean_ms / runs.tract.ttft_mean_ms),
+        (LOADS.iter().zip(&base)).fold(
+            up_to("tract.figure9.mean-nixl", |runs| runs.nixl.ttft_mean_ms / runs.tract.ttft_mean_ms),
+            |row, (name, runs)| row.with(distributions(*name, runs)),
+        ),
         up_to("tract.figure9.mean-lmcache", |runs| runs.lmcache.ttft_mean_ms / runs.tract.ttft_mean_ms),
         up_to("tract.figure9.p99-nixl", |runs| runs.nixl.ttft_quantiles_ms[4] / runs.tract.ttft_quantiles_ms[4]),
         up_to("tract.figure9.p99-lmcache", |runs| runs.lmcache.ttft_quantiles_ms[4] / runs.tract.ttft_quantiles_ms[4]),

@@ -1,7 +1,7 @@
 //! Figures 5 and 6: TraCT without its cache beside NIXL, static loads.
 
 use super::systems::{BASE, Open, System, static_load};
-use crate::reproduce::row::{Measured, Sensitivity};
+use crate::reproduce::row::{Distributions, Measured, Sensitivity};
 use crate::reproduce::{Context, Experiment};
 use cenote_serving_sim::roles::RolesOutcome;
 
@@ -50,8 +50,16 @@ fn run(context: &Context) -> Vec<Measured> {
         };
         RATES.iter().map(ratio).collect()
     };
+    // Figure 5's curves, one plot per length.
+    let curves = |tokens: u32| {
+        let load = static_load(tokens, RATE, seed);
+        let each = [("NIXL", System::Nixl), ("TraCT without cache", System::TractNoCache)];
+        let series = each.map(|(name, system)| (name.to_owned(), system.run(BASE, &load).ttft_percentiles_ms)).to_vec();
+        Distributions { title: format!("{tokens} tokens"), label: "time to the first token, ms", series }
+    };
+    let median = ttft("tract.figure5.median", |outcome| outcome.ttft_quantiles_ms[2]);
     vec![
-        ttft("tract.figure5.median", |outcome| outcome.ttft_quantiles_ms[2]),
+        LENGTHS.into_iter().fold(median, |row, tokens| row.with(curves(tokens))),
         ttft("tract.figure5.p99", |outcome| outcome.ttft_quantiles_ms[4]),
         Measured::new("tract.figure6.requests", by_rate(|outcome| outcome.requests_per_s), MANY),
         Measured::new("tract.figure6.prompts", by_rate(|outcome| outcome.prompts_per_s), MANY),
