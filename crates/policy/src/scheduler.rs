@@ -547,7 +547,8 @@ impl Scheduler {
     fn grow(&mut self, slot: Slot, num_tokens: u32, output: &mut SchedulerOutput) -> bool {
         let wanted = self.blocks_for(num_tokens);
         let more = wanted.saturating_sub(self.held(slot));
-        if more > self.blocks.free() && !self.spill(more - self.blocks.free(), output) {
+        let lacking = more.saturating_sub(self.blocks.free());
+        if lacking > 0 && !(self.may_grow(lacking) && self.spill(lacking, output)) {
             return false;
         }
         self.blocks.allocate(more, &mut self.requests[slot].block_table)

@@ -65,6 +65,12 @@ impl Scheduler {
         self.spill.free().min(self.spill_bound.blocks().saturating_sub(used))
     }
 
+    /// Whether running requests may spill `count` blocks more. One that runs alone may use all.
+    pub(super) fn may_grow(&self, count: u32) -> bool {
+        let used = self.spill.total() - self.spill.free();
+        self.config.spill_freely || self.running.len() == 1 || used + count <= self.spill_bound.growth()
+    }
+
     /// Full blocks of `slot` in L1 that have content.
     fn num_spillable(&self, slot: Slot) -> u32 {
         let state = &self.requests[slot];
