@@ -1,7 +1,7 @@
 //! `tender`: Tender-like quantization (Lee et al., ISCA 2024).
 //!
 //! Channels are decomposed into groups whose scales differ by powers of two, so that hardware
-//! rescales a sum by a shift (Tender §3, "tensor decomposition"). A bias centers each channel first.
+//! rescales a sum by a shift (arXiv 2406.12930). A bias centers each channel first.
 //!
 //! Simplified here:
 //! * biases and groups come from the profile's means and deviations, instead of from calibrated
