@@ -140,6 +140,12 @@ impl Workload {
         self.requests.truncate(count);
     }
 
+    /// Counts times from the first arrival.
+    fn begin_at_zero(&mut self) {
+        let first = self.requests.first().map_or(0, |request| request.arrival);
+        self.requests.iter_mut().for_each(|request| request.arrival -= first);
+    }
+
     /// Divides all arrival times by `factor`.
     ///
     /// # Panics
@@ -276,6 +282,11 @@ fn read_lines(
         return Err(bad.into_iter().next().map_or(TraceError::Empty, TraceError::Bad));
     }
     Ok(Read { workload, bad, odd_lengths })
+}
+
+/// The number of tokens in a field of a CSV.
+fn field_tokens(what: &str, text: &str) -> Result<u32, String> {
+    tokens(what, text.parse().map_err(|_| format!("{what} `{text}` is not a number of tokens"))?)
 }
 
 /// Checks a number of tokens against [`TOKENS_MAX`].

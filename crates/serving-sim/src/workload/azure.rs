@@ -4,7 +4,7 @@
 //! The values are `TIMESTAMP,ContextTokens,GeneratedTokens`, with a timestamp such as
 //! `2023-11-16 18:15:46.6805900`. The format has no block hashes, so the prompts share no blocks.
 
-use super::{Builder, Read, TraceError, read_lines, tokens};
+use super::{Builder, Read, TraceError, field_tokens, read_lines};
 use std::io::BufRead;
 
 const NANOS: u64 = 1_000_000_000;
@@ -25,19 +25,14 @@ pub fn read_azure(from: impl BufRead, block_tokens: u32, strict: bool) -> Result
             return Err(format!("{} values instead of 3", fields.len()));
         };
         let arrival = nanoseconds(timestamp).ok_or_else(|| format!("`{timestamp}` is not a date and time"))?;
-        let count = |what: &str, text: &str| {
-            let count = text.parse().map_err(|_| format!("{what} `{text}` is not a number of tokens"))?;
-            tokens(what, count)
-        };
-        let (input, output) = (count("ContextTokens", context)?, count("GeneratedTokens", generated)?);
+        let (input, output) = (field_tokens("ContextTokens", context)?, field_tokens("GeneratedTokens", generated)?);
         if input == 0 {
             return Err("ContextTokens is 0; a prompt has at least one token".to_owned());
         }
         builder.push_alone(arrival, input, output);
         Ok(())
     })?;
-    let first = read.workload.requests.first().map_or(0, |request| request.arrival);
-    read.workload.requests.iter_mut().for_each(|request| request.arrival -= first);
+    read.workload.begin_at_zero();
     Ok(read)
 }
 

@@ -5,7 +5,7 @@
 //! later ones add columns, so the names in the first line decide. The format has no block hashes, so
 //! the prompts share no blocks.
 
-use super::{Builder, Read, TraceError, read_lines, tokens};
+use super::{Builder, Read, TraceError, field_tokens, read_lines};
 use std::io::BufRead;
 
 /// The columns that a request needs, in the order of their use.
@@ -38,19 +38,14 @@ pub fn read_burstgpt(from: impl BufRead, block_tokens: u32, strict: bool) -> Res
         }
         let [seconds, request, response] = places.map(|place| fields[place]);
         let arrival = nanoseconds(seconds).ok_or_else(|| format!("`{seconds}` is not a time in seconds"))?;
-        let count = |what: &str, text: &str| {
-            let count = text.parse().map_err(|_| format!("{what} `{text}` is not a number of tokens"))?;
-            tokens(what, count)
-        };
-        let (input, output) = (count(NEEDED[1], request)?, count(NEEDED[2], response)?);
+        let (input, output) = (field_tokens(NEEDED[1], request)?, field_tokens(NEEDED[2], response)?);
         if input == 0 || output == 0 {
             return Err("a failed request, without tokens".to_owned());
         }
         builder.push_alone(arrival, input, output);
         Ok(())
     })?;
-    let first = read.workload.requests.first().map_or(0, |request| request.arrival);
-    read.workload.requests.iter_mut().for_each(|request| request.arrival -= first);
+    read.workload.begin_at_zero();
     Ok(read)
 }
 

@@ -1,4 +1,4 @@
-//! Figure 11 by batch and model: who saturates, and what grouped-query attention changes.
+//! Figure 11 by batch and model: which systems saturate, and what grouped-query attention changes.
 
 use super::systems::{LPDDR, VLLM, model};
 use super::throughput::{mean, rate};
