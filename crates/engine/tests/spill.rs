@@ -33,14 +33,18 @@ fn a_working_set_beyond_l1_gives_the_same_tokens() {
         let requests = requests();
         let expected = alone(&config(dir.path()), &requests);
         let slow = LinkSpeed { bytes_per_s: 1e7, ..LinkSpeed::NIAGARA };
-        for link in [None, Some(LinkSpeed::NIAGARA), Some(slow)] {
+        for (link, spill_freely) in
+            [(None, true), (Some(LinkSpeed::NIAGARA), true), (Some(slow), true), (Some(slow), false)]
+        {
             let (_, pool) = pool(8 << 20);
-            let config = EngineConfig { link, ..small(dir.path(), 64) };
+            let config = EngineConfig { link, spill_freely, ..small(dir.path(), 64) };
             let engine = start_with(&config, open(dir.path(), &pool));
             let (tokens, stats) = crowd(&engine, &requests);
             assert!(tokens == expected, "{case} {link:?}");
-            assert_eq!((stats["preemptions_total"], stats["spill_lost_blocks_total"]), (0.0, 0.0), "{stats:?}");
-            assert!(stats["staged_pages_total"] > 1000.0, "{stats:?}");
+            // Where steps wait, a request may make room.
+            assert!(stats["preemptions_total"] == 0.0 || !spill_freely, "{stats:?}");
+            assert_eq!(stats["spill_lost_blocks_total"], 0.0, "{stats:?}");
+            assert!(stats["staged_pages_total"] > if spill_freely { 1000.0 } else { 100.0 }, "{stats:?}");
             // A second time the prompts are in the region, and longer than L1.
             let (tokens, again) = crowd(&engine, &requests);
             assert!(tokens == expected, "{case} {link:?}: from the region");

@@ -38,7 +38,7 @@ mod requests;
 mod spill;
 mod swap;
 
-pub use bound::StreamedStep;
+pub use bound::{SpillUse, StreamedStep};
 pub use spill::SpillTransfer;
 pub use swap::{NoSwap, Preemption, SwapConfig, SwapTransfer};
 
@@ -65,8 +65,8 @@ pub struct SchedulerConfig {
     pub num_blocks: u32,
     /// Blocks of running requests that may lie outside L1; 0: none. Their ids follow those of L1.
     pub spill_blocks: u32,
-    /// Whether admission may use all of them, and not only as many as steps hide.
-    pub spill_freely: bool,
+    /// Which requests may use how many of them.
+    pub spill_use: SpillUse,
     /// Blocks that admission leaves free, so that running requests can grow before one must make
     /// room.
     pub watermark: Watermark,
@@ -547,7 +547,8 @@ impl Scheduler {
     fn grow(&mut self, slot: Slot, num_tokens: u32, output: &mut SchedulerOutput) -> bool {
         let wanted = self.blocks_for(num_tokens);
         let more = wanted.saturating_sub(self.held(slot));
-        if more > self.blocks.free() && !self.spill(more - self.blocks.free(), output) {
+        let lacking = more.saturating_sub(self.blocks.free());
+        if lacking > 0 && !(self.may_grow(lacking) && self.spill(lacking, output)) {
             return false;
         }
         self.blocks.allocate(more, &mut self.requests[slot].block_table)

@@ -15,7 +15,7 @@ use crate::model::{CostModel, Link, StepWork};
 use crate::quantiles::Histogram;
 use crate::workload::Workload;
 use cenote_base::RequestId;
-use cenote_policy::scheduler::{NewRequest, PrefixSource, Scheduler, SchedulerConfig, SchedulerOutput};
+use cenote_policy::scheduler::{NewRequest, PrefixSource, Scheduler, SchedulerConfig, SchedulerOutput, SpillUse};
 use cenote_policy::{Eviction, SwapConfig, Watermark};
 
 /// The way of KV between the engines.
@@ -156,7 +156,7 @@ impl Engine {
             block_size: roles.l1_block_tokens,
             num_blocks: roles.l1_blocks,
             spill_blocks: 0,
-            spill_freely: false,
+            spill_use: SpillUse::Hidden,
             watermark: Watermark::DEFAULT,
             max_waiting: usize::MAX,
             swap: SwapConfig { num_blocks: 0, block_ns: 0, recompute_token_ns: 0 },

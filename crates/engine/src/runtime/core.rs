@@ -11,12 +11,12 @@ use super::spill::Spills;
 use super::swap::{self, Swapper};
 use crate::engram::Rows;
 use crate::kv::KvArena;
-use crate::model::LoadedModel;
+use crate::model::{EngineConfig, LoadedModel};
 use crate::sparse::SparseDecode;
 use cenote_base::engine::{ErrorKind, FinishReason};
 use cenote_base::fault::{self, Point};
 use cenote_base::{Clock, EngineError, Event, Health, RequestId, SystemClock};
-use cenote_policy::scheduler::{AddError, NewRequest, Scheduler, SchedulerConfig};
+use cenote_policy::scheduler::{AddError, NewRequest, Scheduler, SchedulerConfig, SpillUse};
 use cenote_store::PrefixStore;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -97,7 +97,7 @@ impl Core {
         let sparse = start_sparse(&model);
         let scheduler = Scheduler::new(SchedulerConfig {
             spill_blocks: small(spills.capacity()),
-            spill_freely: config.spill_freely,
+            spill_use: spill_use(config),
             max_num_seqs: config.max_num_seqs,
             max_num_batched_tokens: small(config.max_num_batched_tokens),
             long_prefill_token_threshold: 0,
@@ -397,6 +397,14 @@ impl Core {
 }
 
 /// Sparse decode as configured.
+const fn spill_use(config: &EngineConfig) -> SpillUse {
+    match config {
+        EngineConfig { spill_freely: true, .. } => SpillUse::All,
+        EngineConfig { sparse: Some(_), .. } => SpillUse::Growth,
+        _ => SpillUse::Hidden,
+    }
+}
+
 fn start_sparse(model: &LoadedModel) -> SparseDecode {
     let config = model.config();
     let Some(sparse) = config.sparse else { return SparseDecode::off() };

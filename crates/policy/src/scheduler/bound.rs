@@ -4,11 +4,24 @@
 //! it spilling costs nothing, and a larger batch is faster. Beyond it a step takes as long as its
 //! copies. Then one more request adds its token to the batch, and all of its blocks to every step:
 //! `n` requests of `c` blocks with `m` blocks of L1 generate `n / (n·c − m)` tokens per unit of time,
-//! which falls with `n`. So admission stops where steps begin to wait. Requests that run may still
-//! grow beyond that: making room costs more than waiting.
+//! which falls with `n`. So admission stops where steps begin to wait. Requests that run may grow half
+//! beyond that: a few steps that wait cost less than making room. Further growth makes room, because a
+//! request that leaves takes all its blocks from every later step.
 //!
 //! Where that is depends on the model, the link and the batch, so it is learned from steps. The bound
 //! begins low and doubles until a step waits, because a burst of requests that was admitted stays.
+
+/// Which requests may use how much of the spill space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpillUse {
+    /// Admission as much as steps hide, and running requests half more.
+    Hidden,
+    /// Admission as much as steps hide, and running requests all of it: for sparse attention, whose steps
+    /// do not read every block, and whose text changes if a request is computed again.
+    Growth,
+    /// All requests all of it.
+    All,
+}
 
 /// What a step with its spilled blocks took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +74,12 @@ impl SpillBound {
         self.blocks
     }
 
+    /// Spilled blocks up to which running requests may grow: half more than steps hide. Before steps
+    /// have waited, any number.
+    pub const fn growth(&self) -> u32 {
+        if self.was_lowered { self.blocks.saturating_add(self.blocks / 2) } else { u32::MAX }
+    }
+
     /// A request was not admitted that the spill space has room for.
     pub const fn keeps_out(&mut self) {
         self.kept_out = true;
@@ -110,6 +129,15 @@ mod tests {
         let mut bound = SpillBound::new(1_000, 64);
         (0..100).for_each(|_| bound.observe(StreamedStep { ns: 1_000, waited_ns: 0, blocks: 9 }));
         assert_eq!(bound.blocks(), 9);
+    }
+
+    #[test]
+    fn growth_is_free_until_steps_wait() {
+        let mut bound = SpillBound::new(1_000, 64);
+        run(&mut bound, 10 * WINDOW, 1_000, 1, SpillBound::blocks);
+        assert_eq!(bound.growth(), u32::MAX);
+        run(&mut bound, WINDOW, 1_000, 10, |_| 400);
+        assert_eq!((bound.blocks(), bound.growth()), (100, 150));
     }
 
     proptest! {

@@ -7,7 +7,7 @@
 //! most spilled blocks gets the first block that becomes free.
 
 use super::requests::Slot;
-use super::{Scheduler, SchedulerOutput, StreamedStep};
+use super::{Scheduler, SchedulerOutput, SpillUse, StreamedStep};
 use crate::kv_blocks::BlockId;
 use cenote_base::RequestId;
 use std::cmp::Reverse;
@@ -58,11 +58,19 @@ impl Scheduler {
 
     /// Free blocks of the spill space that admission may use.
     pub(super) fn admissible_spill(&self) -> u32 {
-        if self.config.spill_freely {
+        if self.config.spill_use == SpillUse::All {
             return self.spill.free();
         }
         let used = self.spill.total() - self.spill.free();
         self.spill.free().min(self.spill_bound.blocks().saturating_sub(used))
+    }
+
+    /// Whether running requests may spill `count` blocks more. One that runs alone may use all.
+    pub(super) fn may_grow(&self, count: u32) -> bool {
+        let used = self.spill.total() - self.spill.free();
+        self.config.spill_use != SpillUse::Hidden
+            || self.running.len() == 1
+            || used + count <= self.spill_bound.growth()
     }
 
     /// Full blocks of `slot` in L1 that have content.

@@ -21,7 +21,7 @@ pub(super) fn config() -> SchedulerConfig {
         block_size: 4,
         num_blocks: 64,
         spill_blocks: 0,
-        spill_freely: false,
+        spill_use: SpillUse::Hidden,
         watermark: fixed(0),
         max_waiting: 100,
         swap: SwapConfig::OFF,

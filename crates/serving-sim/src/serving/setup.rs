@@ -5,7 +5,7 @@ use crate::kernel::Time;
 use crate::model::{CostModel, Link};
 use crate::rack::Hosts;
 use crate::workload::Workload;
-use cenote_policy::scheduler::SchedulerConfig;
+use cenote_policy::scheduler::{SchedulerConfig, SpillUse};
 use cenote_policy::{Eviction, SwapConfig, Watermark};
 
 /// The router numbers racks with 16 bits.
@@ -204,7 +204,7 @@ impl Setup {
         };
         SchedulerConfig {
             spill_blocks: self.spill.map_or(0, |spill| spill.blocks),
-            spill_freely: false,
+            spill_use: SpillUse::Hidden,
             max_num_seqs: self.max_num_seqs,
             max_num_batched_tokens: self.max_num_batched_tokens,
             long_prefill_token_threshold: 0,

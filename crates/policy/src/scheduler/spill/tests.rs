@@ -162,7 +162,8 @@ fn admission_stops_where_steps_wait() {
                 *most = driver.scheduler.running.iter().map(spilled).sum::<u32>().max(*most);
             }
         }
-        assert_eq!(driver.scheduler.num_preemptions(), 0);
+        let makes_room = driver.scheduler.num_preemptions() > 0;
+        assert_eq!(makes_room, hidden < u32::MAX, "growth makes room only where steps wait");
     }
     assert!(most_spilled[0] > 30 && most_spilled[1] < 20, "{most_spilled:?}");
 }
