@@ -33,9 +33,7 @@ fn a_working_set_beyond_l1_gives_the_same_tokens() {
         let requests = requests();
         let expected = alone(&config(dir.path()), &requests);
         let slow = LinkSpeed { bytes_per_s: 1e7, ..LinkSpeed::NIAGARA };
-        for (link, spill_freely) in
-            [(None, true), (Some(LinkSpeed::NIAGARA), true), (Some(slow), true), (Some(slow), false)]
-        {
+        for (link, spill_freely) in [(None, true), (Some(LinkSpeed::NIAGARA), true), (Some(slow), false)] {
             let (_, pool) = pool(8 << 20);
             let config = EngineConfig { link, spill_freely, ..small(dir.path(), 64) };
             let engine = start_with(&config, open(dir.path(), &pool));
