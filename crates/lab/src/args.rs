@@ -12,7 +12,7 @@ pub use bench::{
     BenchTtftArgs, EngramLoadChildArgs, PageElementArg, RivalArg, TiersPart,
 };
 pub use reproduce::ReproduceArgs;
-pub use sim::{CapacityArg, InstantArg, LoadArg, RoutingArg, SimArgs, TraceFormatArg, pool_name};
+pub use sim::{CapacityArg, InstantArg, LoadArg, RoutingArg, SimArgs, pool_name};
 pub use study::{
     ComparedLoadArgs, StudyBudgetArgs, StudyCommands, StudyEngineArgs, StudyPrefetchArgs, StudyScaleArgs,
     StudyServerArgs, StudySparseArgs, StudySwapArgs, StudyWatermarkArgs, StudyWeightsArgs,

@@ -97,6 +97,8 @@ pub enum ProvisionError {
          {goal_ms:.1} ms"
     )]
     NoneMeets { hosts_max: u32, best_ms: f64, goal_ms: f64 },
+    #[error("{gpus} GPUs cannot share the {heads} heads of {model} evenly")]
+    Uneven { model: String, gpus: u32, heads: u64 },
     #[error(transparent)]
     Config(#[from] ConfigError),
 }
@@ -106,9 +108,13 @@ impl Engine {
     /// together; two all-reduces a layer are added.
     ///
     /// # Errors
-    /// The weights leave no room.
+    /// The weights leave no room, or the GPUs cannot share the heads evenly.
     pub fn cost(&self) -> Result<(CostModel, u64), ProvisionError> {
         let (device, gpus) = (self.gpu.device, u64::from(self.gpus));
+        if !self.shape.heads.is_multiple_of(gpus) {
+            let model = self.shape.name.to_owned();
+            return Err(ProvisionError::Uneven { model, gpus: self.gpus, heads: self.shape.heads });
+        }
         let all = Device {
             flops: device.flops * gpus,
             memory_bytes: device.memory_bytes * gpus,
@@ -117,6 +123,7 @@ impl Engine {
         };
         let mut cost = CostModel::roofline(&all, &self.shape);
         let ModelShape { layers, heads, head_dim, element_bytes, .. } = self.shape;
+        cost.context_ps *= self.kv_copies();
         let reduces = 2.0 * layers as f64;
         let start = self.gpu.tensor.all_reduce_ns(0.0, self.gpus);
         // A token's residual stream is as wide as its heads.
@@ -138,6 +145,11 @@ impl Engine {
 }
 
 impl Engine {
+    /// How many GPUs hold the KV of the same token and head: each holds that of one KV head at least.
+    fn kv_copies(&self) -> u64 {
+        u64::from(self.gpus).div_ceil(self.shape.kv_heads)
+    }
+
     /// One such engine without memory beyond its own, with vLLM's limits of these names. It swaps nothing;
     /// `swap_link` is the link to its host.
     ///
@@ -154,7 +166,7 @@ impl Engine {
             cost,
             front_ns: 0,
             kv_bytes_per_token,
-            l1_blocks: u32::try_from(kv_bytes / block_bytes).unwrap_or(u32::MAX),
+            l1_blocks: u32::try_from(kv_bytes / (block_bytes * self.kv_copies())).unwrap_or(u32::MAX),
             l1_block_tokens: L1_BLOCK_TOKENS,
             max_num_seqs,
             max_num_batched_tokens,
@@ -205,42 +217,47 @@ pub struct Found {
     pub outcome: Outcome,
 }
 
-/// The cheapest rack of each kind of memory, and what was nearest to the goal.
-struct Best {
-    found: Vec<Found>,
-    nearest_ms: f64,
+/// What a search found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Racks {
+    /// The cheapest rack of each kind of memory that meets the goal, the cheapest first.
+    pub found: Vec<Found>,
+    /// The least value of the goal's statistic that a simulated rack reached; infinite without any.
+    pub nearest_ms: f64,
+    /// Kinds of memory of which no size holds the largest request, with the reason of the first size.
+    pub too_small: Vec<(Memory, ConfigError)>,
 }
 
 impl Search {
-    /// The cheapest rack of each kind of memory that meets the goal, the cheapest first. `cost` gives the
-    /// dollars of a rack of this kind, bytes and hosts. `simulated` is called after each run.
+    /// Searches. `cost` gives the dollars of a rack of this kind, bytes and hosts. `simulated` is called
+    /// after each run.
     ///
     /// A size that does not hold a request is left out.
     ///
     /// # Errors
-    /// No rack meets the goal, or none can serve the load.
+    /// No rack can serve the load.
     pub fn run(
         &self,
         load: &Workload,
         cost: impl Fn(Memory, u64, u32) -> f64,
         mut simulated: impl FnMut(),
-    ) -> Result<Vec<Found>, ProvisionError> {
-        let mut best = Best { found: Vec::new(), nearest_ms: f64::INFINITY };
-        let mut too_small = None;
+    ) -> Result<Racks, ProvisionError> {
+        let mut racks = Racks { found: Vec::new(), nearest_ms: f64::INFINITY, too_small: Vec::new() };
         for memory in Memory::ALL {
             let sizes: &[u64] = if memory == Memory::None { &[0] } else { &self.sizes };
             let (mut cheapest, mut hosts_max): (Option<Found>, u32) = (None, self.hosts_max);
+            let mut too_small = Vec::new();
             for &bytes in sizes {
                 // No number of hosts makes this memory cheaper than one host.
                 if cheapest.as_ref().is_some_and(|found| cost(memory, bytes, 1) >= found.cost) {
                     break;
                 }
                 let (hosts, outcome) =
-                    match self.fewest(load, (memory, bytes), hosts_max, &mut best.nearest_ms, &mut simulated) {
+                    match self.fewest(load, (memory, bytes), hosts_max, &mut racks.nearest_ms, &mut simulated) {
                         Ok(Some(found)) => found,
                         Ok(None) => continue,
                         Err(ProvisionError::Config(error @ ConfigError::TooSmall { .. })) => {
-                            too_small.get_or_insert(error);
+                            too_small.push(error);
                             continue;
                         }
                         Err(error) => return Err(error),
@@ -251,18 +268,13 @@ impl Search {
                     cheapest = Some(found);
                 }
             }
-            best.found.extend(cheapest);
-        }
-        if best.found.is_empty() {
-            let Self { hosts_max, goal, .. } = *self;
-            // A larger size might meet the goal.
-            if let Some(error) = too_small {
-                return Err(error.into());
+            racks.found.extend(cheapest);
+            if too_small.len() == sizes.len() {
+                racks.too_small.extend(too_small.into_iter().next().map(|error| (memory, error)));
             }
-            return Err(ProvisionError::NoneMeets { hosts_max, best_ms: best.nearest_ms, goal_ms: goal.ttft_ms });
         }
-        best.found.sort_by(|a, b| a.cost.total_cmp(&b.cost));
-        Ok(best.found)
+        racks.found.sort_by(|a, b| a.cost.total_cmp(&b.cost));
+        Ok(racks)
     }
 
     /// The fewest hosts that meet the goal, at most `hosts_max`, and their run.
@@ -350,7 +362,7 @@ mod tests {
     #[test]
     fn more_load_needs_more_hosts_and_a_found_rack_meets_the_goal() {
         let hosts = |rate: f64| {
-            let found = search(1_000.0).run(&load(rate), dollars, || ()).expect("a rack");
+            let found = search(1_000.0).run(&load(rate), dollars, || ()).expect("a rack").found;
             assert!(found.iter().all(|found| found.outcome.ttft_p99_ms <= 1_000.0), "{found:?}");
             assert!(found.is_sorted_by(|a, b| a.cost <= b.cost), "{found:?}");
             let none = found.iter().find(|found| found.memory == Memory::None).expect("without memory").hosts;
@@ -363,7 +375,7 @@ mod tests {
     #[test]
     fn one_host_less_does_not_meet_the_goal() {
         let (search, load) = (search(1_000.0), load(80.0));
-        for found in search.run(&load, dollars, || ()).expect("a rack") {
+        for found in search.run(&load, dollars, || ()).expect("a rack").found {
             let setup = search.setup(found.memory, found.bytes, found.hosts - 1).expect("it fits");
             let less = simulate(&setup, &load, &mut |_| ()).map_or(f64::INFINITY, |outcome| outcome.ttft_p99_ms);
             assert!(found.hosts == 1 || less > 1_000.0, "{:?}: {less}", found.memory);
@@ -372,21 +384,26 @@ mod tests {
 
     #[test]
     fn a_goal_that_nothing_meets_says_how_near_it_came() {
-        let error = search(0.1).run(&load(10.0), dollars, || ()).unwrap_err();
-        let ProvisionError::NoneMeets { hosts_max: 16, best_ms, .. } = error else { panic!("{error}") };
-        assert!(best_ms > 0.1 && best_ms < 10_000.0, "{error}");
+        let racks = search(0.1).run(&load(10.0), dollars, || ()).expect("simulated");
+        assert!(racks.found.is_empty() && racks.too_small.is_empty(), "{racks:?}");
+        assert!(racks.nearest_ms > 0.1 && racks.nearest_ms < 10_000.0, "{racks:?}");
     }
 
     #[test]
     fn memory_too_small_for_a_request_is_left_out() {
-        let sized = |sizes: Vec<u64>| Search { sizes, ..search(1_000.0) }.run(&load(10.0), dollars, || ());
+        let sized = |sizes: Vec<u64>, goal_ms: f64| {
+            Search { sizes, ..search(goal_ms) }.run(&load(10.0), dollars, || ()).expect("engines alone serve it")
+        };
+        let kinds = |racks: &Racks| racks.too_small.iter().map(|(kind, _)| *kind).collect::<Vec<Memory>>();
         // Engines alone meet this goal.
-        let alone = sized(vec![1 << 20]).expect("a rack");
-        assert!(alone.iter().all(|found| found.memory == Memory::None), "{alone:?}");
-        let goal = Goal { statistic: Statistic::P99, ttft_ms: 1.0 };
-        let nothing = Search { sizes: vec![1 << 20], goal, ..search(1.0) }.run(&load(10.0), dollars, || ());
-        assert!(matches!(nothing, Err(ProvisionError::Config(ConfigError::TooSmall { .. }))), "{nothing:?}");
-        assert!(sized(vec![1 << 20, 256 << 30]).is_ok_and(|found| found.iter().all(|found| found.bytes != 1 << 20)));
+        let alone = sized(vec![1 << 20], 1_000.0);
+        assert!(alone.found.iter().all(|found| found.memory == Memory::None), "{alone:?}");
+        assert_eq!(kinds(&alone), Memory::ALL[1..]);
+        let nothing = sized(vec![1 << 20], 1.0);
+        assert!(nothing.found.is_empty() && nothing.nearest_ms > 1.0 && kinds(&nothing).len() == 3, "{nothing:?}");
+        let both = sized(vec![1 << 20, 256 << 30], 1_000.0);
+        assert!(both.found.len() == 4 && both.found.iter().all(|found| found.bytes != 1 << 20), "{both:?}");
+        assert!(both.too_small.is_empty(), "{both:?}");
     }
 
     #[test]
@@ -394,6 +411,11 @@ mod tests {
         let engine = Engine { shape: *ModelShape::named("llama-70b").expect("a preset"), ..search(1.0).engine };
         let error = engine.cost().unwrap_err().to_string();
         assert!(error.contains("llama-70b does not fit 1 of h200"), "{error}");
+        let error = Engine { gpus: 3, ..engine }.cost().unwrap_err().to_string();
+        assert!(error.contains("3 GPUs cannot share the 64 heads"), "{error}");
+        // Sixteen GPUs hold each of eight KV heads twice.
+        let blocks = |gpus| Engine { gpus, ..search(1.0).engine }.alone(1, 1).expect("it fits").l1_blocks;
+        assert!(blocks(8) > 7 * blocks(1) && blocks(16) < blocks(8) + blocks(1), "{} {}", blocks(8), blocks(16));
         let (cost, free) = Engine { gpus: 2, ..engine }.cost().expect("two hold it");
         assert!(free > 100 << 30 && cost.step_ns > H200.device.step_ns, "{cost:?}");
     }

@@ -1,4 +1,4 @@
-//! Approximate quantiles of many values in constant memory.
+//! Quantiles: exact ones of values that are kept, and approximate ones of many values in constant memory.
 
 /// Base-2 logarithm of the buckets per power of two: the relative resolution is 1/128.
 const FINE_BITS: u32 = 7;
@@ -32,6 +32,38 @@ fn value_of(bucket: usize) -> u64 {
     low + ((1 << shift) >> 1)
 }
 
+/// Values that are kept, one per request.
+#[derive(Clone, Debug, Default)]
+pub struct Values(Vec<u64>);
+
+impl Values {
+    /// Adds a value.
+    pub fn record(&mut self, value: u64) {
+        self.0.push(value);
+    }
+
+    /// Mean, rounded down; 0 without values.
+    #[must_use]
+    pub fn mean(&self) -> u64 {
+        let sum: u128 = self.0.iter().map(|&value| u128::from(value)).sum();
+        (sum / self.0.len().max(1) as u128) as u64
+    }
+
+    /// For each share (0.0 to 1.0), the smallest value that at least this share of all values do not exceed;
+    /// 0 without values.
+    #[must_use]
+    pub fn quantiles<const N: usize>(&self, shares: [f64; N]) -> [u64; N] {
+        let mut sorted = self.0.clone();
+        sorted.sort_unstable();
+        shares.map(|share| sorted.get(rank(sorted.len() as u64, share) as usize - 1).copied().unwrap_or(0))
+    }
+}
+
+/// The place of a quantile among `count` values, from 1.
+fn rank(count: u64, share: f64) -> u64 {
+    ((count as f64 * share).ceil() as u64).clamp(1, count.max(1))
+}
+
 impl Histogram {
     /// Adds a value.
     #[inline]
@@ -57,7 +89,7 @@ impl Histogram {
     /// values.
     #[must_use]
     pub fn quantile(&self, share: f64) -> u64 {
-        let rank = ((self.count as f64 * share).ceil() as u64).clamp(1, self.count.max(1));
+        let rank = rank(self.count, share);
         let mut seen = 0;
         let found = self.counts.iter().position(|count| {
             seen += count;
@@ -79,6 +111,10 @@ mod tests {
         let mut histogram = Histogram::default();
         values.iter().for_each(|&value| histogram.record(value));
         values.sort_unstable();
+        let mut kept = Values::default();
+        values.iter().rev().for_each(|&value| kept.record(value));
+        assert_eq!(kept.quantiles([0.0, 0.5, 1.0]), [values[0], values[9_999], values[19_999]]);
+        assert_eq!((kept.mean(), Values::default().quantiles([0.5])), (histogram.mean(), [0]));
         for share in [0.0, 0.01, 0.5, 0.9, 0.99, 1.0] {
             let rank = ((values.len() as f64 * share).ceil() as usize).max(1) - 1;
             let (exact, found) = (values[rank] as f64, histogram.quantile(share) as f64);

@@ -80,6 +80,8 @@ pub struct Rack {
     /// Words of the eviction policy by slot, which the last owner of a chunk wrote when it offered it.
     recency: Vec<u64>,
     hosts: Vec<Host>,
+    /// Lookups, publications, and ticks that told something new.
+    changes: u64,
 }
 
 /// The block of a slot.
@@ -121,6 +123,7 @@ impl Rack {
             claimed: 0,
             recency: vec![0; slots],
             hosts: (0..count).map(|_| Host::new(eviction, chunks, &hosts)).collect(),
+            changes: 0,
         }
     }
 
@@ -140,6 +143,7 @@ impl Rack {
     pub fn lookup(&mut self, host: usize, blocks: &[BlockNumber]) -> usize {
         let found = self.num_found(blocks);
         let slots: Vec<u32> = blocks[..found].iter().map(|&block| self.slot_of.get(block)).collect();
+        self.changes += 1;
         let host = &mut self.hosts[host];
         host.clock += 1;
         host.touch(self.policy, self.shape.chunk_blocks, &slots);
@@ -148,6 +152,7 @@ impl Rack {
 
     /// A host publishes a block, or marks it if the region has it. Returns whether it is new.
     pub fn publish(&mut self, host: usize, block: BlockNumber, depth: u32) -> bool {
+        self.changes += 1;
         let slot = self.slot_of.get(block);
         if slot != NONE {
             self.hosts[host].touch(self.policy, self.shape.chunk_blocks, &[slot]);

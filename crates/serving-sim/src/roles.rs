@@ -12,7 +12,7 @@
 use crate::cache::BlockCache;
 use crate::kernel::{Calendar, Time};
 use crate::model::{CostModel, Link, StepWork};
-use crate::quantiles::Histogram;
+use crate::quantiles::Values;
 use crate::workload::Workload;
 use cenote_base::RequestId;
 use cenote_policy::scheduler::{NewRequest, PrefixSource, Scheduler, SchedulerConfig, SchedulerOutput, SpillUse};
@@ -214,7 +214,7 @@ struct World<'a> {
     cache: Option<BlockCache>,
     lookups: u64,
     states: Vec<State>,
-    ttft: Histogram,
+    ttft: Values,
     blocks: [u64; 2],
     sums: [Time; 6],
     out: RolesOutcome,
@@ -247,7 +247,7 @@ pub fn simulate_roles(roles: &Roles, workload: &Workload) -> RolesOutcome {
         cache: (capacity > 0).then(|| BlockCache::new(roles.eviction, Some(capacity), workload.num_blocks())),
         lookups: 0,
         states: vec![State::default(); workload.requests().len()],
-        ttft: Histogram::default(),
+        ttft: Values::default(),
         blocks: [0; 2],
         sums: [0; 6],
         out: RolesOutcome::default(),
@@ -513,12 +513,13 @@ impl World<'_> {
         let makespan = (self.last_token.saturating_sub(begin)).max(1) as f64;
         let count = self.out.requests.max(1);
         let mean = |sum: Time| sum as f64 / count as f64 / 1e6;
-        let quantile = |share: f64| self.ttft.quantile(share) as f64 / 1e6;
+        let ms = |ns: u64| ns as f64 / 1e6;
+        let percentiles: [f64; 99] = std::array::from_fn(|at| (at + 1) as f64 / 100.0);
         RolesOutcome {
             hit_rate: self.blocks[0] as f64 / self.blocks[1].max(1) as f64,
-            ttft_mean_ms: self.ttft.mean() as f64 / 1e6,
-            ttft_quantiles_ms: [0.01, 0.1, 0.5, 0.9, 0.99].map(quantile),
-            ttft_percentiles_ms: (1..100).map(|percent| quantile(f64::from(percent) / 100.0)).collect(),
+            ttft_mean_ms: ms(self.ttft.mean()),
+            ttft_quantiles_ms: self.ttft.quantiles([0.01, 0.1, 0.5, 0.9, 0.99]).map(ms),
+            ttft_percentiles_ms: self.ttft.quantiles(percentiles).map(ms).to_vec(),
             requests_per_s: self.out.requests as f64 * 1e9 / makespan,
             prompts_per_s: self.out.requests as f64 * 1e9 / self.last_prompt.saturating_sub(begin).max(1) as f64,
             prefill_wait_ms: mean(self.sums[0]),

@@ -108,7 +108,7 @@ pub fn simulate(setup: &Setup, workload: &Workload, progress: &mut dyn FnMut(u64
 /// request, or happens ahead if [`Cold::prefetch`] is set.
 ///
 /// # Errors
-/// As [`simulate`]. There must be a shared pool, without hosts.
+/// As [`simulate`]. There must be a shared pool, without hosts or caches of instances.
 pub fn simulate_with_cold_tier(
     setup: &Setup,
     cold: &Cold,
@@ -119,7 +119,9 @@ pub fn simulate_with_cold_tier(
     if cold.write_bytes_per_s == 0 || cold.tier.link.bytes_per_s == 0 {
         return Err(ConfigError::NoBandwidth("the link to the cold tier"));
     }
-    let (Some(pool), None) = (setup.shared, setup.hosts) else { return Err(ConfigError::NoPoolAbove) };
+    let (Some(pool), None, None) = (setup.shared, setup.hosts, setup.private) else {
+        return Err(ConfigError::NoPoolAbove);
+    };
     let mut world = World::new(setup, workload);
     world.add_cold_tier(cold::ColdTier::new(cold, setup, pool, workload));
     let outcome = world.run(progress);

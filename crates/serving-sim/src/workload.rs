@@ -6,6 +6,7 @@
 mod azure;
 mod burstgpt;
 mod draw;
+mod file;
 mod generate;
 mod mooncake;
 
@@ -13,6 +14,7 @@ pub use azure::read_azure;
 pub use burstgpt::read_burstgpt;
 pub use draw::Length;
 pub(crate) use draw::exponential;
+pub use file::TraceFormat;
 pub use generate::{CPEN_PROMPTS, Lengths, Synthetic, cpen};
 pub use mooncake::{MOONCAKE_BLOCK_TOKENS, read_mooncake};
 
@@ -135,9 +137,23 @@ impl Workload {
         widths.enumerate().max_by_key(|&(at, width)| (width, std::cmp::Reverse(at)))
     }
 
-    /// Keeps the first `count` requests.
+    /// Keeps the first `count` requests, and their blocks.
     pub fn truncate(&mut self, count: usize) {
+        if count >= self.requests.len() {
+            return;
+        }
         self.requests.truncate(count);
+        let all = std::mem::take(&mut self.blocks);
+        let mut numbers: HashMap<BlockNumber, BlockNumber> = HashMap::new();
+        for request in &mut self.requests {
+            let start = self.blocks.len();
+            for block in &all[request.blocks.clone()] {
+                let next = numbers.len() as BlockNumber;
+                self.blocks.push(*numbers.entry(*block).or_insert(next));
+            }
+            request.blocks = start..self.blocks.len();
+        }
+        self.num_blocks = numbers.len() as BlockNumber;
     }
 
     /// Counts times from the first arrival.
@@ -220,6 +236,9 @@ pub struct BadLine {
 /// Reasons why a trace cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
+    /// The file cannot be opened.
+    #[error("{0}")]
+    Unopened(std::io::Error),
     /// Reading failed.
     #[error("line {line}: {error}")]
     Unreadable {

@@ -7,6 +7,7 @@ use cenote_console::output::OutputArgs;
 use cenote_engram::Stored;
 use cenote_plan::cost::{Prices, RackPrices};
 use cenote_plan::traffic::Link;
+use cenote_serving_sim::workload::TraceFormat;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -67,6 +68,18 @@ pub enum RackTraceArg {
     Mooncake,
     /// CSV with `TIMESTAMP,ContextTokens,GeneratedTokens`
     Azure,
+    /// CSV with `Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type`
+    Burstgpt,
+}
+
+impl From<RackTraceArg> for TraceFormat {
+    fn from(format: RackTraceArg) -> Self {
+        match format {
+            RackTraceArg::Mooncake => Self::Mooncake,
+            RackTraceArg::Azure => Self::Azure,
+            RackTraceArg::Burstgpt => Self::BurstGpt,
+        }
+    }
 }
 
 /// The statistic that a goal limits.

@@ -6,6 +6,7 @@ use cenote_console::output::OutputArgs;
 use cenote_policy::{Eviction, Watermark};
 use cenote_serving_sim::model::{CXL, Link, NIAGARA, PCIE_5, RDMA_100G, SPECKV_L3};
 use cenote_serving_sim::rack::{CHUNK_BLOCKS, Hosts};
+use cenote_serving_sim::workload::TraceFormat;
 use clap::{Args, ValueEnum};
 use std::fmt;
 use std::path::PathBuf;
@@ -20,6 +21,16 @@ pub enum TraceFormatArg {
     Azure,
     /// CSV with `Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type`
     Burstgpt,
+}
+
+impl From<TraceFormatArg> for TraceFormat {
+    fn from(format: TraceFormatArg) -> Self {
+        match format {
+            TraceFormatArg::Mooncake => Self::Mooncake,
+            TraceFormatArg::Azure => Self::Azure,
+            TraceFormatArg::Burstgpt => Self::BurstGpt,
+        }
+    }
 }
 
 /// A synthetic load.
@@ -104,6 +115,9 @@ impl fmt::Display for CapacityArg {
     }
 }
 
+/// Longest latency of a link: a quarter of an hour. Sums of longer ones would not fit 64 bits.
+const LATENCY_MAX_NS: u64 = 1_000_000_000_000;
+
 /// A link by name, or as `GB/S:NANOSECONDS`.
 fn parse_link(text: &str) -> Result<Link, String> {
     match text {
@@ -121,7 +135,7 @@ fn parse_link(text: &str) -> Result<Link, String> {
     };
     let (bandwidth, latency) = text.split_once(':').ok_or_else(wrong)?;
     let bytes_per_s = parse_bandwidth(bandwidth).map_err(|_| wrong())?;
-    let latency_ns = latency.parse().map_err(|_| wrong())?;
+    let latency_ns = latency.parse().ok().filter(|&ns: &u64| ns <= LATENCY_MAX_NS).ok_or_else(wrong)?;
     Ok(Link { bytes_per_s, latency_ns })
 }
 
@@ -153,9 +167,9 @@ pub struct SimArgs {
     /// Fail at the first invalid line instead of skipping it
     #[arg(long, help_heading = "Load")]
     pub strict: bool,
-    /// Tokens per block of the trace and of the pool
-    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=65536), help_heading = "Load")]
-    pub block_tokens: u32,
+    /// Tokens per block of the trace and of the pool [default: 512; TraCT's and CPEN 511's loads have 16]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536), help_heading = "Load")]
+    pub block_tokens: Option<u32>,
     /// Number of requests [default: all of a trace, 2,000 of a synthetic load, 400 of `cpen`]
     #[arg(long, value_name = "N", value_parser = positive, help_heading = "Load")]
     pub requests: Option<usize>,
@@ -348,7 +362,7 @@ mod tests {
     fn links_and_capacities_are_checked() {
         assert_eq!(parse_link("cxl"), Ok(CXL));
         assert_eq!(parse_link("25:640"), Ok(Link { bytes_per_s: 25_000_000_000, latency_ns: 640 }));
-        for wrong in ["", "cx", "25", "-1:5", "x:5", "5:x", "1e9:1"] {
+        for wrong in ["", "cx", "25", "-1:5", "x:5", "5:x", "1e9:1", "25:1000000000001"] {
             assert!(parse_link(wrong).unwrap_err().contains(wrong), "{wrong}");
         }
         assert_eq!("64GiB".parse(), Ok(CapacityArg::Bytes(64 << 30)));

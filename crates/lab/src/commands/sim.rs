@@ -119,7 +119,8 @@ fn hint(error: &ConfigError, args: &SimArgs) -> &'static str {
     match error {
         ConfigError::TooManyRacks { .. } => "give fewer racks",
         ConfigError::NoHosts => "--hosts and --chunk-blocks must be 1 or more",
-        ConfigError::NoPoolAbove => "give a --pool, without --hosts",
+        ConfigError::NoPoolAbove => "give a --pool, without --hosts and --private",
+        ConfigError::TooLate { .. } => "give a higher --rate or --speed, or fewer --requests",
         ConfigError::NoInstances => "give one or more --instances",
         ConfigError::NoBandwidth(_) => "a link is gigabytes a second and nanoseconds, as in --pool-link 25:640",
         ConfigError::Nothing(_) => {

@@ -106,6 +106,9 @@ impl Calibration {
                 "kv_bytes_per_token, kv_tokens and copy_bytes_per_s must be above 0",
             ));
         }
+        if machine.kv_bytes_per_token >= 1 << 40 || machine.front_ns >= 1_000_000_000_000 {
+            return Err(CalibrationError::Senseless("kv_bytes_per_token must be below 2^40, and front_ns below 1e12"));
+        }
         Ok(read)
     }
 
@@ -167,8 +170,11 @@ impl Sample {
             alike.sort_by_key(|sample| sample.ns);
             let median = alike[alike.len() / 2].ns;
             alike.retain(|sample| sample.ns <= ODD * median);
-            let count = alike.len() as u64;
-            let mean = |of: fn(&Self) -> u64| alike.iter().map(of).sum::<u64>() / count;
+            let count = alike.iter().map(|sample| sample.count).sum::<u64>();
+            let mean = |of: fn(&Self) -> u64| {
+                let sum: u128 = alike.iter().map(|sample| u128::from(sample.count) * u128::from(of(sample))).sum();
+                (sum / u128::from(count.max(1))) as u64
+            };
             Self {
                 count,
                 requests: mean(|sample| sample.requests),
@@ -300,6 +306,10 @@ mod tests {
         let mut timed: Vec<Sample> = (0..20).map(|at| step(1_000 + at, 100 + at)).collect();
         timed.push(step(1_000, 1_000_000));
         timed.push(step(50_000, 300));
+        // The mean of many steps counts as many.
+        let mut means = timed.clone();
+        means.iter_mut().for_each(|sample| sample.count = 31);
+        assert_eq!(Sample::merged(&means).iter().map(|sample| sample.count).collect::<Vec<_>>(), [620, 31]);
         let merged = Sample::merged(&timed);
         assert_eq!(merged.len(), 2, "{merged:?}");
         assert_eq!((merged[0].count, merged[0].ns, merged[0].context), (20, 109, 1_009));
@@ -327,7 +337,13 @@ mod tests {
         assert_eq!(fitted.request_ns, 0.0);
         assert!(fitted.step_ns >= 0.0 && fitted.token_ns > 0.0);
         assert!(Calibration::parse("{}").is_err());
-        let nonsense = Calibration { machine: Machine { copy_bytes_per_s: 0, ..machine() }, ..fitted };
-        assert!(Calibration::parse(&serde_json::to_string(&nonsense).expect("plain data")).is_err());
+        for machine in [
+            Machine { copy_bytes_per_s: 0, ..machine() },
+            Machine { kv_bytes_per_token: 1 << 60, ..machine() },
+            Machine { front_ns: u64::MAX, ..machine() },
+        ] {
+            let nonsense = Calibration { machine, ..fitted.clone() };
+            assert!(Calibration::parse(&serde_json::to_string(&nonsense).expect("plain data")).is_err());
+        }
     }
 }

@@ -104,6 +104,9 @@ pub struct ModelShape {
     pub element_bytes: u64,
 }
 
+/// Most values of a token's states that a `config.json` may name.
+const WIDTH_MAX: u64 = 1 << 20;
+
 impl ModelShape {
     /// The preset with this name.
     #[must_use]
@@ -112,24 +115,44 @@ impl ModelShape {
     }
 
     /// The shape that a `config.json` describes: dense attention in all layers, an MLP with a gate,
-    /// 16-bit weights and KV.
+    /// 16-bit weights and KV. Other attention and other weights are refused.
     ///
     /// # Errors
     /// The text is not such a configuration; the message names the key.
     pub fn of_config(json: &[u8]) -> Result<Self, String> {
         let config: serde_json::Value = serde_json::from_slice(json).map_err(|error| format!("no JSON: {error}"))?;
-        let number = |key: &str| config[key].as_u64().filter(|value| (1..1 << 32).contains(value));
-        let needed = |key: &str| number(key).ok_or_else(|| format!("`{key}` is not a number of 1 or more"));
-        let other = ["num_local_experts", "num_experts", "n_routed_experts", "kv_lora_rank", "layer_types"];
-        if let Some(key) = other.iter().find(|key| config.get(**key).is_some_and(|value| !value.is_null())) {
-            return Err(format!("`{key}`: only dense models with the same attention in all layers are known"));
+        // Limits under which no product below exceeds 64 bits.
+        let number = |key: &str, most: u64| config[key].as_u64().filter(|value| (1..=most).contains(value));
+        let needed =
+            |key: &str, most: u64| number(key, most).ok_or_else(|| format!("`{key}` is not a number from 1 to {most}"));
+        let has = |key: &str| config.get(key).is_some_and(|value| !value.is_null());
+        let slides = has("sliding_window") && config["use_sliding_window"].as_bool() != Some(false);
+        let is_full = |layers: &serde_json::Value| {
+            layers.as_array().is_some_and(|layers| layers.iter().all(|layer| layer == "full_attention"))
+        };
+        let other = ["num_local_experts", "num_experts", "n_routed_experts", "kv_lora_rank"];
+        let other = other.into_iter().find(|key| has(key));
+        let other = other.or_else(|| slides.then_some("sliding_window"));
+        let other = other.or_else(|| (has("layer_types") && !is_full(&config["layer_types"])).then_some("layer_types"));
+        if let Some(key) = other {
+            return Err(format!("`{key}`: only dense models with full attention in all layers are known"));
         }
-        let (layers, hidden, heads) =
-            (needed("num_hidden_layers")?, needed("hidden_size")?, needed("num_attention_heads")?);
-        let (kv_heads, head_dim) =
-            (number("num_key_value_heads").unwrap_or(heads), number("head_dim").unwrap_or(hidden / heads));
-        let shape = [layers, hidden, needed("intermediate_size")?, heads, kv_heads];
-        let mut dense = Architecture::dense("the model", shape, needed("vocab_size")?).head_dim(head_dim);
+        if has("quantization_config") {
+            return Err("`quantization_config`: only 16-bit weights are known".to_owned());
+        }
+        let (layers, hidden, heads) = (
+            needed("num_hidden_layers", 4_096)?,
+            needed("hidden_size", WIDTH_MAX)?,
+            needed("num_attention_heads", 65_536)?,
+        );
+        let kv_heads = number("num_key_value_heads", heads).unwrap_or(heads);
+        let head_dim = number("head_dim", 65_536).unwrap_or(hidden / heads);
+        if head_dim == 0 {
+            return Err(format!("`hidden_size` {hidden} has fewer values than `num_attention_heads` {heads}"));
+        }
+        let shape = [layers, hidden, needed("intermediate_size", WIDTH_MAX)?, heads, kv_heads];
+        let mut dense =
+            Architecture::dense("the model", shape, needed("vocab_size", 16 * WIDTH_MAX)?).head_dim(head_dim);
         if config["tie_word_embeddings"].as_bool().unwrap_or(false) {
             dense = dense.tied();
         }

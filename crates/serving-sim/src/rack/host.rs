@@ -29,7 +29,7 @@ pub(super) struct Peer {
 }
 
 /// A host's demand line: what it has told the others at its last tick.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Demand {
     pub lookups: u64,
     pub evicted: u64,
@@ -62,6 +62,9 @@ pub(super) struct Host {
     pub reserved: u64,
     pub reserved_before: u64,
     pub quiet_ticks: u64,
+    /// The rack's number of changes at its last tick, and ticks since then.
+    pub changes: u64,
+    pub still_ticks: u64,
     pub offers_all: bool,
     pub best_offer: Option<u64>,
     pub report_pace: u64,
@@ -90,6 +93,8 @@ impl Host {
             reserved: 0,
             reserved_before: 0,
             quiet_ticks: 0,
+            changes: 0,
+            still_ticks: 0,
             offers_all: false,
             best_offer: None,
             report_pace: 0,

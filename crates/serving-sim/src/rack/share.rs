@@ -1,7 +1,7 @@
 //! What hosts tell each other, and chunks that move (`eviction/sharing.rs` and `blocks/offers.rs`
 //! of the pool).
 
-use super::host::{Demand, Peer, Seen};
+use super::host::{Demand, Host, Peer, Seen};
 use super::{NONE, OFFERS_MAX, Rack};
 use cenote_policy::Candidate;
 use cenote_policy::sharing::{
@@ -10,12 +10,29 @@ use cenote_policy::sharing::{
 };
 use std::cmp::Reverse;
 
+/// Ticks after which no count of ticks changes a decision any more.
+const STILL_TICKS: u64 = if IDLE_TICKS > PRESSED_TICKS { IDLE_TICKS } else { PRESSED_TICKS } + 1;
+
 impl Rack {
-    /// A host's tick: it hears the others, offers chunks, and tells about itself.
+    /// A host's tick: it hears the others, offers chunks, and tells about itself. Where nothing has changed
+    /// for longer than any count of ticks matters, it would do nothing, and does not look.
     pub fn tick(&mut self, host: usize) {
         if self.shape.count == 1 {
             return;
         }
+        let one = &mut self.hosts[host];
+        one.still_ticks = if one.changes == self.changes { one.still_ticks + 1 } else { 0 };
+        one.changes = self.changes;
+        if one.still_ticks > STILL_TICKS {
+            return;
+        }
+        let told = |one: &Host| (one.clock, one.offered().len(), one.demand, one.best_offer, one.report_pace);
+        let before = told(&self.hosts[host]);
+        self.hear_and_tell(host);
+        self.changes += u64::from(told(&self.hosts[host]) != before);
+    }
+
+    fn hear_and_tell(&mut self, host: usize) {
         let heard: Vec<Heard> = self.peers(host).map(|peer| self.hear_demand(host, peer)).collect();
         self.hear_hits(host);
         self.settle_offers(host);
@@ -213,4 +230,53 @@ struct Heard {
     oldest: Option<u64>,
     /// Ticks since it has last evicted.
     calm_ticks: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rack::Hosts;
+    use cenote_base::prng::Prng;
+    use cenote_policy::eviction::Eviction;
+
+    /// What the skipped ticks of a still rack would leave as it is.
+    #[test]
+    fn ticks_of_a_still_rack_change_nothing() {
+        let mut prng = Prng::new(5);
+        let mut skipped = 0;
+        for round in 0..24 {
+            let eviction = [Eviction::Lru, Eviction::Sieve, Eviction::S3Fifo, Eviction::CostAware][round % 4];
+            let hosts = 2 + prng.below(4) as usize;
+            let mut rack = Rack::new(eviction, Some(400), 2_000, Hosts::new(hosts));
+            for _ in 0..prng.below(6) {
+                for _ in 0..prng.below(200) {
+                    let first = prng.below(1_900) as u32;
+                    let blocks: Vec<u32> = (first..first + 1 + prng.below(30) as u32).collect();
+                    rack.serve(prng.below(hosts as u64) as usize, &blocks);
+                }
+                for tick in 0..prng.below(60 * hosts as u64) {
+                    rack.tick(tick as usize % hosts);
+                }
+            }
+            while rack.hosts.iter().any(|host| host.still_ticks <= STILL_TICKS) {
+                (0..hosts).for_each(|host| rack.tick(host));
+            }
+            let state = |rack: &Rack| {
+                let of = |host: &Host| {
+                    let lists =
+                        (host.listed().to_vec(), host.offered().to_vec(), host.free.clone(), host.board.clone());
+                    (lists, host.words.clone(), host.clock, host.demand, host.best_offer, host.report_pace)
+                };
+                let owners: Vec<_> = rack.chunks.iter().map(|chunk| (chunk.owner, chunk.is_offered)).collect();
+                (owners, rack.recency.clone(), rack.hosts.iter().map(of).collect::<Vec<_>>())
+            };
+            let before = state(&rack);
+            for host in (0..3 * hosts).map(|tick| tick % hosts) {
+                rack.hear_and_tell(host);
+                skipped += 1;
+            }
+            assert!(state(&rack) == before, "round {round}");
+        }
+        assert!(skipped > 100);
+    }
 }

@@ -62,6 +62,9 @@ pub struct Setup {
     pub eviction: Eviction,
 }
 
+/// Latest arrival, in nanoseconds.
+const YEAR: u64 = 365 * 86_400 * 1_000_000_000;
+
 /// Why a setup cannot serve a load.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the message explains the fields")]
@@ -72,10 +75,12 @@ pub enum ConfigError {
     NoHosts,
     #[error("{racks} racks: there may be {most} at most", most = RACKS_MAX - 1)]
     TooManyRacks { racks: usize },
-    #[error("a cold tier lies below one shared pool without hosts; name a pool")]
+    #[error("a cold tier lies below one shared pool, without hosts and without caches of instances")]
     NoPoolAbove,
     #[error("{0} has no bandwidth: no transfer would complete")]
     NoBandwidth(&'static str),
+    #[error("request {request} arrives after more than a year of simulated time")]
+    TooLate { request: usize },
     #[error("{0} is without blocks or tokens: no step could compute anything")]
     Nothing(&'static str),
     #[error(
@@ -128,6 +133,9 @@ impl Setup {
         }
         if self.racks() >= RACKS_MAX {
             return Err(ConfigError::TooManyRacks { racks: self.racks() });
+        }
+        if let Some(late) = workload.requests().iter().position(|request| request.arrival > YEAR) {
+            return Err(ConfigError::TooLate { request: late + 1 });
         }
         if self.l1_blocks == 0 || self.l1_block_tokens == 0 {
             return Err(ConfigError::Nothing("an engine's own memory"));

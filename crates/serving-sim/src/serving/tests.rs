@@ -210,6 +210,16 @@ fn a_disk_that_cannot_keep_up_with_writes_is_left_out() {
 fn a_cold_tier_needs_a_pool_above() {
     let error = simulate_with_cold_tier(&setup(), &DISK, &load(), &mut |_| ()).expect_err("there is no pool");
     assert_eq!(error, ConfigError::NoPoolAbove);
+    let private = Setup { shared: pool(None), private: pool(None), ..setup() };
+    let error = simulate_with_cold_tier(&private, &DISK, &load(), &mut |_| ()).expect_err("caches of instances");
+    assert_eq!(error, ConfigError::NoPoolAbove);
+}
+
+#[test]
+fn an_arrival_beyond_a_year_is_refused() {
+    let load = Workload::alone(16, [(0, 16, 1), (400 * 86_400 * 1_000_000_000, 16, 1)]);
+    let error = simulate(&setup(), &load, &mut |_| ()).expect_err("too late");
+    assert_eq!(error, ConfigError::TooLate { request: 2 });
 }
 
 /// One engine with few blocks of its own, and `spill_blocks` outside.

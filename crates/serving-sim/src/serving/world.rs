@@ -8,7 +8,7 @@ use super::{Outcome, Setup, Swap};
 use crate::cache::{BlockCache, MakeRoom, WHOLE};
 use crate::kernel::{Calendar, Time};
 use crate::model::StepWork;
-use crate::quantiles::Histogram;
+use crate::quantiles::{Histogram, Values};
 use crate::rack::Rack;
 use crate::workload::{BlockNumber, Workload};
 use cenote_base::RequestId;
@@ -83,7 +83,7 @@ pub(super) struct World<'a> {
     requests: Vec<Progress>,
     /// Number of lookups: the eviction policy's clock, as in the pool.
     lookups: u64,
-    ttft: Histogram,
+    ttft: Values,
     gaps: Histogram,
     totals: Totals,
     swap_trace: Option<Vec<Swap>>,
@@ -131,7 +131,7 @@ impl<'a> World<'a> {
             router: Router::new(setup, workload.num_blocks()),
             requests: vec![Progress::default(); workload.requests().len()],
             lookups: 0,
-            ttft: Histogram::default(),
+            ttft: Values::default(),
             gaps: Histogram::default(),
             totals: Totals::default(),
             swap_trace: None,
@@ -484,6 +484,7 @@ impl<'a> World<'a> {
     fn outcome(&self) -> Outcome {
         let totals = &self.totals;
         let ms = |ns: u64| ns as f64 / 1e6;
+        let [ttft_p50, ttft_p99] = self.ttft.quantiles([0.5, 0.99]);
         let begin = self.workload.requests().first().map_or(0, |request| request.arrival);
         let makespan = totals.last_token.saturating_sub(begin);
         let seconds = makespan as f64 / 1e9;
@@ -499,8 +500,8 @@ impl<'a> World<'a> {
             generated_tokens: totals.generated,
             hit_rate: if totals.blocks == 0 { 0.0 } else { totals.hit_blocks as f64 / totals.blocks as f64 },
             ttft_mean_ms: ms(self.ttft.mean()),
-            ttft_p50_ms: ms(self.ttft.quantile(0.5)),
-            ttft_p99_ms: ms(self.ttft.quantile(0.99)),
+            ttft_p50_ms: ms(ttft_p50),
+            ttft_p99_ms: ms(ttft_p99),
             token_mean_ms: ms(self.gaps.mean()),
             token_p50_ms: ms(self.gaps.quantile(0.5)),
             token_p95_ms: ms(self.gaps.quantile(0.95)),

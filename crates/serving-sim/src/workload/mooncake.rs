@@ -18,14 +18,15 @@ struct Line {
     hash_ids: Vec<u64>,
 }
 
-/// Reads a trace. Invalid lines are skipped and listed, or are an error if `strict` is set.
+/// Reads a trace. The first request arrives at 0. Invalid lines are skipped and listed, or are an error if `strict` is set.
 ///
 /// # Errors
 /// Reading failed, the trace has no requests, or a line is invalid and `strict` is set.
 pub fn read_mooncake(from: impl BufRead, block_tokens: u32, strict: bool) -> Result<Read, TraceError> {
-    read_lines(from, strict, Builder::new(block_tokens), |text, _, builder| {
+    let mut read = read_lines(from, strict, Builder::new(block_tokens), |text, _, builder| {
         let line: Line = serde_json::from_slice(text).map_err(|error| without_place(&error))?;
-        if !(0.0..1e15).contains(&line.timestamp) {
+        // Up to the year 2286, if they count from 1970.
+        if !(0.0..1e13).contains(&line.timestamp) {
             return Err(format!("timestamp {} is not a time in milliseconds", line.timestamp));
         }
         let input = tokens("input_length", line.input_length)?;
@@ -36,9 +37,13 @@ pub fn read_mooncake(from: impl BufRead, block_tokens: u32, strict: bool) -> Res
         // Keep a request with a block count that does not match its length: its blocks are still
         // valid.
         builder.odd_lengths += usize::from(line.hash_ids.len() != input.div_ceil(block_tokens) as usize);
-        builder.push((line.timestamp * 1e6) as u64, input, output, &line.hash_ids);
+        // A date of today in nanoseconds has more digits than a float.
+        let arrival = line.timestamp.trunc() as u64 * 1_000_000 + (line.timestamp.fract() * 1e6) as u64;
+        builder.push(arrival, input, output, &line.hash_ids);
         Ok(())
-    })
+    })?;
+    read.workload.begin_at_zero();
+    Ok(read)
 }
 
 /// The parser's message without its line number, which is always 1: it parses one line at a time.

@@ -18,6 +18,26 @@ fn equal_names_get_equal_block_numbers() {
 }
 
 #[test]
+fn the_first_request_arrives_at_zero_also_by_the_clock() {
+    let text = [line(1_700_000_000_250, 512, &[1]), line(1_700_000_000_000, 512, &[1])].concat();
+    let workload = read_mooncake(text.as_bytes(), 512, true).expect("a trace").workload;
+    assert_eq!(workload.requests().iter().map(|one| one.arrival).collect::<Vec<_>>(), [0, 250_000_000]);
+    let late = line(20_000_000_000_000, 512, &[1]);
+    assert!(matches!(read_mooncake(late.as_bytes(), 512, true), Err(TraceError::Bad(_))), "no 64 bits of ns");
+}
+
+#[test]
+fn a_truncated_load_has_the_blocks_of_its_requests() {
+    let text = [line(9, 1_000, &[7, 9]), line(0, 600, &[7, 3]), line(5, 1_536, &[7, 9, 4])].concat();
+    let mut workload = read_mooncake(text.as_bytes(), 512, true).expect("a trace").workload;
+    workload.truncate(2);
+    let blocks: Vec<&[BlockNumber]> = workload.requests().iter().map(|one| workload.blocks(one)).collect();
+    assert_eq!((workload.num_blocks(), blocks), (4, vec![&[0, 1][..], &[0, 2, 3]]));
+    workload.truncate(1);
+    assert_eq!((workload.num_blocks(), workload.blocks.len()), (2, 2));
+}
+
+#[test]
 fn bad_lines_are_skipped_and_listed_or_refused_if_strict() {
     let good = line(1, 512, &[1]);
     let bad = [

@@ -1,25 +1,23 @@
 //! `cenote plan rack`: the cheapest rack for a load and a goal, by simulation.
 
 use super::show;
-use crate::args::{PlanRackArgs, RackTraceArg, StatisticArg};
+use crate::args::{PlanRackArgs, StatisticArg};
 use crate::commands::engram::read;
 use cenote_console::failure::Failure;
 use cenote_console::output;
 use cenote_plan::cost::RackPrices;
 use cenote_serving_sim::hardware::GPUS;
 use cenote_serving_sim::model::MODELS;
-use cenote_serving_sim::provision::{Engine, Found, Goal, Memory, ProvisionError, Search, Statistic};
+use cenote_serving_sim::provision::{Engine, Found, Goal, Memory, ProvisionError, Racks, Search, Statistic};
 use cenote_serving_sim::serving::ConfigError;
-use cenote_serving_sim::workload::{Synthetic, TraceError, read_azure, read_mooncake};
+use cenote_serving_sim::workload::{MOONCAKE_BLOCK_TOKENS, Synthetic, TraceError, TraceFormat};
 use cenote_serving_sim::{ModelShape, Workload};
 use serde::Serialize;
-use std::io::BufReader;
 use std::path::Path;
 
 /// Requests of a drawn load.
 const DRAWN: u64 = 2_000;
-/// Tokens of a block of Mooncake's traces, and of an engine.
-const MOONCAKE_BLOCK: u32 = 512;
+/// Tokens of an engine's block.
 const ENGINE_BLOCK: u32 = 16;
 
 #[derive(Serialize)]
@@ -34,6 +32,8 @@ struct Plan {
     racks: Vec<Rack>,
     /// Kinds of memory with which no rack meets it.
     missing: Vec<Memory>,
+    /// Kinds of memory of which no size of the flags holds the largest request.
+    too_small: Vec<Memory>,
 }
 
 #[derive(Serialize)]
@@ -67,7 +67,8 @@ pub fn run(args: &PlanRackArgs) -> Result<(), Failure> {
     let spinner = output::spinner("simulating racks");
     let mut runs = 0;
     let mut racks: Vec<Rack> = Vec::new();
-    let mut nothing = None;
+    let mut nearest_ms = f64::INFINITY;
+    let mut too_small: Option<Vec<(Memory, ConfigError)>> = None;
     for &gpus_per_host in &args.gpus_per_host {
         let search = Search {
             engine,
@@ -85,17 +86,18 @@ pub fn run(args: &PlanRackArgs) -> Result<(), Failure> {
             runs += 1;
             spinner.set_message(format!("simulating racks: {runs}"));
         });
-        match found {
-            Ok(found) => racks.extend(found.into_iter().map(|found| Rack {
-                gpus_per_host,
-                gpus: found.hosts * gpus_per_host,
-                memory_cost: memory_cost(found.memory, found.bytes, found.hosts),
-                found,
-            })),
-            Err(error @ (ProvisionError::NoneMeets { .. } | ProvisionError::Config(ConfigError::TooSmall { .. }))) => {
-                nothing = Some(error);
-            }
-            Err(error) => return Err(hinted(error, args)),
+        let Racks { found, nearest_ms: nearest, too_small: small } = found.map_err(|error| hinted(error, args))?;
+        racks.extend(found.into_iter().map(|found| Rack {
+            gpus_per_host,
+            gpus: found.hosts * gpus_per_host,
+            memory_cost: memory_cost(found.memory, found.bytes, found.hosts),
+            found,
+        }));
+        nearest_ms = nearest_ms.min(nearest);
+        // A size that some host can use is not too small.
+        match &mut too_small {
+            Some(known) => known.retain(|(kind, _)| small.iter().any(|(other, _)| kind == other)),
+            None => too_small = Some(small),
         }
     }
     spinner.finish_and_clear();
@@ -106,9 +108,16 @@ pub fn run(args: &PlanRackArgs) -> Result<(), Failure> {
         kinds.push(rack.found.memory);
         is_first
     });
-    if let (true, Some(error)) = (racks.is_empty(), nothing) {
+    let mut too_small = too_small.unwrap_or_default();
+    if racks.is_empty() {
+        // A larger size might meet the goal.
+        let error = match too_small.pop() {
+            Some((_, error)) => error.into(),
+            None => ProvisionError::NoneMeets { hosts_max: args.hosts_max, best_ms: nearest_ms, goal_ms: goal.ttft_ms },
+        };
         return Err(hinted(error, args));
     }
+    let too_small: Vec<Memory> = too_small.into_iter().map(|(kind, _)| kind).collect();
     let plan = Plan {
         model: engine.shape.name,
         gpu: engine.gpu.device.name,
@@ -116,7 +125,8 @@ pub fn run(args: &PlanRackArgs) -> Result<(), Failure> {
         requests: load.requests().len(),
         goal,
         prices,
-        missing: Memory::ALL.into_iter().filter(|kind| !kinds.contains(kind)).collect(),
+        missing: Memory::ALL.into_iter().filter(|kind| !kinds.contains(kind) && !too_small.contains(kind)).collect(),
+        too_small,
         racks,
     };
     args.output.show(&plan, || text(&plan))
@@ -125,10 +135,12 @@ pub fn run(args: &PlanRackArgs) -> Result<(), Failure> {
 fn hinted(error: ProvisionError, args: &PlanRackArgs) -> Failure {
     let hint = match &error {
         ProvisionError::NoRoom { .. } => "give a larger --tp, or a --gpu with more memory",
+        ProvisionError::Uneven { .. } => "give a --tp that divides the heads",
         ProvisionError::NoneMeets { .. } => {
             "raise --ttft-ms or --hosts-max; a prompt alone takes its computing time on any rack"
         }
         ProvisionError::Config(ConfigError::TooSmall { .. }) => "give a larger --memory",
+        ProvisionError::Config(ConfigError::TooLate { .. }) => "give a higher --rate or --speed, or fewer --requests",
         ProvisionError::Config(_) if args.gpus_per_host.iter().any(|gpus| *gpus > args.tp) => {
             "a request exceeds an engine's memory: give a larger --tp"
         }
@@ -182,20 +194,23 @@ fn load(args: &PlanRackArgs) -> Result<Workload, Failure> {
 
 fn trace(args: &PlanRackArgs, path: &Path) -> Result<Workload, Failure> {
     let wrong = |error: String| Failure::new(format!("{}: {error}", path.display()));
-    let file = std::fs::File::open(path).map_err(|error| wrong(error.to_string()))?;
-    let reader = BufReader::with_capacity(1 << 20, file);
-    let is_csv = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("csv"));
-    let format = args.format.unwrap_or(if is_csv { RackTraceArg::Azure } else { RackTraceArg::Mooncake });
-    let read = match format {
-        RackTraceArg::Mooncake => read_mooncake(reader, args.block_tokens.unwrap_or(MOONCAKE_BLOCK), false),
-        RackTraceArg::Azure => read_azure(reader, args.block_tokens.unwrap_or(ENGINE_BLOCK), false),
+    let format = args.format.map_or_else(|| TraceFormat::of(path), TraceFormat::from);
+    let block_tokens = match format {
+        TraceFormat::Mooncake => MOONCAKE_BLOCK_TOKENS,
+        TraceFormat::Azure | TraceFormat::BurstGpt => ENGINE_BLOCK,
     };
+    let read = format.read(path, args.block_tokens.unwrap_or(block_tokens), false);
     let read = read.map_err(|error| match &error {
         TraceError::Bad(_) => wrong(error.to_string()).hint("no line of it is a request; is --format right?"),
         _ => wrong(error.to_string()),
     })?;
-    if !read.bad.is_empty() {
-        output::say(&format!("{}: {} lines are no requests; left out", path.display(), read.bad.len()));
+    read.left_out().iter().for_each(|line| output::say(&format!("{}: {line}", path.display())));
+    // Found blocks would count as more or fewer tokens than they have, and the plan would be another.
+    match read.odd_blocks() {
+        Some(odd) if 2 * read.odd_lengths > read.workload.requests().len() => {
+            return Err(wrong(odd).hint("--block-tokens says how many tokens a block of the trace has"));
+        }
+        odd => odd.iter().for_each(|odd| output::say(&format!("{}: {odd}", path.display()))),
     }
     Ok(read.workload)
 }
@@ -244,12 +259,12 @@ fn text(plan: &Plan) -> String {
         Statistic::P50 => "the median",
         Statistic::P99 => "99 %",
     };
-    let missing: Vec<&str> = plan.missing.iter().map(|kind| name(*kind)).collect();
-    let missing = if missing.is_empty() {
-        String::new()
-    } else {
-        format!("\nNo rack with KV in {} meets the goal.", missing.join(" or in "))
+    let of = |kinds: &[Memory], before: &str, after: &str| {
+        let names: Vec<&str> = kinds.iter().map(|kind| name(*kind)).collect();
+        if names.is_empty() { String::new() } else { format!("\n{before} {} {after}", names.join(" or in ")) }
     };
+    let missing = of(&plan.missing, "No rack with KV in", "meets the goal.")
+        + &of(&plan.too_small, "No --memory holds the largest request in", "(left out).");
     format!(
         "{} requests, {} on {} x {}; {statistic} of the times to the first token within {goal}.\n\
          The cheapest rack: {} hosts, KV in {}.\n\n{table}{missing}\n\

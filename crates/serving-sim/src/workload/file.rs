@@ -1,0 +1,70 @@
+//! A trace in a file of one of the formats.
+
+use super::{Read, TraceError, read_azure, read_burstgpt, read_mooncake};
+use std::io::BufReader;
+use std::path::Path;
+
+/// Format of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TraceFormat {
+    /// [`read_mooncake`].
+    Mooncake,
+    /// [`read_azure`].
+    Azure,
+    /// [`read_burstgpt`].
+    BurstGpt,
+}
+
+/// Invalid lines that are listed individually; the others are counted.
+const BAD_LINES_TOLD: usize = 5;
+
+impl TraceFormat {
+    /// By a file's name: `.csv` is Azure's, all others are Mooncake's.
+    #[must_use]
+    pub fn of(path: &Path) -> Self {
+        match path.extension() {
+            Some(ending) if ending.eq_ignore_ascii_case("csv") => Self::Azure,
+            _ => Self::Mooncake,
+        }
+    }
+
+    /// Reads a file. Invalid lines are skipped and listed, or are an error if `strict` is set.
+    ///
+    /// # Errors
+    /// Reading failed, the trace has no requests, or a line is invalid and `strict` is set.
+    pub fn read(self, path: &Path, block_tokens: u32, strict: bool) -> Result<Read, TraceError> {
+        let file = std::fs::File::open(path).map_err(TraceError::Unopened)?;
+        let reader = BufReader::with_capacity(1 << 20, file);
+        match self {
+            Self::Mooncake => read_mooncake(reader, block_tokens, strict),
+            Self::Azure => read_azure(reader, block_tokens, strict),
+            Self::BurstGpt => read_burstgpt(reader, block_tokens, strict),
+        }
+    }
+}
+
+impl Read {
+    /// What was left out, in lines.
+    #[must_use]
+    pub fn left_out(&self) -> Vec<String> {
+        let mut lines: Vec<String> =
+            self.bad.iter().take(BAD_LINES_TOLD).map(|bad| format!("{bad}; left out")).collect();
+        if let Some(more) = self.bad.len().checked_sub(BAD_LINES_TOLD).filter(|more| *more > 0) {
+            lines.push(format!("{more} more lines were left out"));
+        }
+        lines
+    }
+
+    /// Says so if prompts have another number of blocks than their tokens make.
+    #[must_use]
+    pub fn odd_blocks(&self) -> Option<String> {
+        let (requests, block_tokens) = (self.workload.requests().len(), self.workload.block_tokens());
+        (self.odd_lengths > 0).then(|| {
+            format!(
+                "{} of {requests} requests have another number of blocks than their tokens make in blocks of \
+                 {block_tokens}",
+                self.odd_lengths
+            )
+        })
+    }
+}
