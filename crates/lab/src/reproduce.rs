@@ -147,6 +147,11 @@ pub fn run(
                     for row in &rows {
                         assert!(experiment.has(row.id), "{} does not cover {}", experiment.id, row.id);
                     }
+                    let printed = PAPERS.iter().flat_map(|paper| paper.printed);
+                    for expected in printed.filter(|row| !row.is_arithmetic && experiment.has(row.id)) {
+                        let is_there = rows.iter().any(|row| row.id == expected.id);
+                        assert!(is_there, "{} does not measure {}", experiment.id, expected.id);
+                    }
                     finished(experiment, start.elapsed());
                     measured.lock().expect("no experiment panicked").extend(rows);
                 }

@@ -77,5 +77,5 @@ fn rows(paper: &Reproduction) -> String {
 
 fn table(told: &Report) -> String {
     let papers: Vec<String> = told.papers.iter().map(rows).collect();
-    format!("{}\n\n{}", papers.join("\n\n"), counted(&told.counts))
+    format!("{}\n\n{}", papers.join("\n\n"), counted(&told.counts, told.arithmetic))
 }

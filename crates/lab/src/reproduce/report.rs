@@ -16,6 +16,8 @@ pub struct Report {
     pub seed: u64,
     /// Number of rows of each verdict, in the order of [`Verdict::ALL`].
     pub counts: Vec<(Verdict, usize)>,
+    /// Number of reproduced rows that are the paper's own arithmetic: no model computed them.
+    pub arithmetic: usize,
     /// The papers.
     pub papers: Vec<Reproduction>,
 }
@@ -24,8 +26,9 @@ impl Report {
     /// Counts verdicts.
     #[must_use]
     pub fn new(commit: String, seed: u64, papers: Vec<Reproduction>) -> Self {
-        let counts = counts(&papers.iter().flat_map(|paper| &paper.rows));
-        Self { commit, seed, counts, papers }
+        let rows = || papers.iter().flat_map(|paper| &paper.rows);
+        let (counts, arithmetic) = (counts(&rows()), arithmetic(rows()));
+        Self { commit, seed, counts, arithmetic, papers }
     }
 }
 
@@ -33,11 +36,19 @@ fn counts<'a>(rows: &(impl Iterator<Item = &'a Row> + Clone)) -> Vec<(Verdict, u
     Verdict::ALL.map(|verdict| (verdict, rows.clone().filter(|row| row.verdict == verdict).count())).to_vec()
 }
 
+fn arithmetic<'a>(rows: impl Iterator<Item = &'a Row>) -> usize {
+    rows.filter(|row| row.verdict == Verdict::Reproduced && row.ours.is_empty()).count()
+}
+
 /// Verdicts with their numbers, in words.
 #[must_use]
-pub fn counted(counts: &[(Verdict, usize)]) -> String {
-    let parts: Vec<String> = counts.iter().map(|(verdict, count)| format!("{count} {verdict}")).collect();
-    parts.join(", ")
+pub fn counted(counts: &[(Verdict, usize)], arithmetic: usize) -> String {
+    let own = |verdict: Verdict| match (verdict, arithmetic) {
+        (Verdict::Reproduced, 1..) => format!(" ({arithmetic} of them the paper's own arithmetic)"),
+        _ => String::new(),
+    };
+    let parts = counts.iter().map(|&(verdict, count)| format!("{count} {verdict}{}", own(verdict)));
+    parts.collect::<Vec<_>>().join(", ")
 }
 
 /// A value with four significant digits at most.
@@ -110,6 +121,13 @@ pub fn verdict(row: &Row) -> String {
 
 /// The parameters with the largest effects.
 fn sensitive(row: &Row) -> String {
+    if !row.fixed.is_empty() {
+        return format!("none: {}", row.fixed);
+    }
+    if !row.sensitivity.is_empty() && row.sensitivity.iter().all(|one| one.effect < 0.005) {
+        let names: Vec<&str> = row.sensitivity.iter().map(|one| one.parameter.as_str()).collect();
+        return format!("hardly to {}", names.join(", "));
+    }
     let each = row.sensitivity.iter().filter(|one| one.effect >= 0.005).take(2);
     let text = |one: &super::row::Sensitivity| {
         let settings = one.settings.iter().zip(&one.ours);
@@ -156,7 +174,7 @@ pub fn markdown(paper: &Reproduction, seed: u64) -> String {
         "{} rows with seed {seed}: {}.\n\n| row | what | paper | here | off by | verdict | why | sensitive to |\n\
          |---|---|---|---|---|---|---|---|\n",
         paper.rows.len(),
-        counted(&counts(&paper.rows.iter()))
+        counted(&counts(&paper.rows.iter()), arithmetic(paper.rows.iter()))
     );
     for row in &paper.rows {
         let _ = writeln!(text, "{}", markdown_line(row));
@@ -189,11 +207,15 @@ pub fn html(report: &Report) -> String {
          Self-contradictory: the paper's own numbers differ by more than 2 %.</p>\n",
         plot::escaped(&report.commit),
         report.seed,
-        counted(&report.counts)
+        counted(&report.counts, report.arithmetic)
     );
     for paper in &report.papers {
-        let _ =
-            writeln!(body, "<h2>{}</h2>\n<p>{}.</p>", plot::escaped(paper.title), counted(&counts(&paper.rows.iter())));
+        let _ = writeln!(
+            body,
+            "<h2>{}</h2>\n<p>{}.</p>",
+            plot::escaped(paper.title),
+            counted(&counts(&paper.rows.iter()), arithmetic(paper.rows.iter()))
+        );
         for group in paper.rows.chunk_by(|a, b| table_of(a) == table_of(b)) {
             let _ = writeln!(body, "<h3>{}</h3>", plot::escaped(&heading(table_of(&group[0]))));
             let header = ["what", "verdict", "off by", "paper", "here"];

@@ -24,13 +24,26 @@ pub struct Printed {
     pub names: &'static [&'static str],
     /// The values by the paper's other numbers.
     pub implied: Option<fn() -> Vec<f64>>,
+    /// Whether these alone judge the row: no experiment computes it.
+    pub is_arithmetic: bool,
 }
 
 impl Printed {
     /// Values of a row.
     #[must_use]
     pub const fn new(id: &'static str, what: &'static str, unit: &'static str, values: &'static [f64]) -> Self {
-        Self { id, what, unit, values, meaning: Meaning::Equal, neutral: None, axis: None, names: &[], implied: None }
+        Self {
+            id,
+            what,
+            unit,
+            values,
+            meaning: Meaning::Equal,
+            neutral: None,
+            axis: None,
+            names: &[],
+            implied: None,
+            is_arithmetic: false,
+        }
     }
 
     /// As an upper bound.
@@ -73,6 +86,13 @@ impl Printed {
     pub const fn implied(mut self, by: fn() -> Vec<f64>) -> Self {
         self.implied = Some(by);
         self
+    }
+
+    /// With the values that the paper's other numbers give, which alone judge the row.
+    #[must_use]
+    pub const fn arithmetic(mut self, by: fn() -> Vec<f64>) -> Self {
+        self.is_arithmetic = true;
+        self.implied(by)
     }
 
     const fn claim(&self) -> Claim<'static> {
@@ -133,6 +153,8 @@ pub struct Measured {
     pub fitted: &'static [&'static str],
     /// Effects of parameters.
     pub sensitivity: Vec<Sensitivity>,
+    /// Why no parameter has an effect.
+    pub fixed: &'static str,
     /// Plots beside the row.
     pub distributions: Vec<Distributions>,
 }
@@ -141,19 +163,26 @@ impl Measured {
     /// Values of a row.
     #[must_use]
     pub const fn new(id: &'static str, values: Vec<f64>, why: &'static str) -> Self {
-        Self { id, values: Ok(values), why, fitted: &[], sensitivity: Vec::new(), distributions: Vec::new() }
+        Self { id, values: Ok(values), why, fitted: &[], sensitivity: Vec::new(), fixed: "", distributions: Vec::new() }
     }
 
     /// A row that no model decides.
     #[must_use]
-    pub const fn not_testable(id: &'static str, reason: &'static str) -> Self {
-        Self { id, values: Err(reason), why: "", fitted: &[], sensitivity: Vec::new(), distributions: Vec::new() }
+    pub fn not_testable(id: &'static str, reason: &'static str) -> Self {
+        Self { values: Err(reason), ..Self::new(id, Vec::new(), "") }
     }
 
     /// Names fitted parameters.
     #[must_use]
     pub const fn fitted(mut self, parameters: &'static [&'static str]) -> Self {
         self.fitted = parameters;
+        self
+    }
+
+    /// Says why no open parameter has an effect, as in "a count of the format's bytes".
+    #[must_use]
+    pub const fn fixed(mut self, why: &'static str) -> Self {
+        self.fixed = why;
         self
     }
 
@@ -207,6 +236,9 @@ pub struct Row {
     pub fitted: &'static [&'static str],
     /// Effects of parameters, the largest first.
     pub sensitivity: Vec<Sensitivity>,
+    /// Why no parameter has an effect.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub fixed: &'static str,
     /// Plots beside the row.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub distributions: Vec<Distributions>,
@@ -216,9 +248,10 @@ pub struct Row {
 /// numbers contradict stays so whatever is measured.
 ///
 /// # Panics
-/// Panics if the row has neither measured nor implied values.
+/// Panics if the row is measured although it is arithmetic, or the other way round.
 #[must_use]
 pub fn join(printed: &Printed, measured: Option<&Measured>) -> Row {
+    assert!(measured.is_none() || !printed.is_arithmetic, "{} is arithmetic, and measured", printed.id);
     let implied = printed.implied.map(|by| by());
     let ours = measured.and_then(|measured| measured.values.clone().ok());
     let fitted = measured.map_or(&[][..], |measured| measured.fitted);
@@ -228,7 +261,7 @@ pub fn join(printed: &Printed, measured: Option<&Measured>) -> Row {
         (Some(ours), _) => verdict(printed.claim(), ours, !fitted.is_empty()),
         (None, Some(_)) => Verdict::NotTestable,
         (None, None) => {
-            assert!(implied.is_some(), "{} has no experiment", printed.id);
+            assert!(printed.is_arithmetic, "{} has no experiment", printed.id);
             Verdict::Reproduced
         }
     };
@@ -265,6 +298,7 @@ pub fn join(printed: &Printed, measured: Option<&Measured>) -> Row {
         why,
         fitted,
         sensitivity,
+        fixed: measured.map_or("", |measured| measured.fixed),
         distributions: measured.map_or_else(Vec::new, |measured| measured.distributions.clone()),
     }
 }

@@ -12,7 +12,7 @@ fn rows_have_names_of_their_own_and_something_to_compare() {
             assert!(names.insert(printed.id), "{} is there twice", printed.id);
             assert!(is_below(printed.id, paper.id), "{} is no row of {}", printed.id, paper.id);
             let by = paper.experiments.iter().filter(|experiment| experiment.has(printed.id)).count();
-            assert!(by == 1 || (by == 0 && printed.implied.is_some()), "{} has {by} experiments", printed.id);
+            assert!(by == 1 || (by == 0 && printed.is_arithmetic), "{} has {by} experiments", printed.id);
             let len = printed.values.len();
             assert!(printed.axis.is_none_or(|(_, at)| at.len() == len), "{}", printed.id);
             assert!(printed.names.is_empty() || printed.names.len() == len, "{}", printed.id);
@@ -82,8 +82,12 @@ fn the_document_has_what_quick_experiments_compute() {
     let lines = |papers: &[Reproduction]| -> Vec<String> {
         papers.iter().flat_map(|paper| paper.rows.iter().map(report::markdown_line)).collect()
     };
-    let (one, two) = (lines(&one), lines(&two));
+    let one_papers = &one;
+    let (one, two) = (lines(one_papers), lines(&two));
     assert!(one.len() >= names.len() && one == two);
+    for row in one_papers.iter().flat_map(|paper| &paper.rows).filter(|row| !row.ours.is_empty()) {
+        assert!(row.sensitivity.is_empty() != row.fixed.is_empty(), "{}: the parameters that it depends on", row.id);
+    }
     let stale: Vec<&String> = one.iter().filter(|line| !document.contains(line.as_str())).collect();
     assert!(
         stale.is_empty(),

@@ -7,7 +7,8 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Every value is within [`NEAR`] of the paper's, and no parameter is fitted.
+    /// Every value is within [`NEAR`] of the paper's and on the same side of the neutral value, and no
+    /// parameter is fitted.
     Reproduced,
     /// All values have the same order and lie on the same side of the neutral value.
     DirectionOnly,
@@ -41,10 +42,8 @@ impl fmt::Display for Verdict {
 /// Relative difference within which a value is reproduced.
 pub const NEAR: f64 = 0.15;
 /// Relative difference that the rounding of printed numbers explains, beside half a unit of the last
-/// digit.
+/// digit. Two values of a series that differ by less are in no order.
 pub const ROUNDING: f64 = 0.02;
-/// Relative difference of two values of a series that counts as none.
-const STILL: f64 = 0.002;
 
 /// How a printed value is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -111,11 +110,16 @@ pub fn verdict(claim: Claim<'_>, ours: &[f64], is_fitted: bool) -> Verdict {
     assert_eq!(claim.values.len(), ours.len(), "a row measures what the paper prints");
     let pairs = || claim.values.iter().zip(ours);
     let holds = match claim.meaning {
-        Meaning::Equal => pairs().all(|(&paper, &ours)| relative(paper, ours).abs() <= NEAR),
+        Meaning::Equal => {
+            pairs().all(|(&paper, &ours)| relative(paper, ours).abs() <= NEAR)
+                && claim.neutral.is_none_or(|neutral| same_side(claim, ours, neutral))
+        }
         Meaning::AtMost => pairs().all(|(paper, ours)| ours <= paper),
         Meaning::AtLeast => pairs().all(|(paper, ours)| ours >= paper),
     };
-    if holds && !is_fitted {
+    // A ratio over nothing has no size.
+    let is_sized = ours.iter().all(|value| value.is_finite());
+    if holds && is_sized && !is_fitted {
         return Verdict::Reproduced;
     }
     if holds || (claim.meaning == Meaning::Equal && same_direction(claim, ours)) {
@@ -126,17 +130,22 @@ pub fn verdict(claim: Claim<'_>, ours: &[f64], is_fitted: bool) -> Verdict {
 
 /// Whether all pairs of values have the same order, and all values the same side of the neutral one.
 fn same_direction(claim: Claim<'_>, ours: &[f64]) -> bool {
-    let way = |from: f64, to: f64| {
-        let change = relative(from, to);
-        if change.abs() <= STILL { 0 } else { change.signum() as i8 }
-    };
     let len = ours.len();
     let ordered = (0..len)
         .flat_map(|a| (a + 1..len).map(move |b| (a, b)))
         .all(|(a, b)| way(claim.values[a], claim.values[b]) == way(ours[a], ours[b]));
-    let side =
-        |neutral: f64| claim.values.iter().zip(ours).all(|(&paper, &ours)| way(neutral, paper) == way(neutral, ours));
-    ordered && claim.neutral.map_or(len > 1, side)
+    ordered && claim.neutral.map_or(len > 1, |neutral| same_side(claim, ours, neutral))
+}
+
+/// Whether all values lie on the paper's side of the neutral one.
+fn same_side(claim: Claim<'_>, ours: &[f64], neutral: f64) -> bool {
+    claim.values.iter().zip(ours).all(|(&paper, &ours)| way(neutral, paper) == way(neutral, ours))
+}
+
+/// Which way it goes from one value to another: up, down, or neither within the rounding.
+fn way(from: f64, to: f64) -> i8 {
+    let change = relative(from, to);
+    if change.abs() <= ROUNDING { 0 } else { change.signum() as i8 }
 }
 
 #[cfg(test)]
@@ -165,6 +174,23 @@ mod tests {
             (gain(3.0), gain(1.4), gain(0.9)),
             (Verdict::Reproduced, Verdict::DirectionOnly, Verdict::Contradicted)
         );
+    }
+
+    #[test]
+    fn no_effect_does_not_reproduce_a_small_one() {
+        let loss = |paper: f64, ours: f64| {
+            verdict(Claim { values: &[paper], meaning: Meaning::Equal, neutral: Some(1.0) }, &[ours], false)
+        };
+        assert_eq!((loss(0.92, 0.997), loss(0.92, 0.94)), (Verdict::Contradicted, Verdict::Reproduced));
+        assert_eq!(loss(0.988, 1.0), Verdict::Reproduced, "neither has an effect beyond rounding");
+    }
+
+    #[test]
+    fn a_ratio_over_nothing_has_a_direction_only() {
+        let least =
+            |ours: f64| verdict(Claim { values: &[1.0], meaning: Meaning::AtLeast, neutral: None }, &[ours], false);
+        assert_eq!((least(2.0), least(f64::INFINITY)), (Verdict::Reproduced, Verdict::DirectionOnly));
+        assert_eq!((least(f64::NAN), of(&[1.0], &[f64::INFINITY])), (Verdict::Contradicted, Verdict::Contradicted));
     }
 
     #[test]

@@ -10,7 +10,7 @@ pub const PRINTED: &[Printed] = &[
     // Table 1 and §3.2
     Printed::new("engram.table1.payload", "bytes of a token and layer", "B", &[5_000.0]),
     Printed::new("engram.table1.segments", "bytes of a token by Figure 3: 8 segments of 320", "B", &[5_000.0])
-        .implied(|| vec![8.0 * 320.0]),
+        .arithmetic(|| vec![8.0 * 320.0]),
     Printed::new("engram.table1.step", "decode step of Qwen3-32B on four H200, batch of 256", "ms", &[3.6]),
     Printed::new("engram.table1.throughput", "throughput", "tokens/s", &[70_000.0]).implied(|| vec![256.0 / 3.6e-3]),
     Printed::new("engram.table1.window", "window before layer 2", "us", &[56.0]).implied(|| vec![3.6e3 / 64.0]),

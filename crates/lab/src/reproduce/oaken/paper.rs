@@ -88,15 +88,15 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("oaken.table2.perplexity", "Oaken's perplexity, Llama2", "", &[5.53, 4.93, 3.34]).named(LLAMAS),
     Printed::new("oaken.table2.bits", "effective bits, Llama2", "bits", &[4.82, 4.82, 4.89]).named(LLAMAS),
     Printed::new("oaken.table2.reduction", "fewer bits than 16: up to", "%", &[70.0])
-        .implied(|| vec![100.0 * (1.0 - 4.82 / 16.0)]),
+        .arithmetic(|| vec![100.0 * (1.0 - 4.82 / 16.0)]),
     Printed::new("oaken.table2.loss", "mean loss of the nine accuracies, points", "", &[0.87])
-        .implied(|| vec![mean_difference(&ORIGINAL, &OAKEN)]),
+        .arithmetic(|| vec![mean_difference(&ORIGINAL, &OAKEN)]),
     Printed::new("oaken.table2.kvquant", "KVQuant's mean of nine over Oaken's, points", "", &[0.54])
-        .implied(|| vec![mean_difference(&KVQUANT, &OAKEN)]),
+        .arithmetic(|| vec![mean_difference(&KVQUANT, &OAKEN)]),
     Printed::new("oaken.table2.kivi", "KIVI's mean of nine over Oaken's, points", "", &[0.32])
-        .implied(|| vec![mean_difference(&KIVI, &OAKEN)]),
+        .arithmetic(|| vec![mean_difference(&KIVI, &OAKEN)]),
     Printed::new("oaken.table2.qserve", "Oaken's mean of nine over QServe's, points", "", &[1.38])
-        .implied(|| vec![mean_difference(&OAKEN, &QSERVE)]),
+        .arithmetic(|| vec![mean_difference(&OAKEN, &QSERVE)]),
     // Table 3
     Printed::new(
         "oaken.table3.bits",
@@ -162,10 +162,10 @@ pub const PRINTED: &[Printed] = &[
     // Table 4
     Printed::new("oaken.table4.ratios", "parts of a core's area", "%", &[22.86, 6.03, 1.86, 6.35])
         .named(&["MPU", "VPU", "quantization", "dequantization"])
-        .implied(|| [0.908, 0.239, 0.074, 0.252].map(|area| 100.0 * area / 3.971).to_vec()),
-    Printed::new("oaken.table4.overhead", "area of both engines", "%", &[8.21]).implied(|| vec![1.86 + 6.35]),
+        .arithmetic(|| [0.908, 0.239, 0.074, 0.252].map(|area| 100.0 * area / 3.971).to_vec()),
+    Printed::new("oaken.table4.overhead", "area of both engines", "%", &[8.21]).arithmetic(|| vec![1.86 + 6.35]),
     Printed::new("oaken.table4.power", "less power than an A100's 400 W", "%", &[44.3])
-        .implied(|| vec![100.0 * (1.0 - 222.7 / 400.0)]),
+        .arithmetic(|| vec![100.0 * (1.0 - 222.7 / 400.0)]),
     Printed::new("oaken.table4.area", "area of a core", "mm2", &[3.971]),
 ];
 

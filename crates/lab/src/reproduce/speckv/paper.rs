@@ -12,7 +12,7 @@ const ENDS: &[&str] = &["least", "most"];
 pub const PRINTED: &[Printed] = &[
     // §3.1
     Printed::new("speckv.s3-1.kv-bytes", "KV of LLaMA-2 70B, 32 requests of 2,048 tokens", "GB", &[640.0])
-        .implied(kv_by_formula),
+        .arithmetic(kv_by_formula),
     Printed::new("speckv.s3-1.sequential", "(i) a token reads positions 0 to t - 1: share of them", "", &[1.0]),
     Printed::new("speckv.s3-1.layers", "(ii) layers are independent of each other", "", &[1.0]),
     Printed::new("speckv.s3-1.read-write", "(iii) reads per write, over the tokens of the context", "", &[1.0]),
@@ -23,23 +23,24 @@ pub const PRINTED: &[Printed] = &[
         .neutral(1.0)
         .named(&["first third", "last third"]),
     // §3.2 and §3.4.1
-    Printed::new("speckv.s3-2.predictor-bytes", "bytes of the LSTM", "KB", &[128.0]).implied(|| vec![512.0]),
+    Printed::new("speckv.s3-2.predictor-bytes", "bytes of the LSTM", "KB", &[128.0]).arithmetic(|| vec![512.0]),
     Printed::new(
         "speckv.s3-4-1.parameters",
         "parameters of two LSTM layers of 128 on 64 inputs",
         "thousands",
         &[128.0],
     )
-    .implied(|| vec![lstm_weights() / 1e3]),
+    .arithmetic(|| vec![lstm_weights() / 1e3]),
     Printed::new("speckv.s3-4-1.bytes", "bytes of 128K parameters in FP16", "KB", &[512.0])
-        .implied(|| vec![128.0 * 2.0]),
+        .arithmetic(|| vec![128.0 * 2.0]),
     // §3.4.2 and §3.4.4
-    Printed::new("speckv.eq1.cycles", "latency of a prefetch", "cycles", &[80.0]).implied(|| vec![64.0 + 4.0 + 12.0]),
-    Printed::new("speckv.eq1.time", "the same, in time", "us", &[10.0]).at_most().implied(|| vec![80.0 / 800.0]),
+    Printed::new("speckv.eq1.cycles", "latency of a prefetch", "cycles", &[80.0])
+        .arithmetic(|| vec![64.0 + 4.0 + 12.0]),
+    Printed::new("speckv.eq1.time", "the same, in time", "us", &[10.0]).at_most().arithmetic(|| vec![80.0 / 800.0]),
     Printed::new("speckv.eq1.dsp", "DSP blocks that an LSTM in 64 cycles needs, at two products each", "", &[1_024.0])
-        .implied(|| vec![16.0 * lstm_weights() / 64.0 / 2.0]),
+        .arithmetic(|| vec![16.0 * lstm_weights() / 64.0 / 2.0]),
     Printed::new("speckv.eq1.dma", "cycles of a copy, by the link's latency", "", &[12.0])
-        .implied(|| vec![400.0 * 0.8]),
+        .arithmetic(|| vec![400.0 * 0.8]),
     Printed::new("speckv.s3-4-2.theta", "effective throughput by its formula", "M entries/s", &[15.625])
         .implied(|| vec![(16.0_f64 / 12.0 * 800e6).min(64e9 / 4_096.0) / 1e6]),
     Printed::new(
@@ -57,8 +58,8 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("speckv.s3-5-2.busy", "busy share of a pipeline", "", &[0.98]).at_least(),
     Printed::new("speckv.eq3.critical-path", "cycles through the decompressor", "", &[25.0]),
     Printed::new("speckv.s3-5-3.mean", "mean cycles with 30 % bypassed", "", &[19.0])
-        .implied(|| vec![0.7 * 25.0 + 0.3 * 5.0]),
-    Printed::new("speckv.eq4.use", "use of ALMs, registers, M20K and DSP", "%", &[30.5, 14.0, 15.8, 25.9]).implied(
+        .arithmetic(|| vec![0.7 * 25.0 + 0.3 * 5.0]),
+    Printed::new("speckv.eq4.use", "use of ALMs, registers, M20K and DSP", "%", &[30.5, 14.0, 15.8, 25.9]).arithmetic(
         || {
             [(284_563.0, 933_120.0), (521_847.0, 3_732_480.0), (1_856.0, 11_721.0), (1_024.0, 3_960.0)]
                 .map(|(used, all)| 100.0 * used / all)
@@ -66,10 +67,10 @@ pub const PRINTED: &[Printed] = &[
         },
     ),
     Printed::new("speckv.eq4.engines", "engines per FPGA that Table 6 has, by the largest use", "", &[4.0])
-        .implied(|| vec![(1.0_f64 / 0.305).floor()]),
+        .arithmetic(|| vec![(1.0_f64 / 0.305).floor()]),
     Printed::new("speckv.eq5.arbitration", "weights of the arbiter", "", &[]),
     Printed::new("speckv.eq6.saturation", "engines at which the memory saturates", "", &[4.0])
-        .implied(|| vec![(1_600.0_f64 / 51.2).ceil()]),
+        .arithmetic(|| vec![(1_600.0_f64 / 51.2).ceil()]),
     Printed::new("speckv.eq7.throttle", "bandwidth throttle", "", &[]),
     Printed::new("speckv.eq8.choice", "choice of codecs", "", &[]),
     Printed::new("speckv.eq9.depth", "best depth of prefetch", "", &[4.0]),
@@ -80,7 +81,7 @@ pub const PRINTED: &[Printed] = &[
         &[284_563.0, 521_847.0, 1_856.0, 1_024.0],
     ),
     Printed::new("speckv.table1.frequency", "maximum frequency, by a critical path of 1.0 ns", "MHz", &[812.0])
-        .implied(|| vec![1e3 / 1.0]),
+        .arithmetic(|| vec![1e3 / 1.0]),
     // Table 2
     Printed::new("speckv.table2.ttft", "time to first token", "ms", &[45.2, 52.7, 46.8, 47.1]).named(SYSTEMS),
     Printed::new("speckv.table2.decode", "time of a token", "ms", &[18.3, 28.6, 23.5, 19.8]).named(SYSTEMS),
@@ -92,7 +93,7 @@ pub const PRINTED: &[Printed] = &[
         "%",
         &[4.2, 8.2, 11.9, 12.3],
     )
-    .implied(|| {
+    .arithmetic(|| {
         [(47.1, 45.2), (19.8, 18.3), (21.7, 19.4), (23.8, 21.2)]
             .map(|(with, without)| 100.0 * (with / without - 1.0))
             .to_vec()
@@ -103,7 +104,7 @@ pub const PRINTED: &[Printed] = &[
         "ms",
         &[17.1, 17.1, 17.1],
     )
-    .implied(|| vec![18.3 - 1.2, 23.5 - 8.7, 19.8 - 2.1]),
+    .arithmetic(|| vec![18.3 - 1.2, 23.5 - 8.7, 19.8 - 2.1]),
     // Table 3
     Printed::new("speckv.table3.hit-rate", "prefetch hit rate, sparse", "%", &[94.7]),
     Printed::new("speckv.table3.hit-rate-dense", "prefetch hit rate, dense", "%", &[94.7]),
@@ -112,7 +113,7 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("speckv.table3.prefetch-latency", "mean prefetch latency", "ns", &[285.0]),
     Printed::new("speckv.table3.synchronous-latency", "synchronous fetch on a miss", "ns", &[1_850.0]),
     Printed::new("speckv.table3.effective-latency-ns", "effective mean latency", "ns", &[383.0])
-        .implied(|| vec![0.947 * 285.0 + 0.053 * 1_850.0]),
+        .arithmetic(|| vec![0.947 * 285.0 + 0.053 * 1_850.0]),
     Printed::new("speckv.table3.effective-latency", "effective over synchronous latency", "", &[383.0 / 1_850.0])
         .neutral(1.0),
     Printed::new("speckv.table3.link-use", "use of the CXL link, sparse", "%", &[72.4]),
@@ -129,7 +130,7 @@ pub const PRINTED: &[Printed] = &[
         .over("k", DEPTHS),
     Printed::new("speckv.table8.batch", "batch of 64 as throughput times latency", "", &[64.0; 5])
         .over("k", DEPTHS)
-        .implied(|| THROUGHPUT.iter().zip(LATENCY_MS).map(|(tokens, ms)| tokens * ms / 1e3).collect()),
+        .arithmetic(|| THROUGHPUT.iter().zip(LATENCY_MS).map(|(tokens, ms)| tokens * ms / 1e3).collect()),
     // Figure 3
     Printed::new("speckv.figure3.waiting", "memory's part of a token's time, dense", "%", &[6.6, 37.0, 10.6])
         .named(&["GPU only", "CXL without speculation", "SpecKV"])
@@ -151,14 +152,14 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("speckv.table5.use", "use of bandwidth: GPU memory, CXL link, FPGA memory", "%", &[71.7, 72.4, 68.7])
         .implied(|| vec![100.0 * 1_147.0 / 1_600.0, 100.0 * 46.3 / 64.0, 100.0 * 1_099.0 / 1_600.0]),
     Printed::new("speckv.table5.total", "sum of used bandwidth", "GB/s", &[2_292.0])
-        .implied(|| vec![1_147.0 + 46.3 + 1_099.0]),
+        .arithmetic(|| vec![1_147.0 + 46.3 + 1_099.0]),
     Printed::new(
         "speckv.table5.fpga-memory",
         "traffic of the FPGA's memory, by four links and the compression",
         "GB/s",
         &[1_099.0],
     )
-    .implied(|| vec![4.0 * 46.3 * 3.21]),
+    .arithmetic(|| vec![4.0 * 46.3 * 3.21]),
     // Table 6
     Printed::new("speckv.table6.throughput", "throughput of cache engines", "GB/s", &ENGINES).over("engines", COUNTS),
     Printed::new(
@@ -180,9 +181,9 @@ pub const PRINTED: &[Printed] = &[
         "GB/s",
         &[412.0],
     )
-    .implied(|| vec![16.0 * 4_096.0 / 325.0]),
+    .arithmetic(|| vec![16.0 * 4_096.0 / 325.0]),
     Printed::new("speckv.table6.pipeline", "throughput of an engine, by its pipeline", "GB/s", &[412.0])
-        .implied(|| vec![51.2]),
+        .arithmetic(|| vec![51.2]),
     // Table 7
     Printed::new("speckv.table7.joules", "energy per token: GPU only, SpecKV", "J", &[0.647, 0.340])
         .implied(|| vec![315.0 / 487.0, 526.0 / 1_549.0]),
@@ -198,7 +199,7 @@ pub const PRINTED: &[Printed] = &[
         [3.32_f64, 3.34, 3.35, 3.36].map(|perplexity| (1e3 * (perplexity / 3.32 - 1.0)).round() / 10.0).to_vec()
     }),
     Printed::new("speckv.table9.steps", "benefit of differences and of runs", "%", &[36.0, 18.0])
-        .implied(|| vec![100.0 * (2.73 / 2.0 - 1.0), 100.0 * (3.21 / 2.73 - 1.0)]),
+        .arithmetic(|| vec![100.0 * (2.73 / 2.0 - 1.0), 100.0 * (3.21 / 2.73 - 1.0)]),
     // Figure 1
     Printed::new("speckv.figure1.over-gpu-only", "throughput over GPU only", "", &[2.1, 2.4, 3.2])
         .neutral(1.0)
@@ -207,21 +208,21 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("speckv.figure2.accuracy", "top-4 accuracy of token prediction", "%", &[95.0]),
     // Figure 4
     Printed::new("speckv.figure4.cost", "price of a small GPU with four FPGAs", "", &[1.37])
-        .implied(|| vec![0.65 + 4.0 * 0.18]),
+        .arithmetic(|| vec![0.65 + 4.0 * 0.18]),
     Printed::new("speckv.figure4.small-gpu", "its throughput per price, LLaMA-2 70B", "", &[1.75])
         .neutral(1.0)
         .implied(|| vec![2.4 / 1.37]),
     Printed::new("speckv.figure4.small-gpu-34b", "its throughput per price, a model that fits", "", &[1.75])
         .neutral(1.0),
     Printed::new("speckv.figure4.eight-gpus", "throughput per price with eight GPUs", "", &[2.2]).neutral(1.0),
-    Printed::new("speckv.figure4.conclusion", "the same in the conclusion", "", &[2.3]).implied(|| vec![2.2]),
+    Printed::new("speckv.figure4.conclusion", "the same in the conclusion", "", &[2.3]).arithmetic(|| vec![2.2]),
     // Figure 5
     Printed::new("speckv.figure5.speckv", "parallel efficiency", "%", &[95.0, 87.0])
         .neutral(100.0)
         .over("GPUs", &[4.0, 8.0]),
     Printed::new("speckv.figure5.gpu-only", "parallel efficiency of GPU only, eight GPUs", "%", &[92.0]).neutral(100.0),
     Printed::new("speckv.figure5.gpu-only-speedup", "speedup of GPU only with eight GPUs", "", &[7.2])
-        .implied(|| vec![8.0 * 0.92]),
+        .arithmetic(|| vec![8.0 * 0.92]),
     // Figure 6
     Printed::new("speckv.figure6.gpu-only-plateau", "batch at which GPU only plateaus", "", &[16.0]),
     Printed::new("speckv.figure6.peak-least", "batch at which SpecKV peaks", "", &[64.0]).at_least(),
@@ -247,7 +248,7 @@ pub const PRINTED: &[Printed] = &[
         "",
         &[16.0],
     )
-    .implied(|| vec![487.0 * 18.3 / 1e3]),
+    .arithmetic(|| vec![487.0 * 18.3 / 1e3]),
     Printed::new("speckv.s4-2.no-speculation", "throughput over no speculation, dense", "", &[1.85]).neutral(1.0),
     Printed::new("speckv.s4-2.no-speculation-sparse", "throughput over no speculation, sparse", "", &[1.85])
         .neutral(1.0),

@@ -11,7 +11,7 @@ const RATES: &[f64] = &[0.25, 0.5, 1.0, 2.0];
 pub const PRINTED: &[Printed] = &[
     // §2.2
     Printed::new("tract.s2-2.kv-bytes", "KV of a token of Llama 3 405B: 126 layers, 8 heads of 128", "KiB", &[504.0])
-        .implied(|| vec![2.0 * 126.0 * 8.0 * 128.0 * 2.0 / 1_024.0]),
+        .arithmetic(|| vec![2.0 * 126.0 * 8.0 * 128.0 * 2.0 / 1_024.0]),
     // Table 1
     Printed::new("tract.table1.input", "tokens of a prompt", "", &[4_449.0, 2_424.0]).named(&["mean", "deviation"]),
     Printed::new("tract.table1.output", "tokens of an answer", "", &[215.0, 263.0]).named(&["mean", "deviation"]),
