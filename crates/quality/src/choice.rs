@@ -217,7 +217,7 @@ pub struct Scored {
 /// Scores an item with the KV of its context through the reader's codec, and adds the size of it.
 ///
 /// # Errors
-/// A text cannot be tokenized, is too long for the model, or the codec fails.
+/// A text cannot be tokenized, is too long for the model, the codec fails, or scores are not finite.
 pub fn score(reader: Reader<'_>, item: &Item, size: &mut Size) -> Result<Scored, StudyError> {
     let mut log_likelihoods = Vec::with_capacity(item.choices.len());
     for same in item.choices.chunk_by(|a, b| a.context == b.context) {
@@ -227,7 +227,7 @@ pub fn score(reader: Reader<'_>, item: &Item, size: &mut Size) -> Result<Scored,
             same.iter().map(|choice| continuation(tokenizer, &context, choice)).collect::<Result<_, _>>()?;
         let longest = continuations.iter().map(Vec::len).max().unwrap_or(0);
         let mut past = reader.read(&context, OpenBlock::Passes, continuations.len(), longest)?;
-        log_likelihoods.extend(past.score(&continuations));
+        log_likelihoods.extend(past.score(&continuations)?);
         size.add(past.size());
     }
     Ok(judged(item, log_likelihoods))
@@ -350,8 +350,8 @@ mod tests {
                 let all = Reader { block_tokens: 256, ..plain };
                 let mut past = all.read(&context[..1], OpenBlock::Stays, 1, 256).expect("one token");
                 let rest = [&context[1..], &tokens[..]].concat();
-                let whole = past.score(std::slice::from_ref(&rest))[0];
-                let before = past.score(&[context[1..].to_vec()])[0];
+                let whole = past.score(std::slice::from_ref(&rest)).expect("scores")[0];
+                let before = past.score(&[context[1..].to_vec()]).expect("scores")[0];
                 assert!((whole - before - found).abs() < 1e-2, "{whole} - {before}, {found}");
             }
             // Half precision hardly changes a score.

@@ -34,6 +34,9 @@ pub enum StudyError {
     /// The model, its files or the settings do not support this measurement.
     #[error("{0}")]
     Model(String),
+    /// Scores are no numbers: values beyond their type's range.
+    #[error("{0}: scores are not finite; values overflow in the model or in the codec, so nothing is scored")]
+    NotFinite(String),
     /// A codec's frame cannot be decoded: a bug in the codec.
     #[error("{subject}: a page of layer {layer} cannot be decoded: {fact}")]
     Lost {
