@@ -1,8 +1,9 @@
 //! Floor 5: what codecs do to a model, measured on the reference engine.
 //!
 //! [`profile`] observes a model and makes the [`cenote_codec::Profile`] that codecs use.
-//! [`evaluate`] runs a text through the engine with all past KV through a codec, and compares the
-//! result with the same engine without a codec. [`table`] reads measured choices of a codec for
+//! [`evaluate`] runs a text through the engine with full blocks of past KV through a codec, and
+//! compares the result with the same engine without a codec. A token reads its own block raw, or, by
+//! token, itself only. [`table`] reads measured choices of a codec for
 //! each layer. [`sparse`] does the same for decode that reads chosen pages.
 //!
 //! [`past`] computes a context through a codec. On it [`choice`] scores multiple choices and
