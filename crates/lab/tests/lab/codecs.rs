@@ -203,7 +203,7 @@ async fn tasks_are_scored_over_seeds() {
     let again = eval(&["--task", &drawn, "--codec", "raw", "--items", "9"]).ok().await.json();
     let about = again["tasks"][0]["about"].as_str().expect("words");
     assert!(about.contains("2 seeds of 2 items (9 were asked for) out of 4"), "{again}");
-    eval(&["--task", &drawn, "--codec", "raw", "--seeds", "5"]).fails(&["4 items for 5 seeds"]).await;
+    lab(["eval", "--text", &text, "--task", &drawn, "--codec", "raw"]).fails(&["4 items for 5 seeds"]).await;
     let blocks = ["--codec", "raw", "--block-tokens", "128"];
     eval(&[&["--task", "bleu"][..], &blocks].concat()).fails(&["raw encodes nothing"]).await;
     lab(["eval", "--text", &text, "--task", "bleu", "--codec", "raw", "--context", "1000000000000"])
