@@ -1,7 +1,7 @@
 //! Compares watermarks in the simulator: reproduces CPEN 511's Figures 5 to 10, and runs all
 //! controllers on training loads of the learned watermark and on held-out loads.
 
-mod figures;
+pub mod figures;
 mod train;
 
 pub use figures::{Curve, FACTORS, Figures, Point, figures, thresholds};

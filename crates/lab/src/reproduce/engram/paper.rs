@@ -85,6 +85,7 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("engram.figure3.rdma", "RDMA over DRAM: \"orders of magnitude\"", "", &[100.0]).at_least(),
     Printed::new("engram.figure3.cxl", "CXL over DRAM: \"closely approximate\", read as twice", "", &[2.0]).at_most(),
     Printed::new("engram.figure3.window", "CXL within the window of a batch of 256", "us", &[56.0]).at_most(),
+    Printed::new("engram.figure3.rdma-window", "RDMA misses that window", "us", &[56.0]).at_least(),
     Printed::new("engram.figure5.cxl-to-cpu", "CXL to CPU over DRAM: \"comparable\", read as twice", "", &[2.0])
         .at_most(),
     Printed::new("engram.figure5.cxl-to-gpu", "CXL to GPU: \"acceptable\", read as the window", "us", &[56.0])

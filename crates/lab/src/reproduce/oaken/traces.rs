@@ -6,7 +6,8 @@ use crate::reproduce::row::{Measured, Sensitivity};
 use crate::reproduce::{Context, Experiment};
 use cenote_serving_sim::Workload;
 use cenote_serving_sim::hardware::Architecture;
-use cenote_serving_sim::workload::{Lengths, Synthetic};
+use cenote_serving_sim::hardware::oaken::{OAKEN_LPDDR, Oaken};
+use cenote_serving_sim::workload::{Length, Lengths, Synthetic};
 
 pub const EXPERIMENT: Experiment = Experiment {
     id: "oaken.traces",
@@ -69,7 +70,7 @@ fn run(context: &Context) -> Vec<Measured> {
     let [conversation, burst] =
         [Lengths::AZURE_CONVERSATION, Lengths::BURSTGPT].map(|lengths| Batches::draw(lengths, LARGE, seed));
     let chats = Lengths::BURSTGPT_CONVERSATION;
-    let names = || vec!["conversation logs only".to_owned()];
+    let names = || vec!["its first 38 conversations".to_owned()];
     let outputs = |lengths: Lengths| vec![lengths.output.mean / Lengths::AZURE_CONVERSATION.output.mean];
     let longer = outputs(Lengths::BURSTGPT);
     let longer_chats = Sensitivity::from("BurstGPT", &longer, names(), vec![outputs(chats)]);
@@ -77,13 +78,35 @@ fn run(context: &Context) -> Vec<Measured> {
     let gains = gain(&burst);
     let gains_chats = Sensitivity::from("BurstGPT", &gains, names(), vec![gain(&Batches::draw(chats, LARGE, seed))]);
     // Tender pads.
-    let advantage = |batches: &Batches| {
+    let advantage = |batches: &Batches, oaken: System| {
         let others = [VLLM, KVQUANT, KIVI, QSERVE].map(|system| batches.rate(system, &llama));
         let best = others.into_iter().fold(batches.padded().rate(TENDER, &llama), f64::max);
-        batches.rate(LPDDR, &llama) / best
+        batches.rate(oaken, &llama) / best
     };
     let padding = |batches: &Batches| batches.padded().rate(TENDER, &llama) / batches.rate(TENDER, &llama);
+    let advantages = |both: &[Batches; 2], oaken: System| both.each_ref().map(|one| advantage(one, oaken)).to_vec();
+    let paddings = |both: &[Batches; 2], _: System| both.each_ref().map(padding).to_vec();
+    let drawn = [&conversation, &burst];
     let few = [Lengths::AZURE_CONVERSATION, Lengths::BURSTGPT].map(|lengths| Batches::draw(lengths, SMALL, seed));
+    // Other units of Oaken, other draws, and lengths that differ less.
+    let variants = |row: Measured, of: &dyn Fn(&[Batches; 2], System) -> Vec<f64>| {
+        let base = row.values.clone().unwrap_or_default();
+        let both = |seed: u64, part: f64| {
+            let narrower = |length: Length| Length { deviation: part * length.deviation, ..length };
+            [Lengths::AZURE_CONVERSATION, Lengths::BURSTGPT].map(|lengths| {
+                let lengths = Lengths { input: narrower(lengths.input), output: narrower(lengths.output) };
+                Batches::draw(lengths, LARGE, seed)
+            })
+        };
+        let drawn = both(seed, 1.0);
+        let shares = Sensitivity::of("part of the peak that Oaken reaches", &base, &[0.3, 0.9], |&flops_share| {
+            of(&drawn, System::Accelerator(Oaken { flops_share, ..OAKEN_LPDDR }))
+        });
+        let seeds = Sensitivity::of("seed", &base, &[seed + 100, seed + 200], |&seed| of(&both(seed, 1.0), LPDDR));
+        let deviations =
+            Sensitivity::of("deviation of lengths over the base", &base, &[0.5], |&part| of(&both(seed, part), LPDDR));
+        row.sensitive(shares).sensitive(seeds).sensitive(deviations)
+    };
     let little = |model: &Architecture| few.iter().map(|few| few.over(LPDDR, VLLM, model)).collect::<Vec<f64>>();
     let growth = |model: &Architecture| {
         let both = [&conversation, &burst].into_iter().zip(&few);
@@ -97,8 +120,11 @@ fn run(context: &Context) -> Vec<Measured> {
     vec![
         Measured::new("oaken.figure14.outputs", longer, OUTPUTS).sensitive(longer_chats),
         Measured::new("oaken.figure14.gain", gains, DRAWN).sensitive(gains_chats),
-        Measured::new("oaken.figure14.llama", vec![advantage(&conversation), advantage(&burst)], DRAWN),
-        Measured::new("oaken.figure14.tender", vec![padding(&conversation), padding(&burst)], DRAWN),
+        variants(
+            Measured::new("oaken.figure14.llama", drawn.map(|one| advantage(one, LPDDR)).to_vec(), DRAWN),
+            &advantages,
+        ),
+        variants(Measured::new("oaken.figure14.tender", drawn.map(padding).to_vec(), DRAWN), &paddings),
         Measured::new("oaken.figure14.mixtral", little_base, DRAWN).sensitive(little_window),
         Measured::new("oaken.figure14.mixtral-growth", growth_base, DRAWN).sensitive(growth_window),
     ]
