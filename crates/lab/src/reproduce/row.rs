@@ -123,7 +123,9 @@ impl Sensitivity {
     /// From values that are computed already.
     #[must_use]
     pub fn from(parameter: &str, base: &[f64], settings: Vec<String>, ours: Vec<Vec<f64>>) -> Self {
-        let changes = ours.iter().filter_map(|ours| deviation(base, ours)).map(f64::abs);
+        // A change from nothing has no relative size; it counts as a whole one.
+        let changes =
+            ours.iter().map(|ours| if ours == base { 0.0 } else { deviation(base, ours).map_or(1.0, f64::abs) });
         let effect = changes.fold(0.0, f64::max);
         Self { parameter: parameter.to_owned(), settings, ours, effect }
     }

@@ -7,8 +7,8 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Every value is within [`NEAR`] of the paper's and on the same side of the neutral value, and no
-    /// parameter is fitted.
+    /// Every value is within [`NEAR`] of the paper's and on the same side of the neutral value, or every
+    /// bound holds, and no parameter is fitted.
     Reproduced,
     /// All values have the same order and lie on the same side of the neutral value.
     DirectionOnly,
