@@ -9,9 +9,9 @@ use serde::Serialize;
 
 /// §VII-B: factors 0 to 12, in units of 0.2.
 pub const FACTORS: std::ops::RangeInclusive<u32> = 0..=60;
-/// §VII-C: thresholds from 1.8 to 7.5 in steps of 0.2, in thousandths.
+/// §VII-C: thresholds from 1.8 to 7.5 in steps of 0.2, in thousandths. The last step is half as long.
 pub fn thresholds() -> impl Iterator<Item = u32> {
-    (1_800..=7_500).step_by(200)
+    (1_800..7_500).step_by(200).chain([7_500])
 }
 
 /// Means over the repeats at one point.
