@@ -4,7 +4,7 @@
 pub mod figures;
 mod train;
 
-pub use figures::{Curve, FACTORS, Figures, Point, figures, thresholds};
+pub use figures::{Curve, FACTORS, Figures, Open, Point, figures, thresholds};
 pub use train::{Training, reward_of, train, weights_source};
 
 use cenote_policy::{Eviction, Watermark};

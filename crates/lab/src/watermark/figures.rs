@@ -127,16 +127,15 @@ pub fn fixed(_: f64) -> (Watermark, Option<f64>) {
     (Watermark::DEFAULT, None)
 }
 
-/// Simulates all points with `repeats` seeds each; calls `progress` after each point.
+/// Simulates all points; calls `progress` after each point.
 #[must_use]
-pub fn figures(repeats: u64, progress: &mut dyn FnMut()) -> Figures {
-    let open = Open::assumed(repeats);
+pub fn figures(open: &Open, progress: &mut dyn FnMut()) -> Figures {
     let factors: Vec<f64> = FACTORS.map(|step| f64::from(step) / 5.0).collect();
     let thresholds: Vec<f64> = thresholds().map(|thousandths| f64::from(thousandths) / 1e3).collect();
     Figures {
-        factor: curves(&factors, by_factor, &open, progress),
-        stop_above: curves(&thresholds, stop_above, &open, progress),
-        stop_below: curves(&thresholds, stop_below, &open, progress),
+        factor: curves(&factors, by_factor, open, progress),
+        stop_above: curves(&thresholds, stop_above, open, progress),
+        stop_below: curves(&thresholds, stop_below, open, progress),
     }
 }
 

@@ -42,6 +42,13 @@ pub const PRINTED: &[Printed] = &[
     ),
     Printed::new("cpen.figure7.deepseek", "throughput over that of fixed 1 %, r1-qwen-1.5b: slightly less", "", &[1.0])
         .at_most(),
+    Printed::new(
+        "cpen.figure7.slight",
+        "throughput over that of fixed 1 %, the others: the change is not significant",
+        "",
+        &[1.0; 3],
+    )
+    .named(&["opt-125m", "opt-1.3b", "r1-qwen-1.5b"]),
     // §VII-C
     Printed::new("cpen.figure8.above", "blocks swapped at a threshold of 7.5 over 1.8, rule as printed", "", &[1.0; 4])
         .at_most()

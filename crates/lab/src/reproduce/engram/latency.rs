@@ -1,19 +1,18 @@
-//! Figures 3, 5 and 6: time to gather the rows of a batch from DRAM, over RDMA and over CXL.
+//! §2.2, Figures 3, 5 and 6: time to gather the rows of a batch from DRAM, over RDMA and over CXL.
 //!
 //! The figures' values are in pictures only. The text's words about them are the rows.
 
 use crate::reproduce::row::{Measured, Sensitivity};
 use crate::reproduce::{Context, Experiment};
-use cenote_engram::Preset;
 use cenote_serving_sim::hardware::cxl::{CxlLink, XCONN_POOL};
 use cenote_serving_sim::hardware::dram::XEON_6766E;
-use cenote_serving_sim::hardware::rdma::CX_100G;
+use cenote_serving_sim::hardware::rdma::{CX_100G, Nic};
 use cenote_serving_sim::model::Link;
 
 pub const EXPERIMENT: Experiment = Experiment {
     id: "engram.latency",
     title: "time to gather a batch's rows",
-    covers: &["engram.figure3", "engram.figure5", "engram.figure6"],
+    covers: &["engram.s2-2", "engram.figure3", "engram.figure5", "engram.figure6"],
     is_quick: true,
     run,
 };
@@ -29,7 +28,8 @@ const MESSAGE_BYTES: u64 = 1 << 20;
 /// PCIe 5.0 x16 of the GPU, whose kernel reads rows directly.
 const GPU_LINK: Link = Link { bytes_per_s: 50_000_000_000, latency_ns: 2_000 };
 
-/// Bytes of a row, and rows of a token by Figure 3's text; §3.1's configuration has twice as many.
+/// Bytes of a row, and rows of a token by the text of Figure 3. Figure 5 has the same configuration; that
+/// of §3.1 has twice as many.
 const ROW_BYTES: u64 = 320;
 const FIGURE_3_ROWS: u64 = 8;
 
@@ -56,12 +56,6 @@ const FIGURE_3: Open = Open {
     message_ns: CX_100G.message_ns,
 };
 
-/// Figure 5 reads the rows of §3.1's configuration.
-fn figure_5() -> Open {
-    let config = Preset::Engram27B.config().expect("the preset is a configuration");
-    Open { rows: config.rows_per_token() as u64, ..FIGURE_3 }
-}
-
 impl Open {
     /// Microseconds to gather the rows through a window of lines.
     fn gather_us(&self, memory: &CxlLink) -> f64 {
@@ -78,7 +72,7 @@ impl Open {
 
     /// With one message per row, as a store of small values does.
     fn rdma_us(&self) -> f64 {
-        let nic = cenote_serving_sim::hardware::rdma::Nic { message_ns: self.message_ns, ..CX_100G };
+        let nic = Nic { message_ns: self.message_ns, ..CX_100G };
         // The row passes a bounce buffer in host memory on each side (§2.2).
         nic.bounced(10e9, 2).send_ns(self.tokens * self.rows, ROW_BYTES) / 1e3
     }
@@ -95,10 +89,11 @@ impl Open {
 }
 
 /// A row of one value, with the effects of the rows of a token, of the start and of the tokens.
-fn row(id: &'static str, why: &'static str, open: Open, value: impl Fn(&Open) -> f64) -> Measured {
+fn row(id: &'static str, why: &'static str, value: impl Fn(&Open) -> f64) -> Measured {
+    let open = FIGURE_3;
     let base = vec![value(&open)];
-    let other = if open.rows == FIGURE_3_ROWS { 2 * FIGURE_3_ROWS } else { FIGURE_3_ROWS };
-    let rows = Sensitivity::of("rows of a token", &base, &[other], |&rows| vec![value(&Open { rows, ..open })]);
+    let twice = [2 * FIGURE_3_ROWS];
+    let rows = Sensitivity::of("rows of a token", &base, &twice, |&rows| vec![value(&Open { rows, ..open })]);
     let starts = Sensitivity::of("us to start the threads", &base, &[0.0, 30.0], |&start_us| {
         vec![value(&Open { start_us, ..open })]
     });
@@ -106,12 +101,33 @@ fn row(id: &'static str, why: &'static str, open: Open, value: impl Fn(&Open) ->
     Measured::new(id, base, why).sensitive(rows).sensitive(starts).sensitive(tokens)
 }
 
-/// Adds the effect of the pool's latency.
-fn with_pool(row: Measured, open: Open, value: impl Fn(&Open) -> f64) -> Measured {
-    let base = vec![value(&open)];
-    row.sensitive(Sensitivity::of("ns of the pool", &base, &LATENCIES, |&pool_ns| {
-        vec![value(&Open { pool_ns, ..open })]
+/// A row that the pool's latency changes too.
+fn pooled(id: &'static str, why: &'static str, value: impl Fn(&Open) -> f64) -> Measured {
+    let base = vec![value(&FIGURE_3)];
+    row(id, why, &value).sensitive(Sensitivity::of("ns of the pool", &base, &LATENCIES, |&pool_ns| {
+        vec![value(&Open { pool_ns, ..FIGURE_3 })]
     }))
+}
+
+/// A row that the latency of a GPU's read changes too.
+fn by_gpu(id: &'static str, why: &'static str, value: impl Fn(&Open, u64) -> f64) -> Measured {
+    let base = GPU_LINK.latency_ns;
+    let reads = Sensitivity::of("ns of a read", &[value(&FIGURE_3, base)], &[1_000, 4_000], |&latency_ns| {
+        vec![value(&FIGURE_3, latency_ns)]
+    });
+    row(id, why, |open| value(open, base)).sensitive(reads)
+}
+
+/// Part of the line rate that messages of 64 bytes reach.
+fn small_messages() -> Measured {
+    let part = |nic: Nic| {
+        let messages = 1 << 20;
+        vec![100.0 * (64 * messages) as f64 * 1e9 / nic.send_ns(messages, 64) / nic.link.bytes_per_s as f64]
+    };
+    let base = part(CX_100G);
+    let times =
+        Sensitivity::of("ns per message", &base, &[10.0, 100.0], |&message_ns| part(Nic { message_ns, ..CX_100G }));
+    Measured::new("engram.s2-2.small", base, "0.4 us per message and 128 outstanding are assumed").sensitive(times)
 }
 
 fn run(_: &Context) -> Vec<Measured> {
@@ -119,15 +135,14 @@ fn run(_: &Context) -> Vec<Measured> {
     let over = |open: &Open| open.cxl_us() / open.dram_us();
     let why = "8 rows of 320 bytes per token; batch of 256; 64 threads with 16 lines each, 10 us to start them; the \
                pool's latency is assumed";
-    let configured = "16 rows per token as in §3.1; else as in Figure 3";
+    let kernel = "a kernel reads rows over PCIe 5.0: 50 GB/s, 2 us, 4,096 lines at once; all three are assumed";
     let base = [rdma(&FIGURE_3)];
-    let figure_5 = figure_5();
     vec![
+        small_messages(),
         row(
             "engram.figure3.rdma",
             "8 messages of 320 bytes per token at 0.4 us each; Mooncake Store's own costs per key are not in it; 10 us \
              to start DRAM's threads",
-            FIGURE_3,
             rdma,
         )
         .sensitive(Sensitivity::of("ns per message", &base, &[2_000.0, 5_000.0], |&message_ns| {
@@ -139,22 +154,12 @@ fn run(_: &Context) -> Vec<Measured> {
             vec!["aggregated to 1 MiB".to_owned()],
             vec![vec![FIGURE_3.aggregated_us() / FIGURE_3.dram_us()]],
         )),
-        with_pool(row("engram.figure3.cxl", why, FIGURE_3, over), FIGURE_3, over),
-        with_pool(row("engram.figure3.window", why, FIGURE_3, Open::cxl_us), FIGURE_3, Open::cxl_us),
-        row("engram.figure3.rdma-window", why, FIGURE_3, Open::rdma_us),
-        with_pool(row("engram.figure5.cxl-to-cpu", configured, figure_5, over), figure_5, over),
-        row(
-            "engram.figure5.cxl-to-gpu",
-            "a kernel reads rows over PCIe 5.0: 50 GB/s, 2 us, 4,096 lines at once; all three are assumed",
-            figure_5,
-            |open| open.gpu_us(GPU_LINK.latency_ns),
-        )
-        .sensitive(Sensitivity::of(
-            "ns of a read",
-            &[figure_5.gpu_us(GPU_LINK.latency_ns)],
-            &[1_000, 4_000],
-            |&latency_ns| vec![figure_5.gpu_us(latency_ns)],
-        )),
+        pooled("engram.figure3.cxl", why, over),
+        pooled("engram.figure3.window", why, Open::cxl_us),
+        row("engram.figure3.rdma-window", why, Open::rdma_us),
+        pooled("engram.figure5.cxl-to-cpu", why, over),
+        by_gpu("engram.figure5.cxl-to-gpu", kernel, Open::gpu_us),
+        by_gpu("engram.figure5.gpu-over-cpu", kernel, |open, latency_ns| open.gpu_us(latency_ns) / open.cxl_us()),
         Measured::not_testable(
             "engram.figure6.size",
             "the model has no cost that grows with a table; docs/evidence/tables.md has measured ones",

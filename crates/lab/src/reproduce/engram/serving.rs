@@ -20,7 +20,7 @@ use cenote_serving_sim::{Setup, simulate};
 pub const EXPERIMENT: Experiment = Experiment {
     id: "engram.serving",
     title: "bandwidth, window, throughput and cost",
-    covers: &["engram.table1", "engram.table2", "engram.table3", "engram.table4", "engram.table5"],
+    covers: &["engram.table1", "engram.s3-2", "engram.table2", "engram.table3", "engram.table4", "engram.table5"],
     is_quick: true,
     run,
 };
@@ -111,9 +111,8 @@ fn tables_ns(roofline: &Roofline, memory: &CxlLink, open: &Open) -> f64 {
 }
 
 /// Generated tokens per second of an engine with `batch` requests at a time, whose steps take `extra_ns` longer.
-fn throughput(architecture: &Architecture, batch: u32, extra_ns: f64, seed: u64) -> f64 {
-    let roofline = Roofline { gpu: L20, gpus: 1, architecture: *architecture };
-    let kv_bytes_per_token = architecture.kv_bytes_per_token();
+fn throughput(roofline: &Roofline, batch: u32, extra_ns: f64, seed: u64) -> f64 {
+    let kv_bytes_per_token = roofline.architecture.kv_bytes_per_token();
     let mut cost = roofline.cost_model(f64::from(batch));
     cost.step_ns += extra_ns as u64;
     let setup = Setup {
@@ -151,8 +150,8 @@ fn throughput(architecture: &Architecture, batch: u32, extra_ns: f64, seed: u64)
 fn table_2(open: &Open, seed: u64) -> [[f64; 3]; 2] {
     [QWEN_3[0], QWEN_3[1]].map(|model| {
         let roofline = Roofline { gpu: L20, gpus: 1, architecture: model };
-        let with = |memory: &CxlLink| throughput(&model, BATCH, tables_ns(&roofline, memory, open), seed);
-        [throughput(&model, BATCH, 0.0, seed), with(&XEON_6766E), with(&open.pool())]
+        let with = |memory: &CxlLink| throughput(&roofline, BATCH, tables_ns(&roofline, memory, open), seed);
+        [throughput(&roofline, BATCH, 0.0, seed), with(&XEON_6766E), with(&open.pool())]
     })
 }
 
@@ -166,7 +165,14 @@ fn run(context: &Context) -> Vec<Measured> {
     // Prompts and answers have equal lengths.
     let both = vec![baseline.iter().map(|tokens| 2.0 * tokens).collect()];
     let counted = Sensitivity::from("tokens that count", &baseline, vec!["prompts too".to_owned()], both);
-    rows.push(Measured::new("engram.table2.baseline", baseline, why).sensitive(counted));
+    let shares = Sensitivity::of("percent of the L20's bandwidth", &baseline, &[60, 100], |&percent| {
+        let mut gpu = L20;
+        gpu.device.memory_percent = percent;
+        let each = QWEN_3[..2].iter();
+        each.map(|&architecture| throughput(&Roofline { gpu, gpus: 1, architecture }, BATCH, 0.0, context.seed))
+            .collect()
+    });
+    rows.push(Measured::new("engram.table2.baseline", baseline, why).sensitive(counted).sensitive(shares));
     let added = "projections of the rows, and what the layer before the first table does not hide; no host's work";
     let hidden = "the layer before the first table hides both gathers; the paper loses about 1 %";
     for (id, over, under, why) in [("engram.table2.dram", 1, 0, added), ("engram.table2.cxl", 2, 1, hidden)] {
@@ -190,6 +196,10 @@ fn table_1() -> Vec<Measured> {
                all-reduce";
     let rate = |ms: f64| f64::from(BATCH) / ms * 1e3;
     let layer_us = |ms: f64| ms * 1e3 / QWEN_3[2].layers as f64;
+    let gb_per_s = |ms: f64| rate(ms) * layer_bytes() * LAYERS as f64 / 1e9;
+    let links = |ms: f64| vec![gb_per_s(ms); 2];
+    let contexts_of_links =
+        Sensitivity::of("tokens of context", &links(base), &[128, 4_096], |&context| links(step_ms(context)));
     vec![
         Measured::new("engram.table1.payload", vec![layer_bytes()], "16 rows of 160 values of two bytes")
             .fixed("a count of the configuration's bytes"),
@@ -203,12 +213,10 @@ fn table_1() -> Vec<Measured> {
             })),
         Measured::new("engram.table1.throughput", vec![rate(base)], why).sensitive(contexts(&rate)),
         Measured::new("engram.table1.window", vec![layer_us(base)], why).sensitive(contexts(&layer_us)),
-        Measured::new(
-            "engram.table1.bandwidth",
-            vec![rate(base) * layer_bytes() * LAYERS as f64 / 1e9],
-            "with the throughput of the model here",
-        )
-        .sensitive(contexts(&|ms| rate(ms) * layer_bytes() * LAYERS as f64 / 1e9)),
+        Measured::new("engram.table1.bandwidth", vec![gb_per_s(base)], "with the throughput of the model here")
+            .sensitive(contexts(&gb_per_s)),
+        Measured::new("engram.s3-2.links", links(base), "with the throughput of the model here")
+            .sensitive(contexts_of_links),
     ]
 }
 
@@ -229,7 +237,7 @@ fn replica(hosts: u32, replicas: u32, batch: u32, in_turn: bool, open: &Open, se
         let device = &roofline.gpu.device;
         let host_ns = device.step_ns + u64::from(batch) * device.request_ns;
         let waits = if in_turn { f64::from(replicas - 1) * host_ns as f64 } else { 0.0 };
-        throughput(&model, batch, tables_ns(&roofline, &pool, open) + waits, seed)
+        throughput(&roofline, batch, tables_ns(&roofline, &pool, open) + waits, seed)
     })
 }
 

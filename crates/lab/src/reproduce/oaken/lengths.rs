@@ -1,7 +1,7 @@
 //! Figure 13: lengths.
 
-use super::systems::{HBM, LPDDR, QSERVE, System, USABLE, USABLES, model};
-use super::throughput::MEMORY;
+use super::systems::{HBM, LPDDR, QSERVE, System, USABLE, USABLES, VLLM, model};
+use super::throughput::{MEMORY, OAKEN_SHARE as SHARE};
 use crate::reproduce::row::{Measured, Sensitivity};
 use crate::reproduce::{Context, Experiment};
 use cenote_serving_sim::hardware::oaken::{OAKEN_HBM, OAKEN_LPDDR, Oaken};
@@ -10,7 +10,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     id: "oaken.lengths",
     title: "throughput by sequence length",
     covers: &["oaken.figure13"],
-    is_quick: false,
+    is_quick: true,
     run,
 };
 
@@ -28,20 +28,25 @@ fn run(_: &Context) -> Vec<Measured> {
     let over = |a: System, b: System, lengths: &[u32]| -> Vec<f64> {
         lengths.iter().map(|&tokens| rate(a, tokens) / rate(b, tokens)).collect()
     };
-    let short = over(QSERVE, LPDDR, &SHORT);
-    let shares = Sensitivity::of("part of the peak that Oaken reaches", &short, &SHARES, |&flops_share| {
-        over(QSERVE, System::Accelerator(Oaken { flops_share, ..OAKEN_LPDDR }), &SHORT)
-    });
-    let long = over(HBM, QSERVE, &LONG);
-    let units = Sensitivity::of("part of the peak that Oaken reaches", &long, &[0.3, 0.9], |&flops_share| {
-        over(System::Accelerator(Oaken { flops_share, ..OAKEN_HBM }), QSERVE, &LONG)
-    });
-    let memories = Sensitivity::of(MEMORY, &long, &USABLES, |&usable| {
-        let rate = |system: System, tokens: u32| {
-            system.tokens_per_s_in(&llama, BATCH, [tokens / 2, tokens / 2], usable).unwrap_or(0.0)
-        };
-        LONG.iter().map(|&tokens| rate(HBM, tokens) / rate(QSERVE, tokens)).collect()
-    });
+    let oaken = |oaken: Oaken, flops_share: f64| System::Accelerator(Oaken { flops_share, ..oaken });
+    let short = |id: &'static str, gpu: System| {
+        let base = over(gpu, LPDDR, &SHORT);
+        let shares = Sensitivity::of(SHARE, &base, &SHARES, |&share| over(gpu, oaken(OAKEN_LPDDR, share), &SHORT));
+        Measured::new(id, base, WAVES).sensitive(shares)
+    };
+    // `other` with so much of its peak.
+    let long = |id: &'static str, other: &dyn Fn(f64) -> System| {
+        let base = over(HBM, other(OAKEN_HBM.flops_share), &LONG);
+        let units =
+            Sensitivity::of(SHARE, &base, &[0.3, 0.9], |&share| over(oaken(OAKEN_HBM, share), other(share), &LONG));
+        let memories = Sensitivity::of(MEMORY, &base, &USABLES, |&usable| {
+            let rate = |system: System, tokens: u32| {
+                system.tokens_per_s_in(&llama, BATCH, [tokens / 2, tokens / 2], usable).unwrap_or(0.0)
+            };
+            LONG.iter().map(|&tokens| rate(HBM, tokens) / rate(other(OAKEN_HBM.flops_share), tokens)).collect()
+        });
+        Measured::new(id, base, WAVES).sensitive(units).sensitive(memories)
+    };
     // Requests of a batch that fit.
     let fitting = |id: &'static str, systems: &[System], tokens: u64| {
         let holds = |&usable: &u64| -> Vec<f64> {
@@ -53,8 +58,10 @@ fn run(_: &Context) -> Vec<Measured> {
         Measured::new(id, base, "90 % of the memory less the weights").sensitive(memories)
     };
     vec![
-        Measured::new("oaken.figure13.short", short, WAVES).sensitive(shares),
-        Measured::new("oaken.figure13.long", long, WAVES).sensitive(units).sensitive(memories),
+        short("oaken.figure13.short", QSERVE),
+        short("oaken.figure13.short-vllm", VLLM),
+        long("oaken.figure13.long", &|_| QSERVE),
+        long("oaken.figure13.long-lpddr", &|share| oaken(OAKEN_LPDDR, share)),
         fitting("oaken.figure13.fits", &[HBM, QSERVE], 16_384),
         fitting("oaken.figure13.hbm", &[HBM, QSERVE], 32_768),
         fitting("oaken.figure13.lpddr", &[LPDDR], 32_768),

@@ -23,7 +23,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         "oaken.figure12.attention",
         "oaken.figure12.engines",
     ],
-    is_quick: false,
+    is_quick: true,
     run,
 };
 
@@ -34,6 +34,7 @@ const DENSE: [&str; 5] = ["llama-2-7b", "llama-2-13b", "mistral-7b", "opt-30b", 
 pub const TOKENS: u32 = 1_024;
 /// Names of open parameters.
 const SHARE: &str = "part of the peak that accelerators reach";
+pub const OAKEN_SHARE: &str = "part of the peak that Oaken reaches";
 pub const MEMORY: &str = "usable memory, %";
 /// Parts of a matrix unit's peak that Oaken may reach.
 const SHARES: [f64; 3] = [0.3, 0.7, 0.9];
@@ -115,7 +116,7 @@ fn run(_: &Context) -> Vec<Measured> {
     let lpu = |oaken: Oaken| System::Accelerator(oaken.unquantized());
     let gains = |id: &'static str, names: &[&str], other: System| {
         let base = vec![gain(names, other, OAKEN_LPDDR)];
-        let shares = Sensitivity::of("part of the peak that Oaken reaches", &base, &SHARES, |&flops_share| {
+        let shares = Sensitivity::of(OAKEN_SHARE, &base, &SHARES, |&flops_share| {
             vec![gain(names, other, Oaken { flops_share, ..OAKEN_LPDDR })]
         });
         Measured::new(id, base, GPU).sensitive(shares)
@@ -136,6 +137,13 @@ fn run(_: &Context) -> Vec<Measured> {
             "the accelerator without quantization; 80 GB hold the weights and few requests",
             |open| vec![over(open, [lpu(OAKEN_LPDDR), lpu(OAKEN_HBM)], &OPT_30B, 128)],
         ),
+        Open::row("oaken.figure4.sublinear", "the accelerator without quantization", |open| {
+            let doubled = |oaken: Oaken, batch: u32| {
+                open.rate(lpu(oaken), &thirteen, batch) / open.rate(lpu(oaken), &thirteen, batch / 2)
+            };
+            let each = [OAKEN_HBM, OAKEN_LPDDR].iter();
+            each.flat_map(|oaken| [32, 64, 128].map(|batch| doubled(*oaken, batch))).collect()
+        }),
         with_opt(gains("oaken.figure11.vllm", &MODELS, VLLM)),
         with_kernels(gains("oaken.figure11.qserve", &DENSE, QSERVE)),
         Open::row("oaken.figure11.hbm", GPU, |open| {
@@ -179,25 +187,27 @@ fn figure_5(model: &Architecture) -> Vec<Measured> {
     };
     let cost = VLLM.cost(model, batch);
     // Without limits of memory.
-    let gain = |&context: &u32| {
-        let work = decode(batch, context);
-        let time = |weights: u64, context: u64| {
-            let cost = cenote_serving_sim::CostModel {
-                weights_ps: cost.weights_ps / weights,
-                context_ps: cost.context_ps / context,
-                ..cost
-            };
-            cost.step(&work) as f64
+    let time = |context: u32, weights: u64, values: u64| {
+        let cost = cenote_serving_sim::CostModel {
+            weights_ps: cost.weights_ps / weights,
+            context_ps: cost.context_ps / values,
+            ..cost
         };
-        vec![time(4, 1) / time(1, 4)]
+        cost.step(&decode(batch, context)) as f64
     };
+    let gain = |&context: &u32| vec![time(context, 4, 1) / time(context, 1, 4)];
+    let by_weights = |&context: &u32| vec![time(context, 1, 1) / time(context, 4, 1)];
     let (memory, speed) = (part(&(2 * TOKENS)), gain(&(TOKENS + TOKENS / 2)));
     let parts = Sensitivity::of("tokens of a request", &memory, &[TOKENS / 2, TOKENS], part);
-    let gains = Sensitivity::of("tokens of context", &speed, &[TOKENS / 2, 2 * TOKENS], gain);
+    let contexts = [TOKENS / 2, 2 * TOKENS];
+    let gains = Sensitivity::of("tokens of context", &speed, &contexts, gain);
+    let weights = by_weights(&(TOKENS + TOKENS / 2));
+    let gains_by_weights = Sensitivity::of("tokens of context", &weights, &contexts, by_weights);
+    let why = "decode steps by an A100's roofline, in the middle of the answers";
     vec![
         Measured::new("oaken.figure5.memory", memory, "16 bits, 2,048 tokens").sensitive(parts),
-        Measured::new("oaken.figure5.gain", speed, "decode steps by an A100's roofline, in the middle of the answers")
-            .sensitive(gains),
+        Measured::new("oaken.figure5.gain", speed, why).sensitive(gains),
+        Measured::new("oaken.figure5.weights", weights, why).sensitive(gains_by_weights),
     ]
 }
 
