@@ -28,6 +28,8 @@ pub const PRINTED: &[Printed] = &[
         .at_most()
         .named(&["PCIe 5.0 x16", "100GbE"])
         .implied(|| vec![0.7; 2]),
+    Printed::new("engram.s4-1.switch", "bandwidth of the switch: 8 servers of 64", "GB/s", &[512.0])
+        .arithmetic(|| vec![8.0 * 64.0]),
     // Table 2
     Printed::new("engram.table2.baseline", "throughput without tables", "tokens/s", &[6_183.9, 4_185.6]).named(MODELS),
     Printed::new(

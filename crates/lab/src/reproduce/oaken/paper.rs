@@ -27,7 +27,7 @@ pub const PRINTED: &[Printed] = &[
     // Abstract: "up to 1.58x" over an A100; §6.2 has a mean of 1.79 over vLLM, which runs on one.
     Printed::new("oaken.abstract.gain", "throughput over an A100, batch of 256: up to", "", &[1.58])
         .at_most()
-        .implied(|| vec![1.79]),
+        .arithmetic(|| vec![1.79]),
     // Figure 1
     Printed::new("oaken.figure1.bandwidth", "effective bandwidth, Oaken-HBM over an A100: more", "", &[1.0]).at_least(),
     Printed::new("oaken.figure1.capacity", "effective capacity, Oaken-LPDDR over an A100: more", "", &[1.0]).at_least(),
@@ -39,6 +39,9 @@ pub const PRINTED: &[Printed] = &[
         .at_most()
         .named(&["KVQuant", "KIVI"]),
     // Figure 3
+    Printed::new("oaken.figure3.generation", "use of the cores in generation over prefill: less", "", &[1.0; 2])
+        .at_most()
+        .named(&["one request", "batch of 64"]),
     Printed::new("oaken.figure3.attention", "use of the cores in attention over projections: less", "", &[1.0])
         .at_most(),
     // Figure 4
@@ -97,6 +100,13 @@ pub const PRINTED: &[Printed] = &[
         .at_least(),
     // Table 2
     Printed::new("oaken.table2.perplexity", "Oaken's perplexity, Llama2", "", &[5.53, 4.93, 3.34]).named(LLAMAS),
+    Printed::new("oaken.table2.perplexity-others", "Oaken's perplexity", "", &[10.88, 10.16, 9.58, 5.35, 3.90]).named(&[
+        "OPT-6.7B",
+        "OPT-13B",
+        "OPT-30B",
+        "Mistral-7B",
+        "Mixtral-8x7B",
+    ]),
     Printed::new("oaken.table2.bits", "effective bits, Llama2", "bits", &[4.82, 4.82, 4.89]).named(LLAMAS),
     Printed::new("oaken.table2.reduction", "fewer bits than 16: up to", "%", &[70.0])
         .arithmetic(|| vec![100.0 * (1.0 - 4.82 / 16.0)]),
@@ -202,6 +212,13 @@ pub const PRINTED: &[Printed] = &[
     )
     .at_least()
     .named(TRACES),
+    Printed::new(
+        "oaken.figure14.mixtral-burst",
+        "that gain on BurstGPT over that on Conversation, batch of 128: greater",
+        "",
+        &[1.0],
+    )
+    .at_least(),
     // Table 4
     Printed::new("oaken.table4.ratios", "parts of a core's area", "%", &[22.86, 6.03, 1.86, 6.35])
         .named(&["MPU", "VPU", "quantization", "dequantization"])

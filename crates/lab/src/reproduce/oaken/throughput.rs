@@ -129,6 +129,7 @@ fn run(_: &Context) -> Vec<Measured> {
         |open: &Open, system: System| vec![open.rate(system, &thirteen, 256) / open.rate(system, &thirteen, 128)];
     let mut rows = vec![
         figure_3(&thirteen),
+        generation(&thirteen),
         Open::row("oaken.figure4.small", "the accelerator without quantization", |open| {
             vec![over(open, [lpu(OAKEN_HBM), lpu(OAKEN_LPDDR)], &thirteen, 16)]
         }),
@@ -168,6 +169,28 @@ fn figure_3(model: &Architecture) -> Measured {
     let batches = Sensitivity::of("batch", &base, &[16, 256], |&batch| vec![attention_use(model, batch)]);
     Measured::new("oaken.figure3.attention", base, "an A100's roofline at 2,048 tokens, a batch of 64")
         .sensitive(batches)
+}
+
+/// Operations per second of a step of generation over those of prefill, for one request and for many.
+fn generation(model: &Architecture) -> Measured {
+    let roofline = Roofline { gpu: A100_80, gpus: 1, architecture: *model };
+    let weights = model.attention_weights() + model.expert_weights() * model.experts_used;
+    let rate = |work: &StepWork| {
+        let products = 2.0 * work.tokens as f64 * weights as f64;
+        let attention = 4.0 * (model.heads * model.head_dim) as f64 * work.pairs as f64;
+        (products + attention) / roofline.layer(work).total_ns()
+    };
+    let of = |&tokens: &u32| {
+        let each = [1, 64].map(|batch| {
+            let mut prefill = StepWork::default();
+            (0..batch).for_each(|_| prefill.add(0, tokens));
+            rate(&decode(batch, tokens)) / rate(&prefill)
+        });
+        each.to_vec()
+    };
+    let base = of(&TOKENS);
+    let tokens = Sensitivity::of("tokens of a prompt", &base, &[128, 4 * TOKENS], of);
+    Measured::new("oaken.figure3.generation", base, "an A100's roofline, prompts of 1,024 tokens").sensitive(tokens)
 }
 
 /// Operations per second in attention over those in the projections.

@@ -144,6 +144,10 @@ fn run(context: &Context) -> Vec<Measured> {
         row("oaken.figure14.tender", &|drawn, _| drawn.large.each_ref().map(padding).to_vec()),
         mixed("oaken.figure14.mixtral", &|mixtral, drawn, oaken| each(&drawn.small, mixtral, oaken).to_vec()),
         mixed("oaken.figure14.mixtral-advantage", &|mixtral, drawn, oaken| each(&drawn.large, mixtral, oaken).to_vec()),
+        mixed("oaken.figure14.mixtral-burst", &|mixtral, drawn, oaken| {
+            let [conversation, burst] = each(&drawn.large, mixtral, oaken);
+            vec![burst / conversation]
+        }),
         mixed("oaken.figure14.mixtral-growth", &|mixtral, drawn, oaken| {
             let [large, small] = [&drawn.large, &drawn.small].map(|both| each(both, mixtral, oaken));
             large.iter().zip(small).map(|(large, small)| large / small).collect()
