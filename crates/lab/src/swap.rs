@@ -64,17 +64,17 @@ pub struct SwapStudy {
     pub rows: Vec<Accuracy>,
 }
 
-/// Runs the study on `traces` simulated traces. Calls `progress` after each predictor on each
+/// Runs the study on `traces` simulated traces, the first drawn with the seed `first`. Calls `progress` after each predictor on each
 /// trace.
 ///
 /// # Panics
 /// Never: every prompt fits the engine.
 #[must_use]
-pub fn swap_study(traces: u64, progress: &mut dyn FnMut()) -> SwapStudy {
+pub fn swap_study(first: u64, traces: u64, progress: &mut dyn FnMut()) -> SwapStudy {
     let (model, blocks) = MODEL;
     let setup = cpen_setup(model, blocks);
     let trace = |seed| swap_trace(&setup, &cpen(CPEN_PROMPTS, 1.0, seed)).expect("every prompt fits").1;
-    study_traces(&(1..=traces).map(trace).collect::<Vec<_>>(), progress)
+    study_traces(&(first..first + traces).map(trace).collect::<Vec<_>>(), progress)
 }
 
 /// Runs the study on existing traces.
@@ -101,10 +101,10 @@ pub fn study_traces(traces: &[Vec<Swap>], progress: &mut dyn FnMut()) -> SwapStu
 /// # Panics
 /// Never: every prompt fits the engine.
 #[must_use]
-pub fn equal_inputs(traces: u64) -> Vec<Accuracy> {
+pub fn equal_inputs(first: u64, traces: u64) -> Vec<Accuracy> {
     let setup = cpen_setup(MODEL.0, MODEL.1);
     let trace = |seed| swap_trace(&setup, &cpen(CPEN_PROMPTS, 1.0, seed)).expect("every prompt fits").1;
-    accuracies(&(1..=traces).map(trace).collect::<Vec<_>>(), &EQUAL, &mut || ())
+    accuracies(&(first..first + traces).map(trace).collect::<Vec<_>>(), &EQUAL, &mut || ())
 }
 
 /// The requests that were swapped in, in order.
@@ -401,7 +401,7 @@ mod tests {
 
     #[test]
     fn every_swap_in_takes_the_head_of_the_queue() {
-        let study = swap_study(0, &mut || ());
+        let study = swap_study(1, 0, &mut || ());
         assert_eq!(study.rows.len(), 0);
         let (model, blocks) = MODEL;
         let (_, swaps) = swap_trace(&cpen_setup(model, blocks), &cpen(CPEN_PROMPTS, 1.0, 1)).expect("it fits");

@@ -1,10 +1,10 @@
 //! Compares watermarks in the simulator: reproduces CPEN 511's Figures 5 to 10, and runs all
 //! controllers on training loads of the learned watermark and on held-out loads.
 
-mod figures;
+pub mod figures;
 mod train;
 
-pub use figures::{Curve, FACTORS, Figures, Point, figures, thresholds};
+pub use figures::{Curve, FACTORS, Figures, Open, Point, figures, thresholds};
 pub use train::{Training, reward_of, train, weights_source};
 
 use cenote_policy::{Eviction, Watermark};

@@ -11,8 +11,9 @@
 //! * `a·N/16` blocks for `N` running requests, the paper's *opt_factor* (§VII-B).
 //! * The average block length `b/N` against a threshold (§VII-C), in two readings. As printed,
 //!   admission stops while it is above the threshold; the other reading stops while it is below.
-//!   The paper's figures show fewer swaps with larger thresholds. Only the second reading can do
-//!   that: a controller that stops above a larger threshold stops later.
+//!   The paper's figures show fewer swaps with larger thresholds. The first reading cannot do that:
+//!   a controller that stops above a larger threshold stops later. The second can; so can a bound on
+//!   all blocks of the cache per request, which caps the requests and is not a kind here.
 //! * A factor that is learned from states (§IX), see [`Learned`].
 //!
 //! All arithmetic is on integers, so that a simulator and an engine decide alike on any machine.

@@ -9,9 +9,9 @@ use serde::Serialize;
 
 /// §VII-B: factors 0 to 12, in units of 0.2.
 pub const FACTORS: std::ops::RangeInclusive<u32> = 0..=60;
-/// §VII-C: thresholds from 1.8 to 7.5 in steps of 0.2, in thousandths.
+/// §VII-C: thresholds from 1.8 to 7.5 in steps of 0.2, in thousandths. The last step is half as long.
 pub fn thresholds() -> impl Iterator<Item = u32> {
-    (1_800..=7_500).step_by(200)
+    (1_800..7_500).step_by(200).chain([7_500])
 }
 
 /// Means over the repeats at one point.
@@ -69,42 +69,108 @@ pub struct Figures {
     pub stop_below: Vec<Curve>,
 }
 
-/// Simulates all points with `repeats` seeds each; calls `progress` after each point.
-#[must_use]
-pub fn figures(repeats: u64, progress: &mut dyn FnMut()) -> Figures {
-    let mut curves = |points: &[(f64, Watermark)]| -> Vec<Curve> {
-        CPEN_MODELS.iter().map(|&(model, blocks)| curve(model, blocks, points, repeats, progress)).collect()
-    };
-    let factor = |step: u32| (f64::from(step) / 5.0, Watermark::OptFactor { factor_thousandths: 200 * step });
-    let average = |stop_below: bool| {
-        let point = move |threshold_thousandths: u32| {
-            (f64::from(threshold_thousandths) / 1e3, Watermark::AverageLength { threshold_thousandths, stop_below })
-        };
-        thresholds().map(point).collect::<Vec<_>>()
-    };
-    Figures {
-        factor: curves(&FACTORS.map(factor).collect::<Vec<_>>()),
-        stop_above: curves(&average(false)),
-        stop_below: curves(&average(true)),
+/// What the paper leaves open about its runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Open {
+    /// Number of runs per point, and the seed of the first.
+    pub repeats: u64,
+    /// The first run's seed.
+    pub seed: u64,
+    /// Blocks of the GPU's memory over those assumed.
+    pub blocks: f64,
+    /// Answers' lengths over those assumed.
+    pub answers: f64,
+}
+
+impl Open {
+    /// The assumptions, with so many runs.
+    #[must_use]
+    pub const fn assumed(repeats: u64) -> Self {
+        Self { repeats, seed: 1, blocks: 1.0, answers: 1.0 }
     }
 }
 
-fn curve(model: &str, blocks: u32, points: &[(f64, Watermark)], repeats: u64, progress: &mut dyn FnMut()) -> Curve {
-    let mut point = |(x, watermark): &(f64, Watermark)| {
-        let setup = Setup { watermark: watermark.clone(), ..cpen_setup(model, blocks) };
-        let run = |seed| simulate(&setup, &cpen(CPEN_PROMPTS, 1.0, seed), &mut |_| ()).expect("every prompt fits");
-        let outcomes: Vec<_> = (1..=repeats).map(run).collect();
-        progress();
-        let mean = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() / outcomes.len().max(1) as f64;
-        let throughput = mean(&mut outcomes.iter().map(|outcome| outcome.throughput_tokens_per_s));
-        let variance = mean(&mut outcomes.iter().map(|outcome| (outcome.throughput_tokens_per_s - throughput).powi(2)));
-        Point {
-            x: *x,
-            swapped_blocks: mean(&mut outcomes.iter().map(|outcome| outcome.swapped_out_blocks as f64)),
-            swaps: mean(&mut outcomes.iter().map(|outcome| outcome.swaps as f64)),
-            throughput,
-            throughput_deviation: variance.sqrt(),
-        }
-    };
-    Curve { model: model.to_owned(), points: points.iter().map(&mut point).collect() }
+/// A reading of one point: the watermark, and the most running requests if the reading bounds them.
+type Reading = fn(f64) -> (Watermark, Option<f64>);
+
+/// §VII-B: the factor.
+#[must_use]
+pub fn by_factor(factor: f64) -> (Watermark, Option<f64>) {
+    (Watermark::OptFactor { factor_thousandths: (1e3 * factor).round() as u32 }, None)
+}
+
+fn by_average(threshold: f64, stop_below: bool) -> (Watermark, Option<f64>) {
+    (Watermark::AverageLength { threshold_thousandths: (1e3 * threshold).round() as u32, stop_below }, None)
+}
+
+/// §VII-C's rule as printed.
+#[must_use]
+pub fn stop_above(threshold: f64) -> (Watermark, Option<f64>) {
+    by_average(threshold, false)
+}
+
+/// The opposite rule.
+#[must_use]
+pub fn stop_below(threshold: f64) -> (Watermark, Option<f64>) {
+    by_average(threshold, true)
+}
+
+/// §VII-C with all blocks of the cache as b, not those in use: its bound on b/N caps the requests N.
+#[must_use]
+pub fn cap(threshold: f64) -> (Watermark, Option<f64>) {
+    (Watermark::Fixed { share_millionths: 0 }, Some(threshold))
+}
+
+/// The default watermark, whatever the point.
+#[must_use]
+pub fn fixed(_: f64) -> (Watermark, Option<f64>) {
+    (Watermark::DEFAULT, None)
+}
+
+/// Simulates all points; calls `progress` after each point.
+#[must_use]
+pub fn figures(open: &Open, progress: &mut dyn FnMut()) -> Figures {
+    let factors: Vec<f64> = FACTORS.map(|step| f64::from(step) / 5.0).collect();
+    let thresholds: Vec<f64> = thresholds().map(|thousandths| f64::from(thousandths) / 1e3).collect();
+    Figures {
+        factor: curves(&factors, by_factor, open, progress),
+        stop_above: curves(&thresholds, stop_above, open, progress),
+        stop_below: curves(&thresholds, stop_below, open, progress),
+    }
+}
+
+/// Simulates some points of all models by a reading; calls `progress` after each.
+#[must_use]
+pub fn curves(points: &[f64], reading: Reading, open: &Open, progress: &mut dyn FnMut()) -> Vec<Curve> {
+    let each = CPEN_MODELS.iter();
+    each.map(|&(model, blocks)| {
+        let setup = cpen_setup(model, (f64::from(blocks) * open.blocks).round() as u32);
+        let points = points.iter().map(|&x| point(&setup, x, reading(x), open, progress)).collect();
+        Curve { model: model.to_owned(), points }
+    })
+    .collect()
+}
+
+fn point(
+    setup: &Setup,
+    x: f64,
+    (watermark, average): (Watermark, Option<f64>),
+    open: &Open,
+    progress: &mut dyn FnMut(),
+) -> Point {
+    let cap = |average: f64| (f64::from(setup.l1_blocks) / average).max(1.0) as usize;
+    let setup = Setup { watermark, max_num_seqs: average.map_or(setup.max_num_seqs, cap), ..setup.clone() };
+    let run = |seed| simulate(&setup, &cpen(CPEN_PROMPTS, open.answers, seed), &mut |_| ()).expect("every prompt fits");
+    let outcomes: Vec<_> = (open.seed..open.seed + open.repeats).map(run).collect();
+    progress();
+    let mean = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() / outcomes.len().max(1) as f64;
+    let throughput = mean(&mut outcomes.iter().map(|outcome| outcome.throughput_tokens_per_s));
+    let variance = mean(&mut outcomes.iter().map(|outcome| (outcome.throughput_tokens_per_s - throughput).powi(2)));
+    Point {
+        x,
+        swapped_blocks: mean(&mut outcomes.iter().map(|outcome| outcome.swapped_out_blocks as f64)),
+        swaps: mean(&mut outcomes.iter().map(|outcome| outcome.swaps as f64)),
+        throughput,
+        throughput_deviation: variance.sqrt(),
+    }
 }

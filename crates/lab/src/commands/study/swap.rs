@@ -16,7 +16,7 @@ pub fn run(args: &StudySwapArgs) -> Result<(), Failure> {
     let bar = output::progress("learning", steps(count));
     let study = match &traces {
         Some(traces) => study_traces(traces, &mut || bar.inc(1)),
-        None => swap_study(args.repeats, &mut || bar.inc(1)),
+        None => swap_study(1, args.repeats, &mut || bar.inc(1)),
     };
     bar.finish_and_clear();
     if let Some(path) = &args.html {
@@ -88,6 +88,12 @@ fn findings(study: &SwapStudy) -> String {
     let exact: fn(&Accuracy) -> f64 = |row| row.exact;
     let near: fn(&Accuracy) -> f64 = |row| row.near;
     let verdict = |holds: bool| if holds { "holds" } else { "does not hold here" };
+    // The last fifth of each trace is asked.
+    let asked = (study.traces as f64 * study.swap_ins / 5.0).max(1.0);
+    let compared = |more: f64, less: f64| {
+        let variance = (more * (1.0 - more) + less * (1.0 - less)) / asked;
+        if (more - less).abs() < 2.0 * variance.sqrt() { "equal within the error" } else { verdict(more > less) }
+    };
     let (mlp, lstm) = (best("perceptron, regression", near), best("LSTM", near));
     let (regression, classes) = (best("perceptron, regression", exact), best("perceptron, classes", exact));
     format!(
@@ -95,12 +101,12 @@ fn findings(study: &SwapStudy) -> String {
          Regression is mostly within 2: {} ({:.1} %).\n\
          Classes do better than regression: {} ({:.1} % right against {:.1} %).\n\
          Swap-ins are the scheduler's own choice, so nothing need be learned: {} ({:.1} %).",
-        verdict(mlp > lstm),
+        compared(mlp, lstm),
         100.0 * mlp,
         100.0 * lstm,
         verdict(mlp > 0.5),
         100.0 * mlp,
-        verdict(classes > regression),
+        compared(classes, regression),
         100.0 * classes,
         100.0 * regression,
         verdict(study.queue_head > 0.999),

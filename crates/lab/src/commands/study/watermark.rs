@@ -5,7 +5,7 @@ use cenote_console::failure::Failure;
 use cenote_console::output;
 use cenote_lab::plot::{self, Axis, Scale, Series};
 use cenote_lab::watermark::{
-    CPEN_MODELS, Case, Compared, Curve, FACTORS, Figures, Overall, Point, compare, controllers, figures,
+    CPEN_MODELS, Case, Compared, Curve, FACTORS, Figures, Open, Overall, Point, compare, controllers, figures,
     held_out_cases, overall, thresholds, train, training_cases, weights_source,
 };
 use cenote_serving_sim::workload::{MOONCAKE_BLOCK_TOKENS, Read, TraceError, read_azure, read_mooncake};
@@ -50,7 +50,7 @@ pub fn run(args: &StudyWatermarkArgs) -> Result<(), Failure> {
     let figures = (args.repeats > 0).then(|| {
         let points = CPEN_MODELS.len() * (FACTORS.count() + 2 * thresholds().count());
         let bar = output::progress("drawing figures", points as u64);
-        let figures = figures(args.repeats, &mut || bar.inc(1));
+        let figures = figures(&Open::assumed(args.repeats), &mut || bar.inc(1));
         bar.finish_and_clear();
         figures
     });

@@ -7,6 +7,14 @@ const MODELS: &[&str] = &["Qwen3-4B", "Qwen3-8B"];
 
 /// All rows.
 pub const PRINTED: &[Printed] = &[
+    // §2.2
+    Printed::new(
+        "engram.s2-2.small",
+        "part of the line rate that RDMA reaches with messages of 64 bytes",
+        "%",
+        &[25.0],
+    )
+    .at_most(),
     // Table 1 and §3.2
     Printed::new("engram.table1.payload", "bytes of a token and layer", "B", &[5_000.0]),
     Printed::new("engram.table1.segments", "bytes of a token by Figure 3: 8 segments of 320", "B", &[5_000.0])
@@ -16,6 +24,12 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("engram.table1.window", "window before layer 2", "us", &[56.0]).implied(|| vec![3.6e3 / 64.0]),
     Printed::new("engram.table1.bandwidth", "bandwidth of the pool", "GB/s", &[0.7])
         .implied(|| vec![70_000.0 * 5_000.0 * 2.0 / 1e9]),
+    Printed::new("engram.s3-2.links", "that bandwidth within a link's", "GB/s", &[64.0, 12.5])
+        .at_most()
+        .named(&["PCIe 5.0 x16", "100GbE"])
+        .implied(|| vec![0.7; 2]),
+    Printed::new("engram.s4-1.switch", "bandwidth of the switch: 8 servers of 64", "GB/s", &[512.0])
+        .arithmetic(|| vec![8.0 * 64.0]),
     // Table 2
     Printed::new("engram.table2.baseline", "throughput without tables", "tokens/s", &[6_183.9, 4_185.6]).named(MODELS),
     Printed::new(
@@ -85,9 +99,11 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("engram.figure3.rdma", "RDMA over DRAM: \"orders of magnitude\"", "", &[100.0]).at_least(),
     Printed::new("engram.figure3.cxl", "CXL over DRAM: \"closely approximate\", read as twice", "", &[2.0]).at_most(),
     Printed::new("engram.figure3.window", "CXL within the window of a batch of 256", "us", &[56.0]).at_most(),
+    Printed::new("engram.figure3.rdma-window", "RDMA misses that window", "us", &[56.0]).at_least(),
     Printed::new("engram.figure5.cxl-to-cpu", "CXL to CPU over DRAM: \"comparable\", read as twice", "", &[2.0])
         .at_most(),
     Printed::new("engram.figure5.cxl-to-gpu", "CXL to GPU: \"acceptable\", read as the window", "us", &[56.0])
         .at_most(),
+    Printed::new("engram.figure5.gpu-over-cpu", "CXL to GPU over CXL to CPU: higher", "", &[1.0]).at_least(),
     Printed::new("engram.figure6.size", "latency with larger tables over smaller ones", "", &[1.0]),
 ];

@@ -1,15 +1,16 @@
 //! Figure 13: lengths.
 
-use super::systems::{HBM, LPDDR, QSERVE, System, model};
+use super::systems::{HBM, LPDDR, QSERVE, System, USABLE, USABLES, VLLM, model};
+use super::throughput::{MEMORY, OAKEN_SHARE as SHARE};
 use crate::reproduce::row::{Measured, Sensitivity};
 use crate::reproduce::{Context, Experiment};
-use cenote_serving_sim::hardware::oaken::{OAKEN_LPDDR, Oaken};
+use cenote_serving_sim::hardware::oaken::{OAKEN_HBM, OAKEN_LPDDR, Oaken};
 
 pub const EXPERIMENT: Experiment = Experiment {
     id: "oaken.lengths",
     title: "throughput by sequence length",
     covers: &["oaken.figure13"],
-    is_quick: false,
+    is_quick: true,
     run,
 };
 
@@ -17,7 +18,6 @@ pub const EXPERIMENT: Experiment = Experiment {
 const BATCH: u32 = 16;
 const SHORT: [u32; 3] = [1_024, 2_048, 4_096];
 const LONG: [u32; 2] = [8_192, 16_384];
-const LONGEST: u64 = 32_768;
 const SHARES: [f64; 3] = [0.3, 0.7, 0.9];
 
 const WAVES: &str = "requests that do not fit wait; the paper counts a batch that does not fit as out of memory";
@@ -28,15 +28,42 @@ fn run(_: &Context) -> Vec<Measured> {
     let over = |a: System, b: System, lengths: &[u32]| -> Vec<f64> {
         lengths.iter().map(|&tokens| rate(a, tokens) / rate(b, tokens)).collect()
     };
-    let short = over(QSERVE, LPDDR, &SHORT);
-    let shares = Sensitivity::of("part of the peak that Oaken reaches", &short, &SHARES, |&flops_share| {
-        over(QSERVE, System::Accelerator(Oaken { flops_share, ..OAKEN_LPDDR }), &SHORT)
-    });
-    let holds = |system: System| vec![system.holds(&llama, LONGEST).min(u64::from(BATCH)) as f64];
+    let oaken = |oaken: Oaken, flops_share: f64| System::Accelerator(Oaken { flops_share, ..oaken });
+    let short = |id: &'static str, gpu: System| {
+        let base = over(gpu, LPDDR, &SHORT);
+        let shares = Sensitivity::of(SHARE, &base, &SHARES, |&share| over(gpu, oaken(OAKEN_LPDDR, share), &SHORT));
+        Measured::new(id, base, WAVES).sensitive(shares)
+    };
+    // `other` with so much of its peak.
+    let long = |id: &'static str, other: &dyn Fn(f64) -> System| {
+        let base = over(HBM, other(OAKEN_HBM.flops_share), &LONG);
+        let units =
+            Sensitivity::of(SHARE, &base, &[0.3, 0.9], |&share| over(oaken(OAKEN_HBM, share), other(share), &LONG));
+        let memories = Sensitivity::of(MEMORY, &base, &USABLES, |&usable| {
+            let rate = |system: System, tokens: u32| {
+                system.tokens_per_s_in(&llama, BATCH, [tokens / 2, tokens / 2], usable).unwrap_or(0.0)
+            };
+            LONG.iter().map(|&tokens| rate(HBM, tokens) / rate(other(OAKEN_HBM.flops_share), tokens)).collect()
+        });
+        Measured::new(id, base, WAVES).sensitive(units).sensitive(memories)
+    };
+    // Requests of a batch that fit.
+    let fitting = |id: &'static str, systems: &[System], tokens: u64| {
+        let holds = |&usable: &u64| -> Vec<f64> {
+            let each = systems.iter().map(|system| system.holds_in(&llama, tokens, usable));
+            each.map(|requests| requests.min(u64::from(BATCH)) as f64).collect()
+        };
+        let base = holds(&USABLE);
+        let memories = Sensitivity::of(MEMORY, &base, &USABLES, holds);
+        Measured::new(id, base, "90 % of the memory less the weights").sensitive(memories)
+    };
     vec![
-        Measured::new("oaken.figure13.short", short, WAVES).sensitive(shares),
-        Measured::new("oaken.figure13.long", over(HBM, QSERVE, &LONG), WAVES),
-        Measured::new("oaken.figure13.hbm", holds(HBM), "90 % of the memory less the weights"),
-        Measured::new("oaken.figure13.lpddr", holds(LPDDR), "90 % of the memory less the weights"),
+        short("oaken.figure13.short", QSERVE),
+        short("oaken.figure13.short-vllm", VLLM),
+        long("oaken.figure13.long", &|_| QSERVE),
+        long("oaken.figure13.long-lpddr", &|share| oaken(OAKEN_LPDDR, share)),
+        fitting("oaken.figure13.fits", &[HBM, QSERVE], 16_384),
+        fitting("oaken.figure13.hbm", &[HBM, QSERVE], 32_768),
+        fitting("oaken.figure13.lpddr", &[LPDDR], 32_768),
     ]
 }

@@ -1,7 +1,7 @@
 //! Figure 11 by batch and model: which systems saturate, and what grouped-query attention changes.
 
 use super::systems::{LPDDR, VLLM, model};
-use super::throughput::{mean, rate};
+use super::throughput::{Open, mean, rate};
 use crate::reproduce::row::{Measured, Sensitivity};
 use crate::reproduce::{Context, Experiment};
 
@@ -9,7 +9,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     id: "oaken.sweeps",
     title: "throughput by batch and model",
     covers: &["oaken.figure11.sweep", "oaken.figure11.opt", "oaken.figure11.gqa", "oaken.figure11.gqa-saturation"],
-    is_quick: false,
+    is_quick: true,
     run,
 };
 
@@ -22,10 +22,10 @@ const BATCHES: [u32; 4] = [32, 64, 128, 256];
 
 fn run(_: &Context) -> Vec<Measured> {
     // The least over all models of the throughput over that of half the batch.
-    let scaled = |&batch: &u32| {
+    let scaled = |open: &Open, batch: u32| {
         let each = MODELS.iter().map(|name| {
             let model = model(name);
-            rate(LPDDR, &model, batch) / rate(LPDDR, &model, batch / 2)
+            open.rate(LPDDR, &model, batch) / open.rate(LPDDR, &model, batch / 2)
         });
         each.fold(f64::MAX, f64::min)
     };
@@ -36,21 +36,18 @@ fn run(_: &Context) -> Vec<Measured> {
     let many = |names: &[&str], batch: u32| mean(names.iter().map(|name| gain(name, batch)));
     let ungrouped: Vec<&str> = MODELS.iter().copied().filter(|name| !GROUPED.contains(name)).collect();
     let grouped = |batch: u32| vec![many(&GROUPED, batch) / many(&ungrouped, batch)];
-    let saturated = |name: &&str| {
+    let saturated = |open: &Open, name: &str| {
         let model = model(name);
-        rate(VLLM, &model, 256) / rate(VLLM, &model, 128)
+        open.rate(VLLM, &model, 256) / open.rate(VLLM, &model, 128)
     };
     vec![
-        Measured::new(
-            "oaken.figure11.sweep",
-            BATCHES.iter().map(scaled).collect(),
-            "the least of the eight models of §6.1; 1,024 tokens in and out",
-        ),
-        Measured::new(
-            "oaken.figure11.opt",
-            OPT.iter().map(|name| gain(name, 256)).collect(),
-            "OPT-30B has two cards' memory on GPUs",
-        ),
+        Open::row("oaken.figure11.sweep", "the least of the eight models of §6.1; 1,024 tokens in and out", |open| {
+            BATCHES.iter().map(|&batch| scaled(open, batch)).collect()
+        }),
+        Open::row("oaken.figure11.opt", "OPT-30B has two cards' memory on GPUs", |open| {
+            let each = OPT.map(model);
+            each.iter().map(|model| open.rate(LPDDR, model, 256) / open.rate(VLLM, model, 256)).collect()
+        }),
         Measured::new(
             "oaken.figure11.gqa",
             grouped(16),
@@ -58,10 +55,8 @@ fn run(_: &Context) -> Vec<Measured> {
              five without",
         )
         .sensitive(Sensitivity::of("batch", &grouped(16), &[64, 256], |&batch| grouped(batch))),
-        Measured::new(
-            "oaken.figure11.gqa-saturation",
-            GROUPED.iter().map(saturated).collect(),
-            "a window of 4,096 tokens changes nothing at 2,048",
-        ),
+        Open::row("oaken.figure11.gqa-saturation", "a window of 4,096 tokens changes nothing at 2,048", |open| {
+            GROUPED.iter().map(|name| saturated(open, name)).collect()
+        }),
     ]
 }

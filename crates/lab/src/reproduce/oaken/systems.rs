@@ -35,6 +35,10 @@ pub const LPDDR: System = System::Accelerator(OAKEN_LPDDR);
 /// OPT-30B by its `config.json`.
 pub const OPT_30B: Architecture = Architecture::dense("opt-30b", [48, 7_168, 28_672, 56, 56], 50_272).gpt();
 
+/// Part of the memory that weights and KV may use, in percent. Our assumption.
+pub const USABLE: u64 = 90;
+/// Other parts of it.
+pub const USABLES: [u64; 2] = [80, 100];
 /// Tokens per block of an engine's memory, and of a step.
 const BLOCK_TOKENS: u32 = 16;
 const STEP_TOKENS: u32 = 8_192;
@@ -51,15 +55,15 @@ pub fn model(name: &str) -> Architecture {
 impl System {
     /// Bytes for KV, and bytes of a token and of a request beyond its tokens. On an A100 the larger
     /// models get two cards' memory with the rates of one (§6.1).
-    fn memory(&self, model: &Architecture) -> [u64; 3] {
+    fn memory(&self, model: &Architecture, usable: u64) -> [u64; 3] {
         match self {
             Self::Gpu(kernels) => {
                 let cards = if model.bytes() * 10 > A100_80.usable_bytes() * 7 { 2 } else { 1 };
-                let bytes = (A100_80.usable_bytes() * cards).saturating_sub(model.bytes());
+                let bytes = (A100_80.usable_bytes() / USABLE * usable * cards).saturating_sub(model.bytes());
                 [bytes, kernels.bytes_per_token(model), kernels.bytes_per_request(model)]
             }
             Self::Accelerator(oaken) => [
-                (oaken.memory_bytes / 10 * 9).saturating_sub(model.bytes()),
+                (oaken.memory_bytes / 100 * usable).saturating_sub(model.bytes()),
                 oaken.kv_bytes_per_token(model),
                 oaken.unfilled_bytes(model),
             ],
@@ -69,15 +73,22 @@ impl System {
     /// Requests of `tokens` tokens that fit at once. A model with a window keeps its tokens only.
     #[must_use]
     pub fn holds(&self, model: &Architecture, tokens: u64) -> u64 {
-        let [bytes, token, request] = self.memory(model);
+        self.holds_in(model, tokens, USABLE)
+    }
+
+    /// The same with so many percent of the memory.
+    #[must_use]
+    pub fn holds_in(&self, model: &Architecture, tokens: u64, usable: u64) -> u64 {
+        let [bytes, token, request] = self.memory(model, usable);
         bytes / (token * tokens.min(model.window_tokens.map_or(u64::MAX, u64::from)) + request)
     }
 
-    /// 16-bit values of K and V that its memory holds beside the weights, over those of `other`.
+    /// 16-bit values of K and V that its memory holds beside the weights, over those of `other`, with so
+    /// many percent of both memories.
     #[must_use]
-    pub fn effective_capacity(&self, other: &Self, model: &Architecture) -> f64 {
+    pub fn effective_capacity(&self, other: &Self, model: &Architecture, usable: u64) -> f64 {
         let tokens = |system: &Self| {
-            let [bytes, token, _] = system.memory(model);
+            let [bytes, token, _] = system.memory(model, usable);
             bytes as f64 / token as f64
         };
         tokens(self) / tokens(other)
@@ -98,8 +109,15 @@ impl System {
     /// Generated tokens per second of `batch` requests at once; `None` if one does not fit.
     #[must_use]
     pub fn tokens_per_s(&self, model: &Architecture, batch: u32, input: u32, output: u32) -> Option<f64> {
+        self.tokens_per_s_in(model, batch, [input, output], USABLE)
+    }
+
+    /// The same with so many percent of the memory.
+    #[must_use]
+    pub fn tokens_per_s_in(&self, model: &Architecture, batch: u32, lengths: [u32; 2], usable: u64) -> Option<f64> {
+        let [input, output] = lengths;
         let tokens = u64::from(input + output);
-        let holds = self.holds(model, tokens);
+        let holds = self.holds_in(model, tokens, usable);
         let blocks = holds * tokens.div_ceil(u64::from(BLOCK_TOKENS));
         let load = Workload::alone(BLOCK_TOKENS, (0..batch).map(|_| (0, input, output)));
         (holds > 0).then(|| self.serve(model, batch, blocks, holds.min(u64::from(batch)), &load))?
@@ -108,7 +126,7 @@ impl System {
     /// Generated tokens per second of requests of any lengths at once; `None` if one does not fit.
     #[must_use]
     pub fn batch_tokens_per_s(&self, model: &Architecture, load: &Workload) -> Option<f64> {
-        let [bytes, token, request] = self.memory(model);
+        let [bytes, token, request] = self.memory(model, USABLE);
         let batch = load.requests().len() as u64;
         let blocks = bytes.saturating_sub(batch * request) / (token * u64::from(BLOCK_TOKENS));
         self.serve(model, batch as u32, blocks, batch, load)
@@ -155,7 +173,7 @@ mod tests {
         // 96 tokens of KIVI's requests have 16 bits instead of 5.
         let tokens = (2_048.0 * 5.0 + 96.0 * 11.0) / 16.0;
         assert_eq!(KIVI.holds(&llama, 2_048), ((72e9 - 26.03e9) / (819_200.0 * tokens)) as u64);
-        assert!((LPDDR.effective_capacity(&VLLM, &llama) - 204.4 / 46.0 * 16.0 / 4.82).abs() < 0.1);
+        assert!((LPDDR.effective_capacity(&VLLM, &llama, USABLE) - 204.4 / 46.0 * 16.0 / 4.82).abs() < 0.1);
         let windowed = model("mistral-7b").window(4_096);
         assert_eq!(VLLM.holds(&windowed, 32_768), VLLM.holds(&windowed, 4_096));
         assert!((OPT_30B.parameters() as f64 / 29.97e9 - 1.0).abs() < 0.01);

@@ -1,6 +1,6 @@
 //! Figures 3 to 5, 11 and 12(b): batches of 1,024 tokens in and out.
 
-use super::systems::{HBM, LPDDR, OPT_30B, QSERVE, System, VLLM, model};
+use super::systems::{HBM, LPDDR, OPT_30B, QSERVE, System, USABLE, USABLES, VLLM, model};
 use crate::reproduce::row::{Measured, Sensitivity};
 use crate::reproduce::{Context, Experiment};
 use cenote_serving_sim::hardware::a100::A100_80;
@@ -23,7 +23,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         "oaken.figure12.attention",
         "oaken.figure12.engines",
     ],
-    is_quick: false,
+    is_quick: true,
     run,
 };
 
@@ -32,6 +32,10 @@ const MODELS: [&str; 6] = ["llama-2-7b", "llama-2-13b", "mistral-7b", "opt-30b",
 const DENSE: [&str; 5] = ["llama-2-7b", "llama-2-13b", "mistral-7b", "opt-30b", "llama-2-70b"];
 /// Input and output.
 pub const TOKENS: u32 = 1_024;
+/// Names of open parameters.
+const SHARE: &str = "part of the peak that accelerators reach";
+pub const OAKEN_SHARE: &str = "part of the peak that Oaken reaches";
+pub const MEMORY: &str = "usable memory, %";
 /// Parts of a matrix unit's peak that Oaken may reach.
 const SHARES: [f64; 3] = [0.3, 0.7, 0.9];
 
@@ -40,9 +44,40 @@ const GPU: &str =
 const ENGINES: &str =
     "64 cores with 64 values a cycle each (not in the paper); busy time of the engines, hidden or not";
 
+/// What the paper leaves open about its systems.
+#[derive(Clone, Copy, Debug)]
+pub struct Open {
+    /// Part of its peak that Oaken's or LPU's matrix unit reaches.
+    pub flops_share: f64,
+    /// Percent of all memories that weights and KV use.
+    pub usable: u64,
+}
+
+/// The assumptions.
+pub const ASSUMED: Open = Open { flops_share: OAKEN_LPDDR.flops_share, usable: USABLE };
+
+impl Open {
+    /// Generated tokens per second; 0 if no request fits. Tender's units are as good as Oaken's.
+    pub fn rate(&self, system: System, model: &Architecture, batch: u32) -> f64 {
+        let system = match system {
+            System::Accelerator(oaken) => System::Accelerator(Oaken { flops_share: self.flops_share, ..oaken }),
+            gpu @ System::Gpu(_) => gpu,
+        };
+        system.tokens_per_s_in(model, batch, [TOKENS, TOKENS], self.usable).unwrap_or(0.0)
+    }
+
+    /// A row, with the effects of both.
+    pub fn row(id: &'static str, why: &'static str, value: impl Fn(&Self) -> Vec<f64>) -> Measured {
+        let base = value(&ASSUMED);
+        let shares = Sensitivity::of(SHARE, &base, &[0.3, 0.9], |&flops_share| value(&Self { flops_share, ..ASSUMED }));
+        let usables = Sensitivity::of(MEMORY, &base, &USABLES, |&usable| value(&Self { usable, ..ASSUMED }));
+        Measured::new(id, base, why).sensitive(shares).sensitive(usables)
+    }
+}
+
 /// Generated tokens per second; 0 if no request fits.
 pub fn rate(system: System, model: &Architecture, batch: u32) -> f64 {
-    system.tokens_per_s(model, batch, TOKENS, TOKENS).unwrap_or(0.0)
+    ASSUMED.rate(system, model, batch)
 }
 
 /// Mean of values; 0 of none.
@@ -81,38 +116,42 @@ fn run(_: &Context) -> Vec<Measured> {
     let lpu = |oaken: Oaken| System::Accelerator(oaken.unquantized());
     let gains = |id: &'static str, names: &[&str], other: System| {
         let base = vec![gain(names, other, OAKEN_LPDDR)];
-        let shares = Sensitivity::of("part of the peak that Oaken reaches", &base, &SHARES, |&flops_share| {
+        let shares = Sensitivity::of(OAKEN_SHARE, &base, &SHARES, |&flops_share| {
             vec![gain(names, other, Oaken { flops_share, ..OAKEN_LPDDR })]
         });
         Measured::new(id, base, GPU).sensitive(shares)
     };
-    let over = |a: System, b: System, model: &Architecture, batch: u32| rate(a, model, batch) / rate(b, model, batch);
-    let scaled = |system: System| vec![rate(system, &thirteen, 256) / rate(system, &thirteen, 128)];
+    let over = |open: &Open, systems: [System; 2], model: &Architecture, batch: u32| {
+        let [a, b] = systems.map(|system| open.rate(system, model, batch));
+        a / b
+    };
+    let scaled =
+        |open: &Open, system: System| vec![open.rate(system, &thirteen, 256) / open.rate(system, &thirteen, 128)];
     let mut rows = vec![
-        Measured::new(
-            "oaken.figure3.attention",
-            vec![attention_use(&thirteen, 64)],
-            "an A100's roofline at 2,048 tokens",
-        ),
-        Measured::new(
-            "oaken.figure4.small",
-            vec![over(lpu(OAKEN_HBM), lpu(OAKEN_LPDDR), &thirteen, 16)],
-            "the accelerator without quantization",
-        ),
-        Measured::new(
+        figure_3(&thirteen),
+        generation(&thirteen),
+        Open::row("oaken.figure4.small", "the accelerator without quantization", |open| {
+            vec![over(open, [lpu(OAKEN_HBM), lpu(OAKEN_LPDDR)], &thirteen, 16)]
+        }),
+        Open::row(
             "oaken.figure4.large",
-            vec![over(lpu(OAKEN_LPDDR), lpu(OAKEN_HBM), &OPT_30B, 128)],
             "the accelerator without quantization; 80 GB hold the weights and few requests",
+            |open| vec![over(open, [lpu(OAKEN_LPDDR), lpu(OAKEN_HBM)], &OPT_30B, 128)],
         ),
+        Open::row("oaken.figure4.sublinear", "the accelerator without quantization", |open| {
+            let doubled = |oaken: Oaken, batch: u32| {
+                open.rate(lpu(oaken), &thirteen, batch) / open.rate(lpu(oaken), &thirteen, batch / 2)
+            };
+            let each = [OAKEN_HBM, OAKEN_LPDDR].iter();
+            each.flat_map(|oaken| [32, 64, 128].map(|batch| doubled(*oaken, batch))).collect()
+        }),
         with_opt(gains("oaken.figure11.vllm", &MODELS, VLLM)),
         with_kernels(gains("oaken.figure11.qserve", &DENSE, QSERVE)),
-        Measured::new(
-            "oaken.figure11.hbm",
-            [&seven, &thirteen].iter().map(|model| over(HBM, LPDDR, model, 16)).collect(),
-            GPU,
-        ),
-        Measured::new("oaken.figure11.saturation", scaled(VLLM), GPU),
-        Measured::new("oaken.figure11.scaling", scaled(LPDDR), GPU),
+        Open::row("oaken.figure11.hbm", GPU, |open| {
+            [&seven, &thirteen].iter().map(|model| over(open, [HBM, LPDDR], model, 16)).collect()
+        }),
+        Open::row("oaken.figure11.saturation", GPU, |open| scaled(open, VLLM)),
+        Open::row("oaken.figure11.scaling", GPU, |open| scaled(open, LPDDR)),
     ];
     rows.extend(figure_5(&thirteen));
     rows.extend(figure_12(&seven));
@@ -123,6 +162,35 @@ fn decode(batch: u32, context: u32) -> StepWork {
     let mut work = StepWork::default();
     (0..batch).for_each(|_| work.add(context, 1));
     work
+}
+
+fn figure_3(model: &Architecture) -> Measured {
+    let base = vec![attention_use(model, 64)];
+    let batches = Sensitivity::of("batch", &base, &[16, 256], |&batch| vec![attention_use(model, batch)]);
+    Measured::new("oaken.figure3.attention", base, "an A100's roofline at 2,048 tokens, a batch of 64")
+        .sensitive(batches)
+}
+
+/// Operations per second of a step of generation over those of prefill, for one request and for many.
+fn generation(model: &Architecture) -> Measured {
+    let roofline = Roofline { gpu: A100_80, gpus: 1, architecture: *model };
+    let weights = model.attention_weights() + model.expert_weights() * model.experts_used;
+    let rate = |work: &StepWork| {
+        let products = 2.0 * work.tokens as f64 * weights as f64;
+        let attention = 4.0 * (model.heads * model.head_dim) as f64 * work.pairs as f64;
+        (products + attention) / roofline.layer(work).total_ns()
+    };
+    let of = |&tokens: &u32| {
+        let each = [1, 64].map(|batch| {
+            let mut prefill = StepWork::default();
+            (0..batch).for_each(|_| prefill.add(0, tokens));
+            rate(&decode(batch, tokens)) / rate(&prefill)
+        });
+        each.to_vec()
+    };
+    let base = of(&TOKENS);
+    let tokens = Sensitivity::of("tokens of a prompt", &base, &[128, 4 * TOKENS], of);
+    Measured::new("oaken.figure3.generation", base, "an A100's roofline, prompts of 1,024 tokens").sensitive(tokens)
 }
 
 /// Operations per second in attention over those in the projections.
@@ -136,44 +204,49 @@ fn attention_use(model: &Architecture, batch: u32) -> f64 {
 
 fn figure_5(model: &Architecture) -> Vec<Measured> {
     let batch = 64;
-    let kv = (model.kv_bytes_per_token() * u64::from(2 * TOKENS * batch)) as f64;
-    // Steps in the middle of the answers, without limits of memory.
-    let work = decode(batch, TOKENS + TOKENS / 2);
+    let part = |&tokens: &u32| {
+        let kv = (model.kv_bytes_per_token() * u64::from(tokens * batch)) as f64;
+        vec![100.0 * kv / (kv + model.bytes() as f64)]
+    };
     let cost = VLLM.cost(model, batch);
-    let time = |weights: u64, context: u64| {
+    // Without limits of memory.
+    let time = |context: u32, weights: u64, values: u64| {
         let cost = cenote_serving_sim::CostModel {
             weights_ps: cost.weights_ps / weights,
-            context_ps: cost.context_ps / context,
+            context_ps: cost.context_ps / values,
             ..cost
         };
-        cost.step(&work) as f64
+        cost.step(&decode(batch, context)) as f64
     };
-    let full = time(1, 1);
+    let gain = |&context: &u32| vec![time(context, 4, 1) / time(context, 1, 4)];
+    let by_weights = |&context: &u32| vec![time(context, 1, 1) / time(context, 4, 1)];
+    let (memory, speed) = (part(&(2 * TOKENS)), gain(&(TOKENS + TOKENS / 2)));
+    let parts = Sensitivity::of("tokens of a request", &memory, &[TOKENS / 2, TOKENS], part);
+    let contexts = [TOKENS / 2, 2 * TOKENS];
+    let gains = Sensitivity::of("tokens of context", &speed, &contexts, gain);
+    let weights = by_weights(&(TOKENS + TOKENS / 2));
+    let gains_by_weights = Sensitivity::of("tokens of context", &weights, &contexts, by_weights);
+    let why = "decode steps by an A100's roofline, in the middle of the answers";
     vec![
-        Measured::new("oaken.figure5.memory", vec![100.0 * kv / (kv + model.bytes() as f64)], "16 bits, 2,048 tokens"),
-        Measured::new(
-            "oaken.figure5.gain",
-            vec![(full / time(1, 4)) / (full / time(4, 1))],
-            "decode steps by an A100's roofline",
-        ),
+        Measured::new("oaken.figure5.memory", memory, "16 bits, 2,048 tokens").sensitive(parts),
+        Measured::new("oaken.figure5.gain", speed, why).sensitive(gains),
+        Measured::new("oaken.figure5.weights", weights, why).sensitive(gains_by_weights),
     ]
 }
-
-/// Batches of Figure 12(b).
-const BATCHES: [u32; 3] = [16, 32, 64];
 
 /// Parts of a step on Oaken-LPDDR and on LPU with LPDDR, in the middle of the answers.
 fn figure_12(model: &Architecture) -> Vec<Measured> {
     let context = f64::from(TOKENS + TOKENS / 2);
-    let attention = |oaken: Oaken, batch: u32| f64::from(batch) * context * oaken.context_ns(model);
+    let scaled = |scale: f64| Oaken {
+        quantize_per_s: OAKEN_LPDDR.quantize_per_s * scale,
+        dequantize_per_s: OAKEN_LPDDR.dequantize_per_s * scale,
+        ..OAKEN_LPDDR
+    };
+    // The batch and the context cancel: both systems read each token of context once per step.
     let shorter =
-        |batch: &u32| 100.0 * (1.0 - attention(OAKEN_LPDDR, *batch) / attention(OAKEN_LPDDR.unquantized(), *batch));
+        |oaken: Oaken| vec![100.0 * (1.0 - oaken.context_ns(model) / OAKEN_LPDDR.unquantized().context_ns(model))];
     let engines = |scale: f64| {
-        let oaken = Oaken {
-            quantize_per_s: OAKEN_LPDDR.quantize_per_s * scale,
-            dequantize_per_s: OAKEN_LPDDR.dequantize_per_s * scale,
-            ..OAKEN_LPDDR
-        };
+        let oaken = scaled(scale);
         let batch = 64;
         let step = oaken.cost_model(model, f64::from(batch)).step(&decode(batch, context as u32)) as f64;
         let [quantize, dequantize] = oaken.engine_ns(model);
@@ -182,12 +255,15 @@ fn figure_12(model: &Architecture) -> Vec<Measured> {
     };
     let base = engines(1.0);
     let scales = Sensitivity::of("engines over the base", &base, &[0.25, 4.0, 16.0], |&scale| engines(scale));
+    let attention = shorter(OAKEN_LPDDR);
+    let slow = Sensitivity::of("engines over the base", &attention, &[0.25, 0.375], |&scale| shorter(scaled(scale)));
     vec![
         Measured::new(
             "oaken.figure12.attention",
-            vec![mean(BATCHES.iter().map(shorter))],
-            "attention is bound by its reads: 4.8 of 16 bits",
-        ),
+            attention,
+            "attention is bound by its reads, 4.8 of 16 bits; the same at all batches",
+        )
+        .sensitive(slow),
         Measured::new("oaken.figure12.engines", base, ENGINES).sensitive(scales),
     ]
 }

@@ -1,18 +1,19 @@
 //! Figure 14: batches of requests with the lengths of two traces.
 
 use super::systems::{KIVI, KVQUANT, LPDDR, QSERVE, System, TENDER, VLLM, model};
-use super::throughput::mean;
+use super::throughput::{OAKEN_SHARE, mean};
 use crate::reproduce::row::{Measured, Sensitivity};
 use crate::reproduce::{Context, Experiment};
 use cenote_serving_sim::Workload;
 use cenote_serving_sim::hardware::Architecture;
-use cenote_serving_sim::workload::{Lengths, Synthetic};
+use cenote_serving_sim::hardware::oaken::{OAKEN_LPDDR, Oaken};
+use cenote_serving_sim::workload::{Length, Lengths, Synthetic};
 
 pub const EXPERIMENT: Experiment = Experiment {
     id: "oaken.traces",
     title: "throughput with the lengths of two traces",
     covers: &["oaken.figure14"],
-    is_quick: false,
+    is_quick: true,
     run,
 };
 
@@ -62,45 +63,95 @@ impl Batches {
     }
 }
 
+/// Batches with the lengths of both traces.
+struct Drawn {
+    large: [Batches; 2],
+    small: [Batches; 2],
+}
+
+impl Drawn {
+    /// With lengths that deviate by this part of what they do.
+    fn new(seed: u64, part: f64) -> Self {
+        let narrower = |length: Length| Length { deviation: part * length.deviation, ..length };
+        let of = |batch: u32| {
+            [Lengths::AZURE_CONVERSATION, Lengths::BURSTGPT].map(|lengths| {
+                let lengths = Lengths { input: narrower(lengths.input), output: narrower(lengths.output) };
+                Batches::draw(lengths, batch, seed)
+            })
+        };
+        Self { large: of(LARGE), small: of(SMALL) }
+    }
+}
+
+/// Values of a row by the draws and the accelerator.
+type Values<'a> = &'a dyn Fn(&Drawn, System) -> Vec<f64>;
+
+/// A row, with the effects of Oaken's units, of other draws, and of lengths that differ less.
+fn varied(id: &'static str, seed: u64, drawn: &Drawn, of: Values<'_>) -> Measured {
+    let base = of(drawn, LPDDR);
+    let shares = Sensitivity::of(OAKEN_SHARE, &base, &[0.3, 0.9], |&flops_share| {
+        of(drawn, System::Accelerator(Oaken { flops_share, ..OAKEN_LPDDR }))
+    });
+    let seeds = Sensitivity::of("seed", &base, &[seed + 100, seed + 200], |&seed| of(&Drawn::new(seed, 1.0), LPDDR));
+    let deviations = Sensitivity::of("deviation of lengths over the base", &base, &[0.5], |&part| {
+        of(&Drawn::new(seed, part), LPDDR)
+    });
+    Measured::new(id, base, DRAWN).sensitive(shares).sensitive(seeds).sensitive(deviations)
+}
+
 fn run(context: &Context) -> Vec<Measured> {
     let seed = context.seed;
     let llama = model("llama-2-13b");
     let mixtral = model("mixtral-8x7b");
-    let [conversation, burst] =
-        [Lengths::AZURE_CONVERSATION, Lengths::BURSTGPT].map(|lengths| Batches::draw(lengths, LARGE, seed));
+    let drawn = Drawn::new(seed, 1.0);
     let chats = Lengths::BURSTGPT_CONVERSATION;
-    let names = || vec!["conversation logs only".to_owned()];
+    let names = || vec!["its first 38 conversations".to_owned()];
     let outputs = |lengths: Lengths| vec![lengths.output.mean / Lengths::AZURE_CONVERSATION.output.mean];
     let longer = outputs(Lengths::BURSTGPT);
     let longer_chats = Sensitivity::from("BurstGPT", &longer, names(), vec![outputs(chats)]);
-    let gain = |burst: &Batches| vec![burst.over(LPDDR, VLLM, &llama) / conversation.over(LPDDR, VLLM, &llama)];
-    let gains = gain(&burst);
-    let gains_chats = Sensitivity::from("BurstGPT", &gains, names(), vec![gain(&Batches::draw(chats, LARGE, seed))]);
+    let over_vllm = |batches: &Batches, oaken: System| batches.over(oaken, VLLM, &llama);
+    let gain = |drawn: &Drawn, oaken: System| {
+        let [conversation, burst] = drawn.large.each_ref().map(|batches| over_vllm(batches, oaken));
+        vec![burst / conversation]
+    };
+    let gain_chats = over_vllm(&Batches::draw(chats, LARGE, seed), LPDDR) / over_vllm(&drawn.large[0], LPDDR);
     // Tender pads.
-    let advantage = |batches: &Batches| {
+    let advantage = |batches: &Batches, oaken: System| {
         let others = [VLLM, KVQUANT, KIVI, QSERVE].map(|system| batches.rate(system, &llama));
         let best = others.into_iter().fold(batches.padded().rate(TENDER, &llama), f64::max);
-        batches.rate(LPDDR, &llama) / best
+        batches.rate(oaken, &llama) / best
     };
     let padding = |batches: &Batches| batches.padded().rate(TENDER, &llama) / batches.rate(TENDER, &llama);
-    let few = [Lengths::AZURE_CONVERSATION, Lengths::BURSTGPT].map(|lengths| Batches::draw(lengths, SMALL, seed));
-    let little = |model: &Architecture| few.iter().map(|few| few.over(LPDDR, VLLM, model)).collect::<Vec<f64>>();
-    let growth = |model: &Architecture| {
-        let both = [&conversation, &burst].into_iter().zip(&few);
-        both.map(|(many, few)| many.over(LPDDR, VLLM, model) / few.over(LPDDR, VLLM, model)).collect::<Vec<f64>>()
+    let each = |both: &[Batches; 2], model: &Architecture, oaken: System| {
+        both.each_ref().map(|batches| batches.over(oaken, VLLM, model))
     };
-    let window = |base: &[f64], value: &dyn Fn(&Architecture) -> Vec<f64>| {
-        Sensitivity::from("window", base, vec![WINDOW.to_string()], vec![value(&mixtral.window(WINDOW))])
+    let row = |id: &'static str, of: Values<'_>| varied(id, seed, &drawn, of);
+    // Mixtral with the window that §6.1 names.
+    let mixed = |id: &'static str, of: &dyn Fn(&Architecture, &Drawn, System) -> Vec<f64>| {
+        let window = vec![of(&mixtral.window(WINDOW), &drawn, LPDDR)];
+        let base = of(&mixtral, &drawn, LPDDR);
+        let windows = Sensitivity::from("window", &base, vec![WINDOW.to_string()], window);
+        row(id, &|drawn, oaken| of(&mixtral, drawn, oaken)).sensitive(windows)
     };
-    let (little_base, growth_base) = (little(&mixtral), growth(&mixtral));
-    let (little_window, growth_window) = (window(&little_base, &little), window(&growth_base, &growth));
+    let gains = row("oaken.figure14.gain", &gain);
+    let base = gains.values.clone().unwrap_or_default();
     vec![
         Measured::new("oaken.figure14.outputs", longer, OUTPUTS).sensitive(longer_chats),
-        Measured::new("oaken.figure14.gain", gains, DRAWN).sensitive(gains_chats),
-        Measured::new("oaken.figure14.llama", vec![advantage(&conversation), advantage(&burst)], DRAWN),
-        Measured::new("oaken.figure14.tender", vec![padding(&conversation), padding(&burst)], DRAWN),
-        Measured::new("oaken.figure14.mixtral", little_base, DRAWN).sensitive(little_window),
-        Measured::new("oaken.figure14.mixtral-growth", growth_base, DRAWN).sensitive(growth_window),
+        gains.sensitive(Sensitivity::from("BurstGPT", &base, names(), vec![vec![gain_chats]])),
+        row("oaken.figure14.llama", &|drawn, oaken| {
+            drawn.large.each_ref().map(|batches| advantage(batches, oaken)).to_vec()
+        }),
+        row("oaken.figure14.tender", &|drawn, _| drawn.large.each_ref().map(padding).to_vec()),
+        mixed("oaken.figure14.mixtral", &|mixtral, drawn, oaken| each(&drawn.small, mixtral, oaken).to_vec()),
+        mixed("oaken.figure14.mixtral-advantage", &|mixtral, drawn, oaken| each(&drawn.large, mixtral, oaken).to_vec()),
+        mixed("oaken.figure14.mixtral-burst", &|mixtral, drawn, oaken| {
+            let [conversation, burst] = each(&drawn.large, mixtral, oaken);
+            vec![burst / conversation]
+        }),
+        mixed("oaken.figure14.mixtral-growth", &|mixtral, drawn, oaken| {
+            let [large, small] = [&drawn.large, &drawn.small].map(|both| each(both, mixtral, oaken));
+            large.iter().zip(small).map(|(large, small)| large / small).collect()
+        }),
     ]
 }
 
