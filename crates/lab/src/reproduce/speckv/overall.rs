@@ -1,6 +1,6 @@
 //! Figure 1, §4.2 and Table 2: throughput and latency of the systems.
 
-use super::systems::{BASE, CHATBOT, INT8_RATIO, LOADS, Machine, System};
+use super::systems::{BASE, CHATBOT, INT8_RATIO, LOADS, Machine, PCIE_4_LINK, System};
 use crate::reproduce::row::{Measured, Sensitivity};
 use crate::reproduce::{Context, Experiment};
 use cenote_serving_sim::hardware::architecture::{LLAMA_2_70B, SPECKV_MODELS};
@@ -28,8 +28,6 @@ const RATE: f64 = 100.0;
 const RATES: [f64; 2] = [5.0, 20.0];
 /// vLLM's share of free blocks.
 const VLLM_WATERMARK: f64 = 0.01;
-/// The A100's real link to an FPGA: PCIe 4.0 x16 (§4.1.1).
-const PCIE_4_LINK: u64 = 25_000_000_000;
 
 const WHY: &str = "22 models and four workloads at 100 req/s, fewest GPUs that hold the INT8 weights; models with room in \
                    the GPU's memory gain nothing";
@@ -62,32 +60,55 @@ fn spread(over: &[f64], under: &[f64]) -> [f64; 3] {
     [least, ratios.iter().sum::<f64>() / ratios.len() as f64, most]
 }
 
+/// The systems of Figure 1, SpecKV first.
+const SYSTEMS: [System; 5] =
+    [System::SpecKv, System::GpuOnly, System::CpuOffload, System::CompressionOnly, System::CxlNoSpec];
+
+/// Throughput of all systems with another setting of an open parameter.
+struct Varied {
+    parameter: &'static str,
+    setting: String,
+    runs: Vec<Vec<f64>>,
+}
+
 fn figure_1(seed: u64) -> Vec<Measured> {
-    let systems = [System::SpecKv, System::GpuOnly, System::CpuOffload, System::CompressionOnly, System::CxlNoSpec];
-    let base = sweep(&BASE, RATE, &systems, seed);
-    let over = |system: usize| spread(&base[0], &base[system]);
-    let ends = |[least, _, most]: [f64; 3]| vec![least, most];
-    let other = |machine: &Machine, rate: f64| {
-        let runs = sweep(machine, rate, &systems[..2], seed);
-        spread(&runs[0], &runs[1]).to_vec()
+    let base = sweep(&BASE, RATE, &SYSTEMS, seed);
+    // Runs only the systems that the setting changes.
+    let varied = |parameter, setting: String, machine: Machine, rate: f64, changed: &[System]| {
+        let mut other = sweep(&machine, rate, changed, seed).into_iter();
+        let of = |(system, base): (&System, &Vec<f64>)| {
+            if changed.contains(system) { other.next().expect("a run of each") } else { base.clone() }
+        };
+        Varied { parameter, setting, runs: SYSTEMS.iter().zip(&base).map(of).collect() }
     };
-    let gpu = over(1).to_vec();
+    let one =
+        |parameter, setting: String, machine, changed: &[System]| varied(parameter, setting, machine, RATE, changed);
+    let linked = [System::SpecKv, System::CxlNoSpec];
+    let mut all: Vec<Varied> =
+        RATES.map(|rate| varied("req/s", rate.to_string(), BASE, rate, &SYSTEMS)).into_iter().collect();
+    all.push(one("GPUs", "8".to_owned(), Machine { gpus: Some(8), ..BASE }, &SYSTEMS));
+    let fixed = Machine { watermark: Some(VLLM_WATERMARK), ..BASE };
+    all.push(one("watermark", VLLM_WATERMARK.to_string(), fixed, &SYSTEMS));
+    let slow = Machine { link_bytes_per_s: PCIE_4_LINK, ..BASE };
+    all.push(one("bytes/s of the link", PCIE_4_LINK.to_string(), slow, &linked));
+    all.extend(
+        [1.0, INT8_RATIO]
+            .map(|ratio| one("compression ratio", ratio.to_string(), Machine { ratio, ..BASE }, &linked[..1])),
+    );
+    let row = |id, system: usize, of: fn([f64; 3]) -> Vec<f64>| {
+        let over = |runs: &[Vec<f64>]| of(spread(&runs[0], &runs[system]));
+        let ours = over(&base);
+        all.chunk_by(|a, b| a.parameter == b.parameter).fold(Measured::new(id, ours.clone(), WHY), |row, varied| {
+            let (settings, values) = varied.iter().map(|one| (one.setting.clone(), over(&one.runs))).unzip();
+            row.sensitive(Sensitivity::from(varied[0].parameter, &ours, settings, values))
+        })
+    };
+    let ends = |[least, _, most]: [f64; 3]| vec![least, most];
     vec![
-        Measured::new("speckv.figure1.over-gpu-only", gpu.clone(), WHY)
-            .sensitive(Sensitivity::of("req/s", &gpu, &RATES, |rate| other(&BASE, *rate)))
-            .sensitive(Sensitivity::of("GPUs", &gpu, &[8], |gpus| other(&Machine { gpus: Some(*gpus), ..BASE }, RATE)))
-            .sensitive(Sensitivity::of("watermark", &gpu, &[VLLM_WATERMARK], |share| {
-                other(&Machine { watermark: Some(*share), ..BASE }, RATE)
-            }))
-            .sensitive(Sensitivity::of("bytes/s of the link", &gpu, &[PCIE_4_LINK], |link| {
-                other(&Machine { link_bytes_per_s: *link, ..BASE }, RATE)
-            }))
-            .sensitive(Sensitivity::of("compression ratio", &gpu, &[1.0, INT8_RATIO], |ratio| {
-                other(&Machine { ratio: *ratio, ..BASE }, RATE)
-            })),
-        Measured::new("speckv.s4-2.over-cpu-offload", over(2).to_vec(), WHY),
-        Measured::new("speckv.s4-2.over-compression", ends(over(3)), WHY),
-        Measured::new("speckv.s4-2.over-no-speculation", ends(over(4)), WHY),
+        row("speckv.figure1.over-gpu-only", 1, |spread| spread.to_vec()),
+        row("speckv.s4-2.over-cpu-offload", 2, |spread| spread.to_vec()),
+        row("speckv.s4-2.over-compression", 3, ends),
+        row("speckv.s4-2.over-no-speculation", 4, ends),
     ]
 }
 

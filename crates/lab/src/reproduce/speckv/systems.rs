@@ -60,6 +60,8 @@ const QPACK_RATIO: f64 = 3.91;
 pub const HOST_BYTES: u64 = 1_000_000_000_000;
 /// Four FPGAs with 64 GB (§4.1.1).
 pub const FAR_BYTES: u64 = 4 * 64_000_000_000;
+/// The A100's real link to an FPGA: PCIe 4.0 x16 (§4.1.1).
+pub const PCIE_4_LINK: u64 = 25_000_000_000;
 /// Tokens per block, as in vLLM.
 const BLOCK_TOKENS: u32 = 16;
 /// Tokens of a step: prompts are computed in chunks.
