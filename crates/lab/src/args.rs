@@ -25,6 +25,11 @@ use cenote_console::program::ProcessArgs;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
+/// Seeds. Repeated runs count on from one.
+fn seed() -> clap::builder::RangedU64ValueParser {
+    clap::value_parser!(u64).range(..1 << 53)
+}
+
 /// Measurements, studies and simulations of Cenote.
 #[derive(Parser, Debug)]
 #[command(name = "cenote-lab", version, propagate_version = true, arg_required_else_help = true)]

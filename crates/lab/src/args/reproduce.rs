@@ -1,5 +1,6 @@
 //! Flags of `reproduce`.
 
+use super::seed;
 use cenote_console::args::positive;
 use clap::Args;
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ pub struct ReproduceArgs {
     #[arg(value_name = "ID")]
     pub ids: Vec<String>,
     /// Seed of loads and drawn values
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = seed())]
     pub seed: u64,
     /// Threads; results do not depend on them [default: processors]
     #[arg(long, value_name = "N", value_parser = positive)]

@@ -1,5 +1,6 @@
 //! Flags of the studies of the scheduler and of prefetching.
 
+use super::seed;
 use cenote_base::units::ByteSize;
 use cenote_console::args::{EngineArgs, StudiedModelArgs, positive};
 use cenote_console::output::OutputArgs;
@@ -69,7 +70,7 @@ pub struct StudyBudgetArgs {
     #[arg(long, value_name = "FILE")]
     pub mooncake: Option<PathBuf>,
     /// Seed of prompts and n-grams
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = seed())]
     pub seed: u64,
     #[command(flatten)]
     pub output: OutputArgs,
@@ -87,7 +88,7 @@ pub struct StudyWeightsArgs {
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = positive)]
     pub prompt_tokens: usize,
     /// Seed of prompts, order and trials
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = seed())]
     pub seed: u64,
     #[command(flatten)]
     pub engine: EngineArgs,
@@ -133,7 +134,7 @@ pub struct StudyPrefetchArgs {
     #[arg(long, value_name = "FILE")]
     pub mooncake: Option<PathBuf>,
     /// Seed of the drawn scores
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = seed())]
     pub seed: u64,
     #[command(flatten)]
     pub output: OutputArgs,
@@ -160,7 +161,7 @@ pub struct StudyScaleArgs {
     #[arg(long, value_name = "SIZE", default_value = "1TiB")]
     pub pool: ByteSize,
     /// Seed of the requests
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = seed())]
     pub seed: u64,
     #[command(flatten)]
     pub output: OutputArgs,
@@ -185,7 +186,7 @@ pub struct ComparedLoadArgs {
     #[arg(long, value_name = "N", default_value_t = 48, value_parser = clap::value_parser!(u32).range(1..))]
     pub answer_tokens: u32,
     /// Seed of lengths and times
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = seed())]
     pub seed: u64,
     /// Repetitions of calibration and loads
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
@@ -218,9 +219,9 @@ pub struct StudyServerArgs {
     /// Tokens of one of its steps (vLLM's flag of this name)
     #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(16..))]
     pub max_num_batched_tokens: u32,
-    /// Tokens of one of its blocks (vLLM's --block-size)
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub block_tokens: u32,
+    /// Tokens of one of its blocks (vLLM's --block-size) [default: those that vLLM reports in /metrics]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub block_tokens: Option<u32>,
     /// Its blocks [default: those that vLLM reports in /metrics]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
     pub kv_blocks: Option<u32>,
@@ -237,7 +238,7 @@ pub struct StudyWatermarkArgs {
     #[arg(long, value_name = "N", default_value_t = 20, requires = "train", value_parser = positive)]
     pub generations: usize,
     /// Seed of the training
-    #[arg(long, value_name = "N", default_value_t = 3, requires = "train")]
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "train", value_parser = seed())]
     pub seed: u64,
     /// A trace in Mooncake's format to hold out
     #[arg(long, value_name = "FILE")]

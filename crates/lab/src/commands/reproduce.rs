@@ -15,6 +15,7 @@ pub fn run(args: &ReproduceArgs) -> Result<(), Failure> {
     if args.list {
         return output::print(&listed(&selection));
     }
+    let document = args.markdown.as_deref().map(read).transpose()?;
     let experiments = selection.experiments().len() as u64;
     let bar = output::progress("reproducing", experiments);
     let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, Into::into));
@@ -31,14 +32,20 @@ pub fn run(args: &ReproduceArgs) -> Result<(), Failure> {
     if let Some(path) = &args.html {
         write(path, &report::html(&told))?;
     }
-    if let Some(path) = &args.markdown {
-        let document = std::fs::read_to_string(path)
-            .map_err(|error| Failure::new(format!("{}: cannot read it: {error}", path.display())))?;
+    if let (Some(path), Some(document)) = (&args.markdown, document) {
+        for paper in told.papers.iter().filter(|paper| !paper.is_whole) {
+            let facts = format!("{}: not all rows of `{}` were selected; its table stays", path.display(), paper.paper);
+            output::say(&facts);
+        }
         let replaced = report::replaced(&document, &told)
             .map_err(|marker| Failure::new(format!("{}: no line `{marker}`", path.display())))?;
         write(path, &replaced)?;
     }
     output::print(&table(&told))
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    std::fs::read_to_string(path).map_err(|error| Failure::new(format!("{}: cannot read it: {error}", path.display())))
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Failure> {

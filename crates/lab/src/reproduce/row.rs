@@ -22,6 +22,8 @@ pub struct Printed {
     pub axis: Option<(&'static str, &'static [f64])>,
     /// Names of the values, where they lie on no axis.
     pub names: &'static [&'static str],
+    /// The printed ranges of which the values are the middles; empty if values are printed.
+    pub ranges: &'static [(f64, f64)],
     /// The values by the paper's other numbers.
     pub implied: Option<fn() -> Vec<f64>>,
     /// Whether these alone judge the row: no experiment computes it.
@@ -41,6 +43,7 @@ impl Printed {
             neutral: None,
             axis: None,
             names: &[],
+            ranges: &[],
             implied: None,
             is_arithmetic: false,
         }
@@ -57,6 +60,13 @@ impl Printed {
     #[must_use]
     pub const fn at_least(mut self) -> Self {
         self.meaning = Meaning::AtLeast;
+        self
+    }
+
+    /// As ranges, least and most, of which the values are the middles.
+    #[must_use]
+    pub const fn between(mut self, ranges: &'static [(f64, f64)]) -> Self {
+        self.ranges = ranges;
         self
     }
 
@@ -96,7 +106,7 @@ impl Printed {
     }
 
     const fn claim(&self) -> Claim<'static> {
-        Claim { values: self.values, meaning: self.meaning, neutral: self.neutral }
+        Claim { values: self.values, meaning: self.meaning, neutral: self.neutral, ranges: self.ranges }
     }
 }
 
@@ -123,7 +133,9 @@ impl Sensitivity {
     /// From values that are computed already.
     #[must_use]
     pub fn from(parameter: &str, base: &[f64], settings: Vec<String>, ours: Vec<Vec<f64>>) -> Self {
-        let changes = ours.iter().filter_map(|ours| deviation(base, ours)).map(f64::abs);
+        // A change from nothing has no relative size; it counts as a whole one.
+        let changes =
+            ours.iter().map(|ours| if ours == base { 0.0 } else { deviation(base, ours).map_or(1.0, f64::abs) });
         let effect = changes.fold(0.0, f64::max);
         Self { parameter: parameter.to_owned(), settings, ours, effect }
     }
@@ -220,6 +232,9 @@ pub struct Row {
     pub names: &'static [&'static str],
     /// The paper's values.
     pub paper: &'static [f64],
+    /// The paper's ranges, of which the values are the middles.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub ranges: &'static [(f64, f64)],
     /// The values by the paper's other numbers, where there are some.
     pub implied: Option<Vec<f64>>,
     /// Our values; empty if none were computed.
@@ -290,6 +305,7 @@ pub fn join(printed: &Printed, measured: Option<&Measured>) -> Row {
         at: printed.axis.map_or(&[], |(_, at)| at),
         names: printed.names,
         paper: printed.values,
+        ranges: printed.ranges,
         deviation: compared.and_then(|ours| deviation(printed.values, ours)),
         ours: ours.unwrap_or_default(),
         implied,

@@ -5,7 +5,7 @@
 //! later ones add columns, so the names in the first line decide. The format has no block hashes, so
 //! the prompts share no blocks.
 
-use super::{Builder, Read, TraceError, field_tokens, read_lines};
+use super::{BadLine, Builder, Read, TraceError, field_tokens, read_lines};
 use std::io::BufRead;
 
 /// The columns that a request needs, in the order of their use.
@@ -20,14 +20,17 @@ const PLACES: [usize; 3] = [0, 2, 3];
 /// # Errors
 /// Reading failed, the trace has no requests, or a line is invalid and `strict` is set.
 pub fn read_burstgpt(from: impl BufRead, block_tokens: u32, strict: bool) -> Result<Read, TraceError> {
-    let (mut places, mut width) = (PLACES, None);
+    let (mut places, mut width, mut lacking) = (PLACES, None, None);
     let mut read = read_lines(from, strict, Builder::new(block_tokens), |text, line, builder| {
         let text = std::str::from_utf8(text).map_err(|_| "not UTF-8".to_owned())?;
-        let fields: Vec<&str> = text.trim_start_matches('\u{feff}').split(',').map(str::trim).collect();
+        let fields = text.trim_start_matches('\u{feff}').split(',');
+        let fields: Vec<&str> = fields.map(|field| field.trim().trim_matches('"')).collect();
         if line == 1 && fields.contains(&NEEDED[0]) {
             for (place, name) in places.iter_mut().zip(NEEDED) {
-                let found = fields.iter().position(|field| *field == name);
-                *place = found.ok_or_else(|| format!("no column `{name}`"))?;
+                match fields.iter().position(|field| *field == name) {
+                    Some(found) => *place = found,
+                    None => lacking = Some(name),
+                }
             }
             width = Some(fields.len());
             return Ok(());
@@ -45,6 +48,10 @@ pub fn read_burstgpt(from: impl BufRead, block_tokens: u32, strict: bool) -> Res
         builder.push_alone(arrival, input, output);
         Ok(())
     })?;
+    // Without its columns no line means anything.
+    if let Some(name) = lacking {
+        return Err(BadLine { line: 1, what: format!("no column `{name}`") }.into());
+    }
     read.workload.begin_at_zero();
     Ok(read)
 }

@@ -120,7 +120,13 @@ fn burstgpt_columns_are_found_by_their_names() {
     assert_eq!((second.arrival, second.input_tokens, second.output_tokens), (500_000_000, 32, 8));
     let unnamed = read_burstgpt(&b"5,ChatGPT,472,18,490,API log\n"[..], 512, true).expect("a trace");
     assert_eq!(unnamed.workload.requests()[0].output_tokens, 18);
-    assert!(read_burstgpt(&b"Timestamp,Model\n5,ChatGPT\n"[..], 512, true).is_err(), "columns are missing");
+    let lacking = "Timestamp,Model,Total tokens,Request tokens,Answer tokens,Log Type\n5,ChatGPT,9,4,5,API log\n";
+    for strict in [false, true] {
+        let error = read_burstgpt(lacking.as_bytes(), 512, strict).expect_err("a column is missing").to_string();
+        assert_eq!(error, "line 1: no column `Response tokens`");
+    }
+    let quoted = "\"Timestamp\",\"Response tokens\",\"Request tokens\"\n5,1,2\n";
+    assert_eq!(read_burstgpt(quoted.as_bytes(), 512, true).expect("a trace").workload.requests()[0].input_tokens, 2);
 }
 
 #[test]

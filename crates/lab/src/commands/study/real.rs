@@ -27,18 +27,23 @@ const SWAP: ByteSize = ByteSize(256 << 20);
 /// Clients' results of a load.
 pub struct Measured {
     pub ttft_mean_ms: f64,
+    pub ttft_p50_ms: f64,
     pub throughput_tokens_per_s: f64,
 }
 
 /// Times in the simulator's definition: of a request from its arrival (a client's timer is about a
 /// millisecond late), of the whole load from the first arrival.
 pub fn measured(load: &Workload, answers: &[Answered]) -> Measured {
-    let waits = answers.iter().map(|answer| answer.first.as_secs_f64());
-    let ttft = waits.sum::<f64>() / answers.len().max(1) as f64;
+    let mut waits: Vec<f64> = answers.iter().map(|answer| 1e3 * answer.first.as_secs_f64()).collect();
+    waits.sort_by(f64::total_cmp);
     let begin = load.requests().first().map_or(0.0, |request| request.arrival as f64 / 1e9);
     let end = answers.iter().map(|answer| (answer.asked + answer.whole).as_secs_f64()).fold(begin, f64::max);
     let tokens: u64 = load.requests().iter().map(|request| u64::from(request.output_tokens)).sum();
-    Measured { ttft_mean_ms: 1e3 * ttft, throughput_tokens_per_s: tokens as f64 / (end - begin).max(1e-9) }
+    Measured {
+        ttft_mean_ms: waits.iter().sum::<f64>() / waits.len().max(1) as f64,
+        ttft_p50_ms: waits.get(waits.len().saturating_sub(1) / 2).copied().unwrap_or(0.0),
+        throughput_tokens_per_s: tokens as f64 / (end - begin).max(1e-9),
+    }
 }
 
 /// The simulator's model of a live engine.

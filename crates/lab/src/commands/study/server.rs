@@ -51,6 +51,7 @@ struct Server {
     model: String,
     max_model_len: u32,
     kv_blocks: u32,
+    block_tokens: u32,
     prng: Prng,
 }
 
@@ -62,15 +63,24 @@ impl Server {
         let name =
             model["id"].as_str().ok_or_else(|| Failure::new(format!("{}/v1/models names no model", args.url)))?;
         let max_model_len = model["max_model_len"].as_u64().and_then(|length| u32::try_from(length).ok());
-        let kv_blocks = match args.kv_blocks {
-            Some(blocks) => blocks,
-            None => reported_blocks(&client.get("/metrics").await?).ok_or_else(|| {
-                Failure::new(format!("{}/metrics does not tell the number of blocks", args.url))
-                    .hint("give --kv-blocks")
-            })?,
+        // Any server has completions; not every one has metrics.
+        let metrics = client.get("/metrics").await.unwrap_or_default();
+        let of = |given: Option<u32>, label: &str, flag: &str| {
+            given.or_else(|| reported(&metrics, label)).ok_or_else(|| {
+                Failure::new(format!("{}/metrics does not tell `{label}`", args.url)).hint(format!("give {flag}"))
+            })
         };
+        let kv_blocks = of(args.kv_blocks, "num_gpu_blocks", "--kv-blocks")?;
+        let block_tokens = of(args.block_tokens, "block_size", "--block-tokens")?;
         let prng = Prng::new(args.load.seed);
-        Ok(Self { client, model: name.to_owned(), max_model_len: max_model_len.unwrap_or(u32::MAX), kv_blocks, prng })
+        Ok(Self {
+            client,
+            model: name.to_owned(),
+            max_model_len: max_model_len.unwrap_or(u32::MAX),
+            kv_blocks,
+            block_tokens,
+            prng,
+        })
     }
 
     async fn compare(&mut self, args: &StudyServerArgs, seed: u64) -> Result<Vec<Row>, Failure> {
@@ -115,7 +125,7 @@ impl Server {
             front_ns: fitted.machine.front_ns,
             kv_bytes_per_token: fitted.machine.kv_bytes_per_token,
             l1_blocks: self.kv_blocks,
-            l1_block_tokens: args.block_tokens,
+            l1_block_tokens: self.block_tokens,
             max_num_seqs: args.max_num_seqs,
             max_num_batched_tokens: args.max_num_batched_tokens,
             watermark: cenote_policy::Watermark::default(),
@@ -208,10 +218,10 @@ fn equal(requests: usize, length: u32) -> Workload {
     Synthetic { requests, rate: 0.0, input, output, unique: None, groups: 1, block_tokens: 16 }.draw(1)
 }
 
-/// Blocks of L1 in vLLM's metrics: the label `num_gpu_blocks` of its cache configuration, on CPUs too.
-fn reported_blocks(metrics: &str) -> Option<u32> {
+/// A label of the cache configuration in vLLM's metrics: `num_gpu_blocks`, on CPUs too, or `block_size`.
+fn reported(metrics: &str, label: &str) -> Option<u32> {
     let line = metrics.lines().find(|line| line.starts_with("vllm:cache_config_info{"))?;
-    let value = line.split("num_gpu_blocks=\"").nth(1)?;
+    let value = line.split(&format!("{label}=\"")).nth(1)?;
     value.split('"').next()?.parse().ok()
 }
 
@@ -222,9 +232,10 @@ mod tests {
     #[test]
     fn blocks_are_read_from_metrics() {
         let line = "vllm:cache_config_info{block_size=\"16\",engine=\"0\",num_gpu_blocks=\"512\"} 1.0\n";
-        assert_eq!(reported_blocks(&format!("# HELP x\n{line}")), Some(512));
-        assert_eq!(reported_blocks("cenote_kv_blocks 3\n"), None);
-        assert_eq!(reported_blocks(&line.replace("512", "None")), None);
+        let metrics = format!("# HELP x\n{line}");
+        assert_eq!(["num_gpu_blocks", "block_size"].map(|label| reported(&metrics, label)), [Some(512), Some(16)]);
+        assert_eq!(reported("cenote_kv_blocks 3\n", "num_gpu_blocks"), None);
+        assert_eq!(reported(&line.replace("512", "None"), "num_gpu_blocks"), None);
     }
 
     /// Times of a server with known rates give these rates.
@@ -252,7 +263,14 @@ mod tests {
             timed.add(&vec![answer; count], CROWD_PROMPT);
         }
         let client = Client::new("http://localhost", TIMEOUT).unwrap();
-        let server = Server { client, model: "m".to_owned(), max_model_len: 4096, kv_blocks: 64, prng: Prng::new(1) };
+        let server = Server {
+            client,
+            model: "m".to_owned(),
+            max_model_len: 4096,
+            kv_blocks: 64,
+            block_tokens: 16,
+            prng: Prng::new(1),
+        };
         let fitted = timed.fit(&server);
         assert!(fitted.mean_error < 0.01, "{fitted:?}");
         assert!((fitted.token_ns / 50_000.0 - 1.0).abs() < 0.02, "{fitted:?}");
