@@ -76,8 +76,9 @@ fn evaluated(window_tokens: usize, block_tokens: usize) -> Option<(Evaluation, V
 }
 
 fn run(_: &Context) -> Vec<Measured> {
-    const IDS: [&str; 6] = [
+    const IDS: [&str; 7] = [
         "speckv.table9.ratio",
+        "speckv.table9.steps",
         "speckv.table9.loss",
         "speckv.s3-1.int8",
         "speckv.s3-1.int8-ratio",
@@ -99,6 +100,7 @@ fn run(_: &Context) -> Vec<Measured> {
     let whys = [
         WHY,
         WHY,
+        WHY,
         "share of tokens after which the demo model chooses the same next one",
         "headers and scales count",
         WHY,
@@ -116,7 +118,7 @@ fn run(_: &Context) -> Vec<Measured> {
 }
 
 /// The values of all rows.
-type Values = [Vec<f64>; 6];
+type Values = [Vec<f64>; 7];
 
 /// The values of the rows, in the order of their ids.
 fn values(window_tokens: usize, block_tokens: usize) -> Option<Values> {
@@ -132,6 +134,7 @@ fn values(window_tokens: usize, block_tokens: usize) -> Option<Values> {
     let thirds = vec![mean(0..layers.div_ceil(3)), mean((2 * layers).div_ceil(3)..layers)];
     Some([
         ratios.clone(),
+        [2, 3].map(|step| 100.0 * (ratios[step] / ratios[step - 1] - 1.0)).to_vec(),
         codecs.iter().map(|codec| codec.harm.loss_percent).collect(),
         vec![100.0 * codecs[1].harm.greedy_agreement],
         vec![ratios[1] / ratios[0]],
