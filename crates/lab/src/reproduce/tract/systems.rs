@@ -42,7 +42,7 @@ const BLOCK_TOKENS: u32 = 16;
 const STEP_TOKENS: u32 = 2_048;
 
 /// Requests of a synthetic load.
-pub const REQUESTS: usize = 400;
+const REQUESTS: usize = 400;
 
 impl System {
     /// The system as engines and links.
