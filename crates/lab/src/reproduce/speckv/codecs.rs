@@ -22,6 +22,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         "speckv.s3-1.int8-ratio",
         "speckv.s3-1.delta",
         "speckv.s3-1.layer-ratios",
+        "speckv.s3-5-2.ratio",
     ],
     is_quick: false,
     run,
@@ -37,6 +38,7 @@ const OTHER_CONTEXT: usize = 128;
 
 const WHY: &str = "demo model, 6 windows of 256 tokens of its own text; neighbouring channels are not alike, so differences \
                    take more bits and a page that would grow stays INT8";
+const LAYERS: &str = "demo model of four layers, INT8 with differences and runs, which hardly compress";
 const NO_MODEL: &str = "the demo model (models/demo) is not here";
 
 /// A codec that counts its bits by layer.
@@ -76,7 +78,7 @@ fn evaluated(window_tokens: usize, block_tokens: usize) -> Option<(Evaluation, V
 }
 
 fn run(_: &Context) -> Vec<Measured> {
-    const IDS: [&str; 7] = [
+    const IDS: [&str; 8] = [
         "speckv.table9.ratio",
         "speckv.table9.steps",
         "speckv.table9.loss",
@@ -84,6 +86,7 @@ fn run(_: &Context) -> Vec<Measured> {
         "speckv.s3-1.int8-ratio",
         "speckv.s3-1.delta",
         "speckv.s3-1.layer-ratios",
+        "speckv.s3-5-2.ratio",
     ];
     let mut rows = vec![Measured::not_testable("speckv.table9.perplexity", "needs a real LLaMA-2 70B")];
     let settings = [
@@ -104,7 +107,8 @@ fn run(_: &Context) -> Vec<Measured> {
         "share of tokens after which the demo model chooses the same next one",
         "headers and scales count",
         WHY,
-        "demo model of four layers, INT8 with differences and runs, which hardly compress",
+        LAYERS,
+        LAYERS,
     ];
     rows.extend((0..IDS.len()).map(|at| {
         let blocks = vec![small[at].clone(), large[at].clone()];
@@ -118,7 +122,7 @@ fn run(_: &Context) -> Vec<Measured> {
 }
 
 /// The values of all rows.
-type Values = [Vec<f64>; 7];
+type Values = [Vec<f64>; 8];
 
 /// The values of the rows, in the order of their ids.
 fn values(window_tokens: usize, block_tokens: usize) -> Option<Values> {
@@ -132,6 +136,9 @@ fn values(window_tokens: usize, block_tokens: usize) -> Option<Values> {
     };
     // Layers below a third and above two thirds.
     let thirds = vec![mean(0..layers.div_ceil(3)), mean((2 * layers).div_ceil(3)..layers)];
+    let each: Vec<f64> = (0..layers).map(|layer| mean(layer..layer + 1)).collect();
+    let least = each.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = each.iter().copied().fold(0.0, f64::max);
     Some([
         ratios.clone(),
         [2, 3].map(|step| 100.0 * (ratios[step] / ratios[step - 1] - 1.0)).to_vec(),
@@ -140,5 +147,6 @@ fn values(window_tokens: usize, block_tokens: usize) -> Option<Values> {
         vec![ratios[1] / ratios[0]],
         vec![ratios[2] / ratios[1]],
         thirds,
+        vec![least, each.iter().sum::<f64>() / layers as f64, most],
     ])
 }

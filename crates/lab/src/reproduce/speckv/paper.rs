@@ -10,6 +10,12 @@ const ENDS: &[&str] = &["least", "most"];
 
 /// All rows.
 pub const PRINTED: &[Printed] = &[
+    // Abstract and §1
+    Printed::new("speckv.abstract.memory-cost", "costs of memory are reduced by", "", &[2.8]),
+    Printed::new("speckv.abstract.accuracy", "accuracy that is preserved", "%", &[99.5]),
+    Printed::new("speckv.s1.batches", "larger batches: 64 and 128 over 16", "", &[4.0, 8.0])
+        .named(ENDS)
+        .arithmetic(|| vec![64.0 / 16.0, 128.0 / 16.0]),
     // §3.1
     Printed::new("speckv.s3-1.kv-bytes", "KV of LLaMA-2 70B, 32 requests of 2,048 tokens", "GB", &[640.0])
         .arithmetic(kv_by_formula),
@@ -65,6 +71,7 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("speckv.s3-5-1.translation", "cycles of an address translation", "", &[4.0]),
     Printed::new("speckv.s3-5-2.bandwidth", "bandwidth of a compression pipeline", "GB/s", &[51.2])
         .implied(|| vec![512.0 / 8.0 * 0.8]),
+    Printed::new("speckv.s3-5-2.ratio", "compression of layers", "", &[2.5, 3.2, 4.0]).neutral(1.0).named(SPREAD),
     Printed::new("speckv.s3-5-2.busy", "busy share of a pipeline", "", &[0.98]).at_least(),
     Printed::new("speckv.eq3.critical-path", "cycles through the decompressor", "", &[25.0]),
     Printed::new("speckv.s3-5-3.bypass", "cycles of data that bypasses the decompressor", "", &[5.0]),
@@ -124,6 +131,8 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("speckv.table3.precision", "prefetch precision", "%", &[87.2]),
     Printed::new("speckv.table3.prefetch-latency", "mean prefetch latency", "ns", &[285.0]),
     Printed::new("speckv.table3.synchronous-latency", "synchronous fetch on a miss", "ns", &[1_850.0]),
+    Printed::new("speckv.table3.synchronous-by-link", "the same, by 400 ns and 4 KB at 64 GB/s", "ns", &[1_850.0])
+        .arithmetic(|| vec![400.0 + 4_096.0 / 64.0]),
     Printed::new("speckv.table3.effective-latency-ns", "effective mean latency", "ns", &[383.0])
         .arithmetic(|| vec![0.947 * 285.0 + 0.053 * 1_850.0]),
     Printed::new("speckv.table3.effective-latency", "effective over synchronous latency", "", &[383.0 / 1_850.0])
@@ -218,6 +227,8 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("speckv.table7.gain", "energy efficiency over GPU only", "", &[1.90])
         .neutral(1.0)
         .implied(|| vec![0.647 / 0.340]),
+    Printed::new("speckv.table7.gpu-power", "power of the GPU: GPU only, SpecKV", "W", &[315.0, 342.0])
+        .implied(|| vec![315.0 - 0.0, 526.0 - 184.0]),
     Printed::new("speckv.table7.fpga-power", "power of four FPGAs", "W", &[184.0])
         .implied(|| vec![4.0 * (28.0 + 12.0 + 6.0)]),
     // Table 9

@@ -46,17 +46,18 @@ fn shares(machine: &Machine, system: System, model: &Architecture, seed: u64) ->
     ])
 }
 
+/// Watts of all GPUs.
+fn gpus_w(machine: &Machine, system: System, seed: u64) -> f64 {
+    let model = LLAMA_2_70B.int8();
+    let watts = |[memory, ..]: [f64; 3]| gpu_w(&machine.gpu, memory, 0.0) * f64::from(machine.gpus(&model));
+    shares(machine, system, &model, seed).map_or(f64::NAN, watts)
+}
+
 /// Joules per generated token.
 fn joules(machine: &Machine, system: System, fpga_w: f64, seed: u64) -> f64 {
-    let model = LLAMA_2_70B.int8();
-    let (Some(outcome), Some([memory, ..])) =
-        (served(machine, system, &model, seed), shares(machine, system, &model, seed))
-    else {
-        return f64::NAN;
-    };
-    let gpus = f64::from(machine.gpus(&model));
     let fpgas = if system == System::GpuOnly { 0.0 } else { FPGAS * fpga_w };
-    (gpu_w(&machine.gpu, memory, 0.0) * gpus + fpgas) / outcome.throughput_tokens_per_s
+    let rate = throughput(machine, system, &LLAMA_2_70B.int8(), seed);
+    (gpus_w(machine, system, seed) + fpgas) / rate
 }
 
 fn run(context: &Context) -> Vec<Measured> {
@@ -72,7 +73,11 @@ fn run(context: &Context) -> Vec<Measured> {
         let at = |batch_max, system| joules(&Machine { gpus, ..batch(batch_max) }, system, fpga_w, seed);
         vec![at(16, System::GpuOnly), at(64, System::SpecKv)]
     };
-    let base = energy(FPGA_W, None);
+    let power = |gpus: Option<u32>| {
+        let at = |batch_max, system| gpus_w(&Machine { gpus, ..batch(batch_max) }, system, seed);
+        vec![at(16, System::GpuOnly), at(64, System::SpecKv)]
+    };
+    let (base, alone) = (energy(FPGA_W, None), power(None));
     let gain = |both: &[f64]| vec![both[0] / both[1]];
     let why = "one A100 with a link of its own, batch of 64; the memory's bandwidth is the data sheet's 2,039 GB/s";
     let watts = "power from a line between idle and board power; 50 W per FPGA are an assumption";
@@ -89,6 +94,12 @@ fn run(context: &Context) -> Vec<Measured> {
         Measured::new("speckv.table7.gain", gain(&base), watts)
             .sensitive(Sensitivity::of("W per FPGA", &gain(&base), &FPGA_RANGE_W, |watts| gain(&energy(*watts, None))))
             .sensitive(Sensitivity::of("GPUs", &gain(&base), &[2, 8], |gpus| gain(&energy(FPGA_W, Some(*gpus))))),
+        Measured::new("speckv.table7.gpu-power", alone.clone(), watts).sensitive(Sensitivity::of(
+            "GPUs",
+            &alone,
+            &[2, 8],
+            |gpus| power(Some(*gpus)),
+        )),
         Measured::not_testable("speckv.table7.fpga-power", "power of a placed and routed Agilex-7 design"),
         small_gpu(seed),
         other_model(seed),
