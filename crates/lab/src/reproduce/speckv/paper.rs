@@ -25,14 +25,10 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("speckv.s3-1.int8", "(iv) accuracy of INT8", "%", &[99.0]).at_least(),
     Printed::new("speckv.s3-1.int8-ratio", "(iv) compression by INT8", "", &[2.0]).neutral(1.0),
     Printed::new("speckv.s3-1.delta", "(v) compression by differences, over INT8", "", &[1.36]).neutral(1.0),
-    Printed::new(
-        "speckv.s3-1.layer-ratios",
-        "(vi) compression of early and late layers (3 to 4, 2.5 to 3)",
-        "",
-        &[3.5, 2.75],
-    )
-    .neutral(1.0)
-    .named(&["first third", "last third"]),
+    Printed::new("speckv.s3-1.layer-ratios", "(vi) compression of early and late layers", "", &[3.5, 2.75])
+        .between(&[(3.0, 4.0), (2.5, 3.0)])
+        .neutral(1.0)
+        .named(&["first third", "last third"]),
     // §3.2 and §3.4.1
     Printed::new("speckv.s3-2.predictor-bytes", "bytes of the LSTM", "KB", &[128.0]).arithmetic(|| vec![512.0]),
     Printed::new(
@@ -245,13 +241,9 @@ pub const PRINTED: &[Printed] = &[
         .neutral(1.0)
         .named(SPREAD),
     // Figure 2
-    Printed::new(
-        "speckv.figure2.accuracy",
-        "accuracy of token prediction (94 to 97, 88 to 92, 78 to 85)",
-        "%",
-        &[95.5, 90.0, 81.5],
-    )
-    .named(&["top 4", "top 8", "top 16"]),
+    Printed::new("speckv.figure2.accuracy", "accuracy of token prediction", "%", &[95.5, 90.0, 81.5])
+        .between(&[(94.0, 97.0), (88.0, 92.0), (78.0, 85.0)])
+        .named(&["top 4", "top 8", "top 16"]),
     // Figure 4
     Printed::new("speckv.figure4.cost", "price of a small GPU with four FPGAs", "", &[1.37])
         .arithmetic(|| vec![0.65 + 4.0 * 0.18]),
@@ -271,8 +263,8 @@ pub const PRINTED: &[Printed] = &[
         .arithmetic(|| vec![8.0 * 0.92]),
     // Figure 6
     Printed::new("speckv.figure6.gpu-only-plateau", "batch at which GPU only plateaus", "", &[16.0]),
-    Printed::new("speckv.figure6.peak", "batches at which SpecKV peaks", "", &[64.0, 96.0]).named(&["first", "last"]),
-    Printed::new("speckv.figure6.fast", "largest batch with P99 below 50 ms (32 to 48)", "", &[48.0]),
+    Printed::new("speckv.figure6.peak", "batch at which SpecKV peaks", "", &[80.0]).between(&[(64.0, 96.0)]),
+    Printed::new("speckv.figure6.fast", "largest batch with P99 below 50 ms", "", &[40.0]).between(&[(32.0, 48.0)]),
     // §4.2
     Printed::new("speckv.s4-2.over-cpu-offload", "throughput over CPU offload", "", &[3.8, 4.3, 5.2])
         .neutral(1.0)
@@ -294,9 +286,12 @@ pub const PRINTED: &[Printed] = &[
         &[16.0],
     )
     .arithmetic(|| vec![487.0 * 18.3 / 1e3]),
-    Printed::new("speckv.s4-2.no-speculation", "throughput over no speculation, dense (1.6 to 2.1)", "", &[1.85])
+    Printed::new("speckv.s4-2.no-speculation", "throughput over no speculation, dense", "", &[1.85])
+        .between(&[(1.6, 2.1)])
         .neutral(1.0),
-    Printed::new("speckv.s4-2.no-speculation-sparse", "the same, sparse", "", &[1.85]).neutral(1.0),
+    Printed::new("speckv.s4-2.no-speculation-sparse", "the same, sparse", "", &[1.85])
+        .between(&[(1.6, 2.1)])
+        .neutral(1.0),
 ];
 
 const CAPACITIES: &[&str] = &["GPU only", "compressed", "CPU offload", "SpecKV", "SpecKV compressed"];
