@@ -37,7 +37,7 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("tract.figure7.peak", "peak throughput over LMCache's: up to", "", &[1.6]).neutral(1.0),
     Printed::new("tract.figure7.lmcache", "throughput over LMCache's: higher", "", &[1.0; 3]).at_least().named(LOADS),
     Printed::new("tract.figure7.nixl", "throughput over NIXL's: higher", "", &[1.0; 3]).at_least().named(LOADS),
-    Printed::new("tract.figure7.all-lmcache", "the same at all load levels: higher", "", &[1.0; 3])
+    Printed::new("tract.figure7.all-lmcache", "throughput over LMCache's at all load levels: higher", "", &[1.0; 3])
         .at_least()
         .over("requests/s", &[0.5, 1.0, 2.0]),
     Printed::new("tract.figure7.all-nixl", "throughput over NIXL's at all load levels: higher", "", &[1.0; 3])
