@@ -2,14 +2,16 @@
 //!
 //! Each task runs without a codec first. Then each codec reads the same windows, items, facts and
 //! prompts. A table has a mean over seeds with its interval of 95 % confidence. The difference from
-//! the run without a codec has an interval of its own, seed by seed.
+//! the run without a codec has an interval of its own, seed by seed. Seeds share no window, prompt or
+//! item of a file: the same ones drawn twice would narrow the interval for nothing. Choices and facts
+//! are drawn from the text at random places, which may overlap.
 
 use cenote_base::TokenId;
 use cenote_base::prng::Prng;
 use cenote_engine::LoadedModel;
 use cenote_quality::bleu::bleu;
 use cenote_quality::choice::{self, Drawn, Item};
-use cenote_quality::evaluate::evaluate;
+use cenote_quality::evaluate::{evaluate, raw_reads};
 use cenote_quality::interval::Interval;
 use cenote_quality::past::{OpenBlock, Reader, Size};
 use cenote_quality::retrieval::{Fact, Haystack, ask};
@@ -23,6 +25,8 @@ const DRAWN: Drawn = Drawn { context: 64, choice: 24, choices: 4 };
 const DEPTHS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
 /// Numbers among which the right one is sought.
 const CANDIDATES: usize = 10;
+/// Decides the shares of seeds.
+const SHARES: u64 = 1;
 /// Tokens of a prompt, and of its answer.
 const PROMPT: usize = 64;
 const ANSWER: usize = 48;
@@ -58,11 +62,12 @@ pub struct Settings {
     pub context: usize,
     /// Tokens per block.
     pub block_tokens: usize,
-    /// Items, facts or prompts per seed.
+    /// Items, facts or prompts per seed. Where the pool has too few, each seed gets fewer.
     pub items: usize,
 }
 
 /// Where tasks come from.
+#[derive(Clone, Copy)]
 pub struct Source<'a> {
     /// The text.
     pub text: &'a str,
@@ -99,7 +104,7 @@ pub struct Score {
     pub name: String,
     /// One value per seed.
     pub seeds: Vec<f64>,
-    /// Their mean.
+    /// Their mean. NaN: there was nothing to score, such as no fact at a depth.
     pub mean: Interval,
     /// Difference from the run without a codec, seed by seed.
     pub difference: Interval,
@@ -111,7 +116,8 @@ type Run = (Size, Vec<f64>);
 /// Measures a task without a codec and with each subject. `progress` gets 1 per seed and codec.
 ///
 /// # Errors
-/// The text is too short, an item is too long for the model, or a codec fails.
+/// The text is too short, an item is too long for the model, a codec fails, or contexts are so short
+/// that a codec encodes nothing.
 pub fn measure(
     model: &LoadedModel,
     task: &Task,
@@ -124,13 +130,16 @@ pub fn measure(
     let mut runs: Vec<Vec<Run>> = vec![Vec::new(); all.len()];
     for seed in 1..=settings.seeds {
         let of_seed = match task {
-            Task::Perplexity => perplexities(model, source, settings, subjects, seed)?,
+            Task::Perplexity => {
+                let windows = share(source.windows, "windows", settings.windows, settings.seeds, seed)?;
+                perplexities(model, &windows, settings, subjects)?
+            }
             Task::Choices => {
                 let items = draw_choices(source.text, settings.items, seed)?;
                 each(&all, progress, |subject| choices(reader(model, subject, settings), &items))?
             }
             Task::Items { items, .. } => {
-                let items = some(items, settings.items, seed);
+                let items = share(items, "items", settings.items, settings.seeds, seed)?;
                 each(&all, progress, |subject| choices(reader(model, subject, settings), &items))?
             }
             Task::Retrieval(length) => {
@@ -138,7 +147,7 @@ pub fn measure(
                 each(&all, progress, |subject| retrievals(reader(model, subject, settings), &haystacks))?
             }
             Task::Bleu => {
-                let prompts = some(source.windows, settings.items, seed);
+                let prompts = share(source.windows, "prompts", settings.items, settings.seeds, seed)?;
                 let mut reference = None;
                 each(&all, progress, |subject| answers(reader(model, subject, settings), &prompts, &mut reference))?
             }
@@ -148,9 +157,19 @@ pub fn measure(
         }
         runs.iter_mut().zip(of_seed).for_each(|(runs, run)| runs.push(run));
     }
+    for (subject, runs) in subjects.iter().zip(&runs[1..]) {
+        if runs.iter().all(|(size, _)| size.values == 0) {
+            return Err(StudyError::Text(format!(
+                "{}: {} encodes nothing: no context fills a block of {} tokens; take smaller blocks",
+                task.name(),
+                subject.name(),
+                settings.block_tokens
+            )));
+        }
+    }
     let base = runs[0].clone();
     let rows = all.iter().zip(&runs).map(|(subject, runs)| row(*subject, task, runs, &base)).collect();
-    Ok(Table { task: task.name(), about: about(task, settings), rows })
+    Ok(Table { task: task.name(), about: about(task, source, settings), rows })
 }
 
 /// The items of a seed that are made from a text.
@@ -189,11 +208,20 @@ impl Task {
     }
 }
 
-fn about(task: &Task, settings: Settings) -> String {
-    let Settings { seeds, windows, context, items, .. } = settings;
+fn about(task: &Task, source: &Source<'_>, settings: Settings) -> String {
+    let Settings { seeds, context, items, .. } = settings;
     let Drawn { context: before, choice, choices } = DRAWN;
+    let shares = |what: &str, asked: usize, all: usize| {
+        let each = of_seed(all, asked, seeds);
+        let fewer = if each < asked { format!(" ({asked} were asked for)") } else { String::new() };
+        format!("{seeds} seeds of {each} {what}{fewer} out of {all}")
+    };
     match task {
-        Task::Perplexity => format!("{seeds} seeds of {windows} windows of {context} tokens"),
+        Task::Perplexity => {
+            let raw = 100.0 * raw_reads(context, settings.block_tokens);
+            let windows = shares(&format!("windows of {context} tokens"), settings.windows, source.windows.len());
+            format!("{windows}; {raw:.0} % of reads see raw KV")
+        }
         Task::Choices => {
             let chance = 100.0 / choices as f64;
             format!(
@@ -202,18 +230,21 @@ fn about(task: &Task, settings: Settings) -> String {
         }
         Task::Items { items: all, .. } => {
             let chance = all.iter().map(|item| 1.0 / item.choices.len() as f64).sum::<f64>() / all.len() as f64;
-            let drawn = items.min(all.len());
-            format!("{seeds} seeds of {drawn} items out of {}; chance is {:.0} %", all.len(), 100.0 * chance)
+            format!("{}; chance is {:.0} %", shares("items", items, all.len()), 100.0 * chance)
         }
         Task::Retrieval(_) => {
             let chance = 100.0 / CANDIDATES as f64;
             let rank = (CANDIDATES + 1) as f64 / 2.0;
+            let depths: Vec<String> = DEPTHS.iter().take(items).map(f64::to_string).collect();
+            let depths = depths.join(", ");
             format!(
-                "{seeds} seeds of {items} facts at depths from 0 to 1, {CANDIDATES} candidates; chance is {chance:.0} %, rank {rank}"
+                "{seeds} seeds of {items} facts at depths {depths}; {CANDIDATES} candidates; chance is {chance:.0} %, rank {rank}"
             )
         }
         Task::Bleu => {
-            format!("{seeds} seeds of {items} prompts of {PROMPT} tokens, greedy answers of {ANSWER}")
+            let prompt = context.min(PROMPT);
+            let prompts = shares(&format!("prompts of {prompt} tokens"), items, source.windows.len());
+            format!("{prompts}, greedy answers of {ANSWER}")
         }
     }
 }
@@ -246,25 +277,34 @@ fn row(subject: Option<&dyn Subject>, task: &Task, runs: &[Run], base: &[Run]) -
     }
 }
 
-/// Some of the items, in their order, drawn without repetition.
-fn some<T: Clone>(all: &[T], count: usize, seed: u64) -> Vec<T> {
-    let mut prng = Prng::new(seed);
-    let mut chosen = BTreeSet::new();
-    while chosen.len() < count.min(all.len()) {
-        chosen.insert(prng.below(all.len() as u64) as usize);
+/// How many of all items each seed gets.
+fn of_seed(all: usize, asked: usize, seeds: u64) -> usize {
+    asked.min(all / seeds.max(1) as usize)
+}
+
+/// A seed's share of the items, in their order. No two seeds share an item.
+fn share<T: Clone>(all: &[T], what: &str, asked: usize, seeds: u64, seed: u64) -> Result<Vec<T>, StudyError> {
+    let each = of_seed(all.len(), asked, seeds);
+    if each == 0 {
+        let fact = format!("{} {what} for {seeds} seeds: each needs one of its own", all.len());
+        return Err(StudyError::Text(format!("{fact}; take a longer text, shorter windows or fewer seeds")));
     }
-    chosen.into_iter().map(|at| all[at].clone()).collect()
+    let mut places: Vec<usize> = (0..all.len()).collect();
+    let mut prng = Prng::new(SHARES);
+    for last in (1..places.len()).rev() {
+        places.swap(last, prng.below(last as u64 + 1) as usize);
+    }
+    let chosen: BTreeSet<usize> = places.into_iter().skip((seed - 1) as usize * each).take(each).collect();
+    Ok(chosen.into_iter().map(|at| all[at].clone()).collect())
 }
 
 fn perplexities(
     model: &LoadedModel,
-    source: &Source<'_>,
+    windows: &[Vec<TokenId>],
     settings: Settings,
     subjects: &[&dyn Subject],
-    seed: u64,
 ) -> Result<Vec<Run>, StudyError> {
-    let windows = some(source.windows, settings.windows, seed);
-    let evaluation = evaluate(model, &windows, settings.block_tokens, subjects, &mut |_| ())?;
+    let evaluation = evaluate(model, windows, settings.block_tokens, subjects, &mut |_| ())?;
     let mut runs = vec![(Size::default(), vec![evaluation.perplexity, 0.0, 0.0])];
     runs.extend(evaluation.codecs.iter().map(|quality| {
         // Each window has as many values, so any number of them gives the mean.
@@ -275,8 +315,9 @@ fn perplexities(
     Ok(runs)
 }
 
+/// NaN: of none, so there is no score.
 fn percent(count: usize, of: usize) -> f64 {
-    100.0 * count as f64 / of.max(1) as f64
+    100.0 * count as f64 / of as f64
 }
 
 fn choices(reader: Reader<'_>, items: &[Item]) -> Result<Run, StudyError> {
@@ -341,7 +382,8 @@ fn answers(
     }
     let reference = reference.get_or_insert_with(|| answers.clone());
     let same = answers.iter().zip(reference.iter()).filter(|(answer, reference)| answer == reference).count();
-    Ok((size, vec![bleu(&answers, reference), percent(same, answers.len())]))
+    let bleu = bleu(&answers, reference).ok_or_else(|| StudyError::Text("there are no answers".to_owned()))?;
+    Ok((size, vec![bleu, percent(same, answers.len())]))
 }
 
 #[cfg(test)]
@@ -356,13 +398,65 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn some_items_are_drawn_once_each() {
+    fn seeds_share_no_item() {
         let all: Vec<u32> = (0..50).collect();
-        let drawn = some(&all, 20, 1);
-        assert_eq!(drawn, some(&all, 20, 1));
-        assert_ne!(drawn, some(&all, 20, 2));
-        assert_eq!(BTreeSet::from_iter(&drawn).len(), 20);
-        assert_eq!(some(&all, 60, 1), all);
+        let of = |asked: usize, seeds: u64, seed: u64| share(&all, "items", asked, seeds, seed).expect("a share");
+        assert_eq!(of(20, 2, 1), of(20, 2, 1));
+        let both = [of(20, 2, 1), of(20, 2, 2)].concat();
+        assert_eq!(BTreeSet::from_iter(&both).len(), 40);
+        assert!(of(20, 2, 1).is_sorted());
+        // All items are drawn, each for one seed.
+        let every: Vec<u32> = (1..=5).flat_map(|seed| of(60, 5, seed)).collect();
+        assert_eq!((every.len(), BTreeSet::from_iter(&every).len()), (50, 50));
+        let error = share(&all[..4], "windows", 40, 5, 1).expect_err("too few").to_string();
+        assert!(error.contains("4 windows for 5 seeds"), "{error}");
+        assert!(share::<u32>(&[], "windows", 40, 2, 1).is_err());
+    }
+
+    fn model() -> LoadedModel {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo");
+        LoadedModel::load(&EngineConfig { threads: 2, ..EngineConfig::new(dir) }).expect("the demo model")
+    }
+
+    fn demo_windows(model: &LoadedModel, length: usize) -> Vec<Vec<TokenId>> {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo/demo.txt");
+        let text = std::fs::read(file).expect("the demo's text");
+        Windows::new(&text[..], model.tokenizer(), length).take_some(20).expect("windows")
+    }
+
+    #[test]
+    fn answers_that_read_no_encoded_block_are_refused() {
+        let model = model();
+        let raw = CodecSubject::new("raw", Arc::new(Raw));
+        let windows = demo_windows(&model, 64);
+        let source = Source { text: "", windows: &windows };
+        let answers = |block_tokens: usize, windows: &[Vec<TokenId>]| {
+            let settings = Settings { seeds: 2, windows: 2, context: 64, block_tokens, items: 2 };
+            measure(&model, &Task::Bleu, &Source { windows, ..source }, settings, &[&raw], &mut || ())
+        };
+        let error = answers(112, &windows).expect_err("nothing is encoded").to_string();
+        assert!(error.contains("BLEU: raw encodes nothing"), "{error}");
+        let table = answers(96, &windows).expect("the end of an answer reads a block");
+        assert!(table.about.contains("2 seeds of 2 prompts of 64 tokens out of 20"), "{}", table.about);
+        // The answer's last token fills the block, and nothing reads it.
+        let short: Vec<Vec<TokenId>> = windows.iter().map(|window| window[..17].to_vec()).collect();
+        assert!(answers(64, &short).is_err());
+        assert!(answers(16, &[]).is_err(), "no prompts");
+    }
+
+    #[test]
+    fn a_depth_without_facts_has_no_score() {
+        let model = model();
+        let windows = demo_windows(&model, 64);
+        let source = Source { text: "", windows: &windows };
+        let settings = Settings { seeds: 2, windows: 2, context: 64, block_tokens: 16, items: 2 };
+        let table = measure(&model, &Task::Retrieval(96), &source, settings, &[], &mut || ()).expect("a table");
+        let scores = &table.rows[0].scores[3..];
+        assert_eq!(
+            scores.iter().map(|score| score.mean.mean.is_nan()).collect::<Vec<_>>(),
+            [false, false, true, true, true]
+        );
+        assert!(table.about.contains("2 facts at depths 0, 0.25;"), "{}", table.about);
     }
 
     /// On held-out text, so that scores are no memory of training.
@@ -398,7 +492,7 @@ mod tests {
         assert!(choices.rows[1].bits.is_some_and(|bits| bits > 16.0));
         let retrieval = table(Task::Retrieval(96));
         assert_eq!(retrieval.rows[0].scores.len(), 3 + DEPTHS.len());
-        assert!((1.0..=10.0).contains(&mean(&retrieval, 0, 2)));
+        assert!(mean(&retrieval, 0, 2) > 1.0, "the model has not learned to copy: {retrieval:?}");
         assert_eq!(steps, 4 * 2 * 3, "tasks, seeds, runs");
     }
 }

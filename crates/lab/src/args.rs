@@ -104,7 +104,7 @@ pub struct EvalArgs {
     #[arg(long, value_name = "FILE")]
     pub text: PathBuf,
     /// Profile of this model, from `cenote profile` [default: made from the beginning of the text,
-    /// which is then not evaluated]
+    /// which is then not evaluated; with `--task` there is none]
     #[arg(long, value_name = "FILE", conflicts_with = "profile_text")]
     pub profile: Option<PathBuf>,
     /// Text to make the profile from; several are compared (Oaken, Figure 6)
@@ -127,18 +127,23 @@ pub struct EvalArgs {
     /// Tokens per KV block, the unit of a codec
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = positive)]
     pub block_tokens: usize,
+    /// Encode each token as soon as it is computed, so that a token reads nothing raw but itself; for
+    /// codecs that quantize each token alone, with `--codec`
+    #[arg(long, requires = "codec")]
+    pub by_token: bool,
     /// Write the table and a plot as an HTML page
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     /// Score tasks over several seeds instead: `perplexity`, `choices`, `retrieval` and `bleu` are
     /// drawn from the first 16 MiB of the text; a file of multiple choices has a JSON object per line
-    /// (HellaSwag, PIQA, ARC, Winogrande, or `query`, `choices` and `gold`)
+    /// (HellaSwag, ARC, Winogrande, PIQA with its labels joined, or `query`, `choices` and `gold`)
     #[arg(long, value_name = "TASK,TASK", value_delimiter = ',')]
     pub task: Vec<String>,
     /// Seeds of tasks
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(2..=21))]
     pub seeds: u64,
-    /// Items, facts or prompts of a task, for each seed
+    /// Items, facts or prompts of a task, for each seed; seeds share none, so a small file or text
+    /// has fewer
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = positive)]
     pub items: usize,
     /// Tokens of the contexts of `retrieval` [default: 256,1024]

@@ -9,7 +9,8 @@
 //! * `kvquant`: K normalized by channel in advance, V by token. Levels follow the values (k-means
 //!   over the profile's curves); the outermost one in a hundred stays at full precision (KVQuant,
 //!   Hooper et al. 2024). Keys are taken after rotary embedding, as pools store them; the original
-//!   takes them before it.
+//!   takes them before it. Its weights of sensitivity in k-means, its bounds of outliers by channel
+//!   of K (here one pair per layer) and its Q-Norm are left out.
 //! * [`tender`], [`atom`], [`qserve`]: like the rivals in Oaken's Table 2.
 //! * [`sign`]: Oaken with the sign bit that its paper prints.
 //!

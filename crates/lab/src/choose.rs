@@ -122,6 +122,9 @@ impl Trial<'_> {
             return Err(StudyError::Model("limits must be positive numbers".to_owned()));
         }
         cenote_quality::evaluate::check_windows(self.model, self.windows, self.block_tokens)?;
+        if self.windows.len() < 2 {
+            return Err(StudyError::Text("one window tells no standard error; a choice needs two or more".to_owned()));
+        }
         let known = Known::new(candidates, self.profile)?;
         let layers = self.measure(candidates, &known, progress)?;
         let sizes = [self.windows.len(), self.windows[0].len(), self.block_tokens];

@@ -107,7 +107,13 @@ pub fn study(seed: u64, progress: &mut dyn FnMut()) -> Study {
 /// Runs a sparse setup on drawn scores.
 #[must_use]
 pub fn run_sparse(setup: &SparseSetup, seed: u64) -> SparseOutcome {
-    let mut scores = DrawnScores::new(ScoreModel::default(), setup.shape, setup.requests, scale::CONTEXT_PAGES, seed);
+    run_sparse_on(setup, ScoreModel::default(), seed)
+}
+
+/// Runs a sparse setup on scores of another model.
+#[must_use]
+pub fn run_sparse_on(setup: &SparseSetup, model: ScoreModel, seed: u64) -> SparseOutcome {
+    let mut scores = DrawnScores::new(model, setup.shape, setup.requests, scale::CONTEXT_PAGES, seed);
     sparse::simulate(setup, &mut scores)
 }
 

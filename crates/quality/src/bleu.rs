@@ -9,13 +9,16 @@ use std::collections::HashMap;
 /// The longest n-gram.
 const LONGEST: usize = 4;
 
-/// BLEU of `answers`, one reference each, from 0 to 100.
+/// BLEU of `answers`, one reference each, from 0 to 100. `None`: no answer has a token.
 ///
 /// # Panics
 /// The numbers of answers and references differ.
 #[must_use]
-pub fn bleu(answers: &[Vec<u32>], references: &[Vec<u32>]) -> f64 {
+pub fn bleu(answers: &[Vec<u32>], references: &[Vec<u32>]) -> Option<f64> {
     assert_eq!(answers.len(), references.len(), "each answer has a reference");
+    if answers.iter().all(Vec::is_empty) {
+        return None;
+    }
     let mut logarithms = 0.0;
     for n in 1..=LONGEST {
         let (mut matched, mut total) = (0, 0);
@@ -27,13 +30,13 @@ pub fn bleu(answers: &[Vec<u32>], references: &[Vec<u32>]) -> f64 {
             }
         }
         if matched == 0 {
-            return 0.0;
+            return Some(0.0);
         }
         logarithms += (f64::from(matched) / f64::from(total)).ln() / LONGEST as f64;
     }
     let length = |all: &[Vec<u32>]| all.iter().map(Vec::len).sum::<usize>() as f64;
     let brevity = (1.0 - length(references) / length(answers)).min(0.0);
-    100.0 * (brevity + logarithms).exp()
+    Some(100.0 * (brevity + logarithms).exp())
 }
 
 fn counts(tokens: &[u32], n: usize) -> HashMap<&[u32], u32> {
@@ -46,13 +49,22 @@ fn counts(tokens: &[u32], n: usize) -> HashMap<&[u32], u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+
+    fn bleu(answers: &[Vec<u32>], references: &[Vec<u32>]) -> f64 {
+        super::bleu(answers, references).expect("answers with tokens")
+    }
 
     #[test]
     fn equal_answers_have_a_hundred_and_foreign_ones_nothing() {
         let answers = [vec![1, 2, 3, 4, 5], vec![9, 8, 7, 6]];
         assert!((bleu(&answers, &answers) - 100.0).abs() < 1e-9);
         assert_eq!(bleu(&answers, &[vec![11, 12, 13, 14, 15], vec![16; 4]]), 0.0);
+    }
+
+    #[test]
+    fn no_answers_have_no_score() {
+        assert_eq!(super::bleu(&[], &[]), None);
+        assert_eq!(super::bleu(&[Vec::new()], &[vec![1]]), None);
     }
 
     #[test]

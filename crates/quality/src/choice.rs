@@ -1,18 +1,20 @@
-//! Multiple choices, scored by log-likelihood as the common evaluation harness does.
+//! Multiple choices, scored by log-likelihood. Contexts, choices and borders are those of
+//! lm-evaluation-harness, so that scores of whole files are comparable.
 //!
 //! A file has one JSON object per line. Known fields, as the data sets name them:
 //!
 //! | data set | context | choices | right one |
 //! |---|---|---|---|
 //! | any | `query`, `context` or `question` | `choices`: texts | `gold`, `label` or `answer`: index from 0 |
-//! | HellaSwag | `ctx`, after `activity_label: ` | `endings` | `label`: index from 0 |
+//! | HellaSwag | `ctx_a` and `ctx_b`, or else `ctx`, after `activity_label: ` | `endings` | `label`: index from 0 |
 //! | PIQA | `goal`, as a question | `sol1`, `sol2` | `label`: index from 0 |
 //! | ARC | `question`, or its `stem` | `choices`: `text` and `label` | `answerKey`: one of the labels |
 //! | Winogrande | `sentence` up to `_`, and an option | the rest of `sentence` | `answer`: 1 or 2 |
 //!
 //! Questions are written as `Question: …`, a line feed and `Answer:`. A blank separates context and
 //! choice. *acc* takes the choice of the largest log-likelihood, *acc_norm* of the largest one per
-//! character of the choice. Equal ones go to the first.
+//! character of the choice. Equal ones go to the first. HellaSwag's `ctx_b` begins with a capital, and
+//! all else in it is small. Blanks at a context's end belong to the choice.
 
 use crate::StudyError;
 use crate::past::{OpenBlock, Reader, Size};
@@ -78,8 +80,11 @@ pub fn parse(text: &str) -> Result<Vec<Item>, StudyError> {
 fn item_of(value: &Value) -> Result<Item, String> {
     let text = |name: &str| value[name].as_str();
     let item = if let Some(endings) = value["endings"].as_array() {
-        let context = text("ctx").ok_or("no `ctx`")?;
-        let context = text("activity_label").map_or_else(|| context.to_owned(), |label| format!("{label}: {context}"));
+        let context = match (text("ctx_a"), text("ctx_b")) {
+            (Some(first), Some(second)) => format!("{first} {}", capitalized(second)),
+            _ => text("ctx").ok_or("no `ctx`, and no `ctx_a` with `ctx_b`")?.to_owned(),
+        };
+        let context = text("activity_label").map_or_else(|| context.clone(), |label| format!("{label}: {context}"));
         let endings = texts(endings)?.iter().map(|ending| cleaned(ending)).collect();
         Item::of_context(&cleaned(&context), endings, index(&value["label"]).ok_or("no `label`")?)
     } else if let (Some(goal), Some(first), Some(second)) = (text("goal"), text("sol1"), text("sol2")) {
@@ -143,6 +148,12 @@ fn index(value: &Value) -> Option<usize> {
 fn texts(values: &[Value]) -> Result<Vec<String>, String> {
     let text = |value: &Value| value.as_str().map(str::to_owned).ok_or_else(|| "a choice is no text".to_owned());
     values.iter().map(text).collect()
+}
+
+/// A text whose first letter alone is a capital.
+fn capitalized(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().into_iter().flat_map(char::to_uppercase).chain(letters.flat_map(char::to_lowercase)).collect()
 }
 
 /// HellaSwag's text without the marks of its source, which stand in brackets.
@@ -217,17 +228,17 @@ pub struct Scored {
 /// Scores an item with the KV of its context through the reader's codec, and adds the size of it.
 ///
 /// # Errors
-/// A text cannot be tokenized, is too long for the model, or the codec fails.
+/// A text cannot be tokenized, is too long for the model, the codec fails, or scores are not finite.
 pub fn score(reader: Reader<'_>, item: &Item, size: &mut Size) -> Result<Scored, StudyError> {
     let mut log_likelihoods = Vec::with_capacity(item.choices.len());
     for same in item.choices.chunk_by(|a, b| a.context == b.context) {
         let tokenizer = reader.model.tokenizer();
-        let context = encoded(tokenizer, &same[0].context, true)?;
+        let context = encoded(tokenizer, same[0].context.trim_end(), true)?;
         let continuations: Vec<Vec<TokenId>> =
             same.iter().map(|choice| continuation(tokenizer, &context, choice)).collect::<Result<_, _>>()?;
         let longest = continuations.iter().map(Vec::len).max().unwrap_or(0);
         let mut past = reader.read(&context, OpenBlock::Passes, continuations.len(), longest)?;
-        log_likelihoods.extend(past.score(&continuations));
+        log_likelihoods.extend(past.score(&continuations)?);
         size.add(past.size());
     }
     Ok(judged(item, log_likelihoods))
@@ -250,13 +261,16 @@ fn encoded(tokenizer: &Tokenizer, text: &str, begins: bool) -> Result<Vec<TokenI
     tokens.map_err(|error| StudyError::Text(format!("the text cannot be tokenized: {error}")))
 }
 
-/// Tokens of a choice behind its context. If a token crosses the border, the choice is tokenized
-/// alone.
+/// Tokens of a choice behind its context: those of the whole text behind as many as the context
+/// has. Blanks at the context's end belong to the choice. If no tokens are left because one crosses
+/// the border, the choice is tokenized alone.
 fn continuation(tokenizer: &Tokenizer, context: &[TokenId], choice: &Choice) -> Result<Vec<TokenId>, StudyError> {
-    let whole = encoded(tokenizer, &format!("{} {}", choice.context, choice.continuation), true)?;
-    match whole.strip_prefix(context) {
+    let before = choice.context.trim_end();
+    let behind = format!("{} {}", &choice.context[before.len()..], choice.continuation);
+    let whole = encoded(tokenizer, &format!("{before}{behind}"), true)?;
+    match whole.get(context.len()..) {
         Some(rest) if !rest.is_empty() => Ok(rest.to_vec()),
-        _ => encoded(tokenizer, &format!(" {}", choice.continuation), false),
+        _ => encoded(tokenizer, &behind, false),
     }
 }
 
@@ -301,6 +315,40 @@ mod tests {
             let error = parse(line).expect_err(line).to_string();
             assert!(error.contains(fact), "{error}");
         }
+    }
+
+    #[test]
+    fn contexts_of_hellaswag_have_two_parts_and_the_second_begins_with_a_capital() {
+        let record = |context: &str| {
+            format!(
+                "{{\"activity_label\": \"Roofing\", {context}, \"endings\": [\"climbs.\", \"falls.\"], \"label\": \"0\"}}"
+            )
+        };
+        let context = |fields: &str| parse(&record(fields)).expect("an item")[0].choices[0].context.clone();
+        let both = r#""ctx": "A man sits on a roof. he", "ctx_a": "A man sits on a roof.", "ctx_b": "he of NASA""#;
+        assert_eq!(context(both), "Roofing: A man sits on a roof. He of nasa");
+        // WikiHow's part has no second one.
+        let one = r#""ctx": "[header] How to sit", "ctx_a": "[header] How to sit", "ctx_b": """#;
+        assert_eq!(context(one), "Roofing: How to sit");
+        assert_eq!(context(r#""ctx": "A man sits. he""#), "Roofing: A man sits. he");
+        let error = parse(&record(r#""ctx_a": "A man sits.""#)).expect_err("no second part").to_string();
+        assert!(error.contains("`ctx_b`"), "{error}");
+    }
+
+    #[test]
+    fn blanks_at_a_contexts_end_belong_to_the_choice() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo");
+        let model = LoadedModel::load(&EngineConfig { threads: 1, ..EngineConfig::new(dir) }).expect("the demo model");
+        let choice = Choice { context: "The film was ".to_owned(), continuation: "released".to_owned() };
+        let tokens = |text: &str| encoded(model.tokenizer(), text, true).expect("tokens");
+        let context = tokens("The film was");
+        let rest = continuation(model.tokenizer(), &context, &choice).expect("tokens");
+        assert_eq!([&context[..], &rest].concat(), tokens("The film was  released"));
+        let item = Item { choices: vec![choice.clone(), choice], gold: 0 };
+        let reader = Reader { model: &model, subject: None, block_tokens: 16 };
+        let scored = score(reader, &item, &mut Size::default()).expect("scores");
+        let mut past = reader.read(&context, OpenBlock::Passes, 1, rest.len()).expect("a context");
+        assert_eq!(past.score(&[rest]).expect("scores")[0], scored.log_likelihoods[0]);
     }
 
     #[test]
@@ -350,8 +398,8 @@ mod tests {
                 let all = Reader { block_tokens: 256, ..plain };
                 let mut past = all.read(&context[..1], OpenBlock::Stays, 1, 256).expect("one token");
                 let rest = [&context[1..], &tokens[..]].concat();
-                let whole = past.score(std::slice::from_ref(&rest))[0];
-                let before = past.score(&[context[1..].to_vec()])[0];
+                let whole = past.score(std::slice::from_ref(&rest)).expect("scores")[0];
+                let before = past.score(&[context[1..].to_vec()]).expect("scores")[0];
                 assert!((whole - before - found).abs() < 1e-2, "{whole} - {before}, {found}");
             }
             // Half precision hardly changes a score.

@@ -1,19 +1,22 @@
-//! Measures the harm of a codec: a text runs through the engine with all past KV through the codec,
-//! and through the engine without it.
+//! Measures the harm of a codec: a text runs through the engine with full blocks of past KV through
+//! the codec, and through the engine without it.
 //!
 //! Windows of the text are computed block by block. When a block is full, its pages go through the
-//! codec, so every later token attends to the decoded values. The partially filled block stays
-//! unchanged, as in an engine with a pool. The logits of every token are compared with those of the
-//! engine without a codec. Batches and kernels are the same, so a codec that changes nothing has a
-//! divergence of exactly zero.
+//! codec, so every token of a later block attends to the decoded values. A token reads its own block
+//! raw, as in an engine with a pool. So at equal bits the harm falls with the size of blocks;
+//! [`Evaluation::raw_reads`] is the share of such reads. [`evaluate_by_token`] encodes each token as
+//! soon as it is computed. The logits of every token are compared with those of the engine without a
+//! codec. Batches and kernels are the same, so a codec that changes nothing has a divergence of
+//! exactly zero.
 
-use crate::{StudyError, Subject, engine_page, values_of};
+use crate::{StudyError, Subject, engine_page, put_values, values_of};
 use cenote_base::TokenId;
 use cenote_codec::Side;
 use cenote_engine::LoadedModel;
 use cenote_engine::kv::{KvArena, KvLayout};
 use cenote_engine::llama::{LogitsOf, SeqChunk};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// Windows computed at once.
 const BATCH: usize = 8;
@@ -25,7 +28,8 @@ const RAW_BITS: f64 = 16.0;
 pub struct Harm {
     /// Perplexity.
     pub perplexity: f64,
-    /// Standard error of `perplexity` over windows, that is, for another text of the same kind.
+    /// Standard error of `perplexity` over windows, that is, for another text of the same kind. NaN,
+    /// as all standard errors are, for one window.
     pub perplexity_se: f64,
     /// Rise of perplexity over that of the unchanged model, in percent.
     pub loss_percent: f64,
@@ -66,6 +70,10 @@ pub struct Evaluation {
     pub context: usize,
     /// Tokens per block.
     pub block_tokens: usize,
+    /// Tokens that go through the codec at once.
+    pub step: usize,
+    /// Share of (token, past token) pairs, each token with itself included, that read raw KV.
+    pub raw_reads: f64,
     /// Perplexity without a codec.
     pub perplexity: f64,
     /// Standard error of `perplexity` over windows.
@@ -74,23 +82,35 @@ pub struct Evaluation {
     pub codecs: Vec<Quality>,
 }
 
+/// The bits per value that codecs of one kind take for a divergence.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum BitsAt {
+    /// They reach it with so many.
+    Reached(f64),
+    /// They diverge less even at their least bits, which are these.
+    Better(f64),
+    /// They diverge more at every rate.
+    NotReached,
+}
+
 /// Bits per value at which codecs of one kind reach the divergence `kl`. Interpolates between two
-/// rates, linear in the logarithm of the divergence. `None`: `kl` is outside the range of all
-/// rates.
+/// rates, linear in the logarithm of the divergence.
 #[must_use]
-pub fn bits_at(codecs: &[&Quality], kl: f64) -> Option<f64> {
+pub fn bits_at(codecs: &[&Quality], kl: f64) -> BitsAt {
     let mut points: Vec<(f64, f64)> =
         codecs.iter().filter(|one| one.harm.kl > 0.0).map(|one| (one.bits, one.harm.kl.ln())).collect();
     points.sort_by(|a, b| a.0.total_cmp(&b.0));
     let wanted = kl.ln();
     let between = points.windows(2).find(|pair| pair[0].1 >= wanted && wanted >= pair[1].1);
-    match between {
-        Some(pair) => {
-            let share = (pair[0].1 - wanted) / (pair[0].1 - pair[1].1).max(f64::MIN_POSITIVE);
-            Some(pair[0].0 + share * (pair[1].0 - pair[0].0))
-        }
-        None => points.iter().find(|point| (point.1 - wanted).abs() < 1e-9).map(|point| point.0),
+    if let Some(pair) = between {
+        let share = (pair[0].1 - wanted) / (pair[0].1 - pair[1].1).max(f64::MIN_POSITIVE);
+        return BitsAt::Reached(pair[0].0 + share * (pair[1].0 - pair[0].0));
     }
+    if let Some(same) = points.iter().find(|point| (point.1 - wanted).abs() < 1e-9) {
+        return BitsAt::Reached(same.0);
+    }
+    let better = codecs.iter().filter(|one| one.harm.kl <= kl).map(|one| one.bits);
+    better.min_by(f64::total_cmp).map_or(BitsAt::NotReached, BitsAt::Better)
 }
 
 /// Sums over one window.
@@ -117,12 +137,37 @@ pub(crate) struct Pages {
 /// subject. `progress` receives the number of finished windows.
 ///
 /// # Errors
-/// A subject fails. The windows are not whole blocks, or longer than the model's context.
-/// `block_tokens` is not a multiple of 16 up to 4096.
+/// A subject fails. The windows are not whole blocks, fewer than two blocks, or longer than the
+/// model's context. `block_tokens` is not a multiple of 16 up to 4096.
 pub fn evaluate(
     model: &LoadedModel,
     windows: &[Vec<TokenId>],
     block_tokens: usize,
+    subjects: &[&dyn Subject],
+    progress: &mut dyn FnMut(usize),
+) -> Result<Evaluation, StudyError> {
+    run(model, windows, [block_tokens, block_tokens], subjects, progress)
+}
+
+/// As [`evaluate`], with each token through the codec as soon as it is computed. A token reads
+/// nothing raw but itself. Bits are those of whole blocks.
+///
+/// # Errors
+/// As [`evaluate`]. A subject does not quantize each token alone.
+pub fn evaluate_by_token(
+    model: &LoadedModel,
+    windows: &[Vec<TokenId>],
+    block_tokens: usize,
+    subjects: &[&dyn Subject],
+    progress: &mut dyn FnMut(usize),
+) -> Result<Evaluation, StudyError> {
+    run(model, windows, [block_tokens, 1], subjects, progress)
+}
+
+fn run(
+    model: &LoadedModel,
+    windows: &[Vec<TokenId>],
+    [block_tokens, step]: [usize; 2],
     subjects: &[&dyn Subject],
     progress: &mut dyn FnMut(usize),
 ) -> Result<Evaluation, StudyError> {
@@ -142,11 +187,12 @@ pub fn evaluate(
         let (first, zero) = (base_sums.len(), vec![Sums::default(); batch.len()]);
         base_sums.extend(&zero);
         sums.iter_mut().for_each(|sums| sums.extend(&zero));
-        for block in 0..blocks {
-            let start = block * block_tokens;
+        let mut raw = vec![vec![RawBlock::default(); batch.len()]; subjects.len()];
+        for start in (0..context).step_by(step) {
+            let (block, within) = (start / block_tokens, start % block_tokens);
             let chunks: Vec<SeqChunk<'_>> = (batch.iter().zip(&tables))
                 .map(|(window, table)| SeqChunk {
-                    tokens: &window[start..start + block_tokens],
+                    tokens: &window[start..start + step],
                     before: &window[..start],
                     start_position: start,
                     block_table: table,
@@ -154,14 +200,18 @@ pub fn evaluate(
                 })
                 .collect();
             let truth = model.forward(&chunks, &mut base);
-            compare(&truth, &truth, batch, start, block_tokens, &mut base_sums[first..]);
-            for (subject, ((arena, sums), pages)) in
-                subjects.iter().zip(arenas.iter_mut().zip(&mut sums).zip(&mut pages))
-            {
+            compare(&truth, &truth, batch, start, step, &mut base_sums[first..]);
+            let each = subjects.iter().zip(arenas.iter_mut().zip(&mut sums)).zip(pages.iter_mut().zip(&mut raw));
+            for ((subject, (arena, sums)), (pages, raw)) in each {
                 let logits = model.forward(&chunks, arena);
-                compare(&truth, &logits, batch, start, block_tokens, &mut sums[first..]);
-                for table in &tables {
-                    through(*subject, &layout, arena.pages_mut(table[block]), block_tokens, pages)?;
+                compare(&truth, &logits, batch, start, step, &mut sums[first..]);
+                for (table, raw) in tables.iter().zip(raw) {
+                    let block = arena.pages_mut(table[block]);
+                    if step == block_tokens {
+                        through(*subject, &layout, block, block_tokens, pages)?;
+                    } else {
+                        raw.through(*subject, &layout, block, within..within + step, pages)?;
+                    }
                 }
             }
         }
@@ -173,13 +223,23 @@ pub fn evaluate(
         windows: windows.len(),
         context,
         block_tokens,
+        step,
+        raw_reads: raw_reads(context, step),
         perplexity,
         perplexity_se,
         codecs: codecs.map(|(subject, (sums, pages))| quality(subject.name(), &base_sums, sums, pages)).collect(),
     })
 }
 
-/// Checks that windows are whole blocks and fit the model's context.
+/// The share of (token, past token) pairs, each token with itself included, that read raw KV in
+/// windows of `context` tokens if `step` tokens are encoded at once.
+#[must_use]
+pub fn raw_reads(context: usize, step: usize) -> f64 {
+    (step + 1) as f64 / (context + 1) as f64
+}
+
+/// Checks that windows are whole blocks, two or more, and fit the model's context. In a window of
+/// one block no token reads encoded KV.
 ///
 /// # Errors
 /// They do not, or there are none.
@@ -189,6 +249,11 @@ pub fn check_windows(model: &LoadedModel, windows: &[Vec<TokenId>], block_tokens
     check_block_tokens(block_tokens)?;
     if context == 0 || !context.is_multiple_of(block_tokens) || windows.iter().any(|window| window.len() != context) {
         return Err(StudyError::Text(format!("windows of {context} tokens are not whole blocks of {block_tokens}")));
+    }
+    if context == block_tokens {
+        return Err(StudyError::Text(format!(
+            "windows of one block of {context} tokens: no token would read encoded KV; take longer windows or smaller blocks"
+        )));
     }
     if context > most {
         return Err(StudyError::Model(format!(
@@ -230,14 +295,82 @@ pub(crate) fn through(
         kind.shape.tokens = kind.shape.tokens.min(tokens as u16);
         let page = &mut page[..kind.bytes()];
         let before = values_of(&kind, page);
-        sums.bits += subject.round_trip(&kind, page)?;
-        sums.values += before.len() as u64;
-        for (before, after) in before.iter().zip(values_of(&kind, page)) {
-            sums.errors[side as usize] += f64::from(after - before).powi(2);
-            sums.squares[side as usize] += f64::from(*before).powi(2);
-        }
+        let bits = subject.round_trip(&kind, page)?;
+        sums.add(side, bits, &before, &values_of(&kind, page));
     }
     Ok(())
+}
+
+impl Pages {
+    fn add(&mut self, side: Side, bits: u64, before: &[f32], after: &[f32]) {
+        self.bits += bits;
+        self.values += before.len() as u64;
+        for (before, after) in before.iter().zip(after) {
+            self.errors[side as usize] += f64::from(after - before).powi(2);
+            self.squares[side as usize] += f64::from(*before).powi(2);
+        }
+    }
+}
+
+/// Raw values of a block whose tokens pass one after the other, by page as
+/// `[head][token][channel]`.
+#[derive(Clone, Default)]
+struct RawBlock {
+    pages: Vec<Vec<f32>>,
+}
+
+impl RawBlock {
+    /// Runs some tokens of a block's pages through a subject. With the block's last token, the whole
+    /// block passes too: its bits count, and its values must be the same.
+    fn through(
+        &mut self,
+        subject: &dyn Subject,
+        layout: &KvLayout,
+        block: Vec<&mut [u8]>,
+        tokens: Range<usize>,
+        sums: &mut Pages,
+    ) -> Result<(), StudyError> {
+        self.pages.resize(block.len(), Vec::new());
+        for (index, (page, raw)) in block.into_iter().zip(&mut self.pages).enumerate() {
+            let side = [Side::K, Side::V][index % 2];
+            let kind = engine_page(layout, index / 2, side);
+            let page = &mut page[..kind.bytes()];
+            let mut values = values_of(&kind, page);
+            raw.resize(values.len(), 0.0);
+            let small = |count: usize| u16::try_from(count).expect("tokens of a block fit a page");
+            let mut part = kind;
+            part.shape.tokens = small(tokens.len());
+            part.layout.capacity = small(tokens.len());
+            let dim = usize::from(kind.shape.dim);
+            let place = |head: usize| head * kind.shape.head_values();
+            let new = |head: usize| place(head) + tokens.start * dim..place(head) + tokens.end * dim;
+            let heads = 0..usize::from(kind.shape.heads);
+            let fresh: Vec<f32> = heads.clone().flat_map(|head| values[new(head)].to_vec()).collect();
+            let mut bytes = vec![0; part.bytes()];
+            put_values(&part, &mut bytes, &fresh);
+            subject.round_trip(&part, &mut bytes)?;
+            let passed = values_of(&part, &bytes);
+            for (head, passed) in heads.zip(passed.chunks_exact(part.shape.head_values())) {
+                raw[new(head)].copy_from_slice(&values[new(head)]);
+                values[new(head)].copy_from_slice(passed);
+            }
+            put_values(&kind, page, &values);
+            if tokens.end == layout.block_tokens {
+                let mut whole = page.to_vec();
+                put_values(&kind, &mut whole, raw);
+                let bits = subject.round_trip(&kind, &mut whole)?;
+                let same = values_of(&kind, &whole).iter().zip(&values).all(|(a, b)| a.to_bits() == b.to_bits());
+                if !same {
+                    return Err(StudyError::Model(format!(
+                        "{}: it does not quantize each token alone, so it is measured by whole blocks only",
+                        subject.name()
+                    )));
+                }
+                sums.add(side, bits, raw, &values);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Compares the logits of one block of each window. `truth` are those without a codec.
@@ -261,7 +394,8 @@ pub(crate) fn compare(
             truth.exp() * (truth - other)
         };
         sums.divergence += truth.iter().zip(logits).map(divergence).sum::<f64>();
-        sums.agreed += u64::from(truth_best == best);
+        // Scores that are no numbers choose nothing.
+        sums.agreed += u64::from(truth_best == best && norm.is_finite());
         sums.tokens += 1;
         if let Some(&next) = windows[window].get(position + 1) {
             sums.loss += norm - f64::from(logits[next as usize]);
@@ -283,11 +417,11 @@ pub(crate) fn norm_and_best(logits: &[f32]) -> (f64, usize) {
     (most + sum.ln(), best)
 }
 
-/// The mean, and its standard error.
+/// The mean, and its standard error. One value tells no error: it is NaN.
 fn mean_and_error(values: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
     let count = values.clone().count() as f64;
     let mean = values.clone().sum::<f64>() / count;
-    let variance = values.map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
+    let variance = values.map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0);
     (mean, (variance / count).sqrt())
 }
 
@@ -333,6 +467,11 @@ fn quality(codec: String, base: &[Sums], sums: &[Sums], pages: &Pages) -> Qualit
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::CodecSubject;
+    use cenote_codec::{PageKind, Raw};
+    use cenote_engine::EngineConfig;
+    use std::path::Path;
+    use std::sync::Arc;
 
     #[test]
     fn equal_logits_do_not_diverge_and_others_do() {
@@ -362,14 +501,91 @@ mod tests {
         };
         let rates = [rate(3.0, 1e-2), rate(5.0, 1e-4), rate(4.0, 1e-3)];
         let rates: Vec<&Quality> = rates.iter().collect();
-        assert!((bits_at(&rates, 1e-3_f64.powf(0.5) * 1e-2_f64.powf(0.5)).unwrap() - 3.5).abs() < 1e-9);
-        assert!((bits_at(&rates, 1e-4).unwrap() - 5.0).abs() < 1e-9);
-        assert_eq!((bits_at(&rates, 1e-5), bits_at(&rates, 0.1)), (None, None));
+        let reached = |kl: f64| match bits_at(&rates, kl) {
+            BitsAt::Reached(bits) => bits,
+            other => panic!("{kl}: {other:?}"),
+        };
+        assert!((reached(1e-3_f64.powf(0.5) * 1e-2_f64.powf(0.5)) - 3.5).abs() < 1e-9);
+        assert!((reached(1e-4) - 5.0).abs() < 1e-9);
+        assert_eq!((bits_at(&rates, 1e-5), bits_at(&rates, 0.1)), (BitsAt::NotReached, BitsAt::Better(3.0)));
+        assert_eq!(bits_at(&[&rate(16.0, 0.0)], 1e-3), BitsAt::Better(16.0), "a codec that loses nothing");
+        assert_eq!(bits_at(&[&rate(4.0, 1.0)], 1e-3), BitsAt::NotReached);
     }
 
     #[test]
     fn the_standard_error_is_that_of_a_mean() {
         let (mean, error) = mean_and_error([1.0, 2.0, 3.0, 4.0].into_iter());
         assert!((mean - 2.5).abs() < 1e-12 && (error - (5.0_f64 / 3.0 / 4.0).sqrt()).abs() < 1e-12);
+    }
+
+    #[test]
+    fn one_value_tells_no_error() {
+        let (mean, error) = mean_and_error([3.0].into_iter());
+        assert!(mean == 3.0 && error.is_nan());
+    }
+
+    #[test]
+    fn logits_that_are_no_numbers_agree_with_nothing() {
+        let mut sums = [Sums::default()];
+        compare(&[1.0, 0.0], &[f32::NAN, 0.0], &[vec![0]], 0, 1, &mut sums);
+        assert_eq!((sums[0].agreed, sums[0].tokens), (0, 1));
+    }
+
+    /// Rounds values to multiples of a step, for each token alone or with a scale of the page.
+    struct Rounds {
+        has_page_scale: bool,
+    }
+
+    impl Subject for Rounds {
+        fn name(&self) -> String {
+            "rounds".to_owned()
+        }
+
+        fn round_trip(&self, kind: &PageKind, page: &mut [u8]) -> Result<u64, StudyError> {
+            let mut values = values_of(kind, page);
+            let most = values.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+            let step = if self.has_page_scale { (most / 7.0).max(f32::MIN_POSITIVE) } else { 0.25 };
+            values.iter_mut().for_each(|value| *value = (*value / step).round() * step);
+            put_values(kind, page, &values);
+            Ok(4 * values.len() as u64 + 128)
+        }
+    }
+
+    fn demo() -> (LoadedModel, Vec<Vec<TokenId>>) {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo");
+        let model = LoadedModel::load(&EngineConfig { threads: 1, ..EngineConfig::new(dir) }).expect("the demo model");
+        let windows = (0..2).map(|window| (0..64).map(|at| 100 + 7 * at + 31 * window).collect()).collect();
+        (model, windows)
+    }
+
+    #[test]
+    fn windows_of_one_block_are_refused() {
+        let (model, windows) = demo();
+        let error = evaluate(&model, &windows, 64, &[], &mut |_| ()).expect_err("nothing would be encoded");
+        assert!(error.to_string().contains("no token would read encoded KV"), "{error}");
+        let evaluation = evaluate(&model, &windows, 32, &[], &mut |_| ()).expect("two blocks");
+        assert!((evaluation.raw_reads - 33.0 / 65.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn token_by_token_fewer_reads_are_raw_and_more_is_lost() {
+        let (model, windows) = demo();
+        let raw = CodecSubject::new("raw", Arc::new(Raw));
+        let alone = Rounds { has_page_scale: false };
+        let subjects: [&dyn Subject; 2] = [&raw, &alone];
+        let blocks = evaluate(&model, &windows, 32, &subjects, &mut |_| ()).expect("by block");
+        let tokens = evaluate_by_token(&model, &windows, 32, &subjects, &mut |_| ()).expect("by token");
+        assert!((tokens.raw_reads - 2.0 / 65.0).abs() < 1e-12);
+        assert!((tokens.perplexity / blocks.perplexity - 1.0).abs() < 1e-3);
+        for (block, token) in blocks.codecs.iter().zip(&tokens.codecs) {
+            assert_eq!(block.bits, token.bits, "{}", block.codec);
+        }
+        let [block, token] = [&blocks, &tokens].map(|one| one.codecs[1].harm.kl);
+        assert!(token > 1.2 * block, "{token} and {block}");
+        assert!(tokens.codecs[0].harm.kl < 1e-5, "{tokens:?}");
+        let page = Rounds { has_page_scale: true };
+        evaluate(&model, &windows, 32, &[&page], &mut |_| ()).expect("by block");
+        let error = evaluate_by_token(&model, &windows, 32, &[&page], &mut |_| ()).expect_err("a scale of the page");
+        assert!(error.to_string().contains("rounds: it does not quantize each token alone"), "{error}");
     }
 }

@@ -1,8 +1,9 @@
 //! Floor 5: what codecs do to a model, measured on the reference engine.
 //!
 //! [`profile`] observes a model and makes the [`cenote_codec::Profile`] that codecs use.
-//! [`evaluate`] runs a text through the engine with all past KV through a codec, and compares the
-//! result with the same engine without a codec. [`table`] reads measured choices of a codec for
+//! [`evaluate`] runs a text through the engine with full blocks of past KV through a codec, and
+//! compares the result with the same engine without a codec. A token reads its own block raw, or, by
+//! token, itself only. [`table`] reads measured choices of a codec for
 //! each layer. [`sparse`] does the same for decode that reads chosen pages.
 //!
 //! [`past`] computes a context through a codec. On it [`choice`] scores multiple choices and
@@ -34,6 +35,9 @@ pub enum StudyError {
     /// The model, its files or the settings do not support this measurement.
     #[error("{0}")]
     Model(String),
+    /// Scores are no numbers: values beyond their type's range.
+    #[error("{0}: scores are not finite; values overflow in the model or in the codec, so nothing is scored")]
+    NotFinite(String),
     /// A codec's frame cannot be decoded: a bug in the codec.
     #[error("{subject}: a page of layer {layer} cannot be decoded: {fact}")]
     Lost {

@@ -2,7 +2,8 @@
 //!
 //! The context is computed block by block. Each full block passes through the codec, so later tokens
 //! attend to decoded values. The last token of the context is computed together with its
-//! continuation, because its logits predict the first token behind. Without a codec the steps are the
+//! continuation, because its logits predict the first token behind. So this token and those of the
+//! continuation are read raw. Without a codec the steps are the
 //! same, so that differences come from the codec alone.
 
 use crate::evaluate::{Pages, check_block_tokens, longest_context, norm_and_best, through};
@@ -163,9 +164,12 @@ impl Past<'_> {
 
     /// The log-likelihood of each continuation, in nats.
     ///
+    /// # Errors
+    /// A log-likelihood is not finite: no choice among such is right.
+    ///
     /// # Panics
     /// There are more continuations than branches, one is longer than the room, or one is empty.
-    pub fn score(&mut self, continuations: &[Vec<TokenId>]) -> Vec<f64> {
+    pub fn score(&mut self, continuations: &[Vec<TokenId>]) -> Result<Vec<f64>, StudyError> {
         assert!(continuations.iter().all(|tokens| !tokens.is_empty()), "a continuation has tokens");
         let tables: Vec<Vec<u32>> = (0..continuations.len()).map(|branch| self.branch(branch)).collect();
         let inputs: Vec<Vec<TokenId>> =
@@ -187,15 +191,22 @@ impl Past<'_> {
         let mut scores = Vec::with_capacity(continuations.len());
         for tokens in continuations {
             let rows = row.by_ref().take(tokens.len());
-            scores.push(rows.zip(tokens).map(|(row, &token)| log_likelihood(token, row)).sum());
+            let score: f64 = rows.zip(tokens).map(|(row, &token)| log_likelihood(token, row)).sum();
+            scores.push(self.finite(score)?);
         }
-        scores
+        Ok(scores)
     }
 
-    /// The likeliest tokens, one after the other. Blocks that fill pass through the codec.
+    fn finite(&self, score: f64) -> Result<f64, StudyError> {
+        let name = || self.reader.subject.map_or_else(|| "without a codec".to_owned(), Subject::name);
+        if score.is_finite() { Ok(score) } else { Err(StudyError::NotFinite(name())) }
+    }
+
+    /// The likeliest tokens, one after the other. Blocks that fill pass through the codec if a token
+    /// follows that reads them.
     ///
     /// # Errors
-    /// A codec fails.
+    /// A codec fails, or scores are not finite.
     ///
     /// # Panics
     /// There is no branch, or `count` is more than the room.
@@ -216,8 +227,13 @@ impl Past<'_> {
             };
             let logits = self.reader.model.forward(&[chunk], &mut self.arena);
             tokens.push(next);
-            next = norm_and_best(&logits).1 as TokenId;
+            let (norm, best) = norm_and_best(&logits);
+            self.finite(norm)?;
+            next = best as TokenId;
             answer.push(next);
+            if answer.len() == count {
+                break;
+            }
             let block = position / block_tokens;
             // A block with tokens that passed already stays: they would be rounded twice.
             if tokens.len().is_multiple_of(block_tokens) && self.passed <= block * block_tokens {

@@ -104,25 +104,28 @@ pub struct Found {
 /// Asks for the fact with the context's KV through the reader's codec, and adds the size of it.
 ///
 /// # Errors
-/// The context is too long for the model, or the codec fails.
+/// The context is too long for the model, the codec fails, or scores are not finite.
 pub fn ask(reader: Reader<'_>, haystack: &Haystack, size: &mut Size) -> Result<Found, StudyError> {
     let candidates = &haystack.candidates;
     let longest = candidates.iter().map(Vec::len).max().unwrap_or(0);
     let mut past = reader.read(&haystack.context, OpenBlock::Passes, candidates.len(), longest)?;
-    let scores = past.score(candidates);
+    let scores = past.score(candidates)?;
     let is_greedy = past.greedy(candidates[0].len())? == candidates[0];
     size.add(past.size());
     Ok(Found { rank: rank(&scores), is_greedy })
 }
 
-/// The place of the first score, from 1.
+/// The place of the first score, from 1. A score that is no number is below none.
 fn rank(scores: &[f64]) -> usize {
-    1 + scores[1..].iter().filter(|score| **score >= scores[0]).count()
+    let is_below = |score: &f64| *score < scores[0];
+    scores.len() - scores[1..].iter().filter(|score| is_below(score)).count()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Subject, choice, put_values};
+    use cenote_codec::PageKind;
     use cenote_engine::{EngineConfig, LoadedModel};
     use std::path::Path;
 
@@ -131,6 +134,7 @@ mod tests {
         assert_eq!(rank(&[-1.0, -2.0, -3.0]), 1);
         assert_eq!(rank(&[-2.0, -2.0, -1.0, -3.0]), 3);
         assert_eq!(rank(&[0.0]), 1);
+        assert_eq!(rank(&[f64::NAN, f64::NAN, f64::NAN]), 3);
     }
 
     #[test]
@@ -153,8 +157,16 @@ mod tests {
             assert_eq!(at - start, (share * fill as f64).round() as usize);
             let reader = Reader { model: &model, subject: None, block_tokens: 16 };
             let mut size = Size::default();
+            let scores = |reader: Reader<'_>| {
+                let longest = haystack.candidates.iter().map(Vec::len).max().expect("candidates");
+                let mut past = reader.read(&haystack.context, OpenBlock::Passes, 10, longest).expect("a context");
+                past.score(&haystack.candidates).expect("scores")
+            };
+            let [plain, cleared] = [reader, Reader { subject: Some(&Cleared), ..reader }].map(scores);
+            let far = plain.iter().zip(&cleared).map(|(a, b)| (a - b).abs());
+            assert!(far.fold(f64::INFINITY, f64::min) > 0.01, "each score depends on the context: {plain:?}");
             let found = ask(reader, &haystack, &mut size).expect("an answer");
-            assert!((1..=10).contains(&found.rank));
+            assert_eq!(found.rank, rank(&plain));
         }
         assert!(Haystack::new(tokenizer, &filler, &fact, 8, 0.0).is_err(), "too short for the fact");
         assert!(Haystack::new(tokenizer, &filler, &fact, 1000, 0.0).is_err(), "too little filler");
@@ -171,10 +183,54 @@ mod tests {
         let answer = past.greedy(20).expect("an answer");
         assert_eq!(answer, past.greedy(20).expect("the same answer"));
         let first: Vec<Vec<TokenId>> = (0..511).chain([answer[0]]).map(|token| vec![token]).collect();
-        let scores = past.score(&first);
+        let scores = past.score(&first).expect("scores");
         assert!(scores[..511].iter().all(|score| *score <= scores[511] + 1e-4));
         assert_eq!(past.size().values, 0);
         assert!(reader.read(&[], OpenBlock::Stays, 1, 1).is_err());
         assert!(reader.read(&context, OpenBlock::Stays, 1, 4096).is_err());
+    }
+
+    /// A codec that loses everything.
+    struct Cleared;
+
+    impl Subject for Cleared {
+        fn name(&self) -> String {
+            "cleared".to_owned()
+        }
+
+        fn round_trip(&self, kind: &PageKind, page: &mut [u8]) -> Result<u64, StudyError> {
+            put_values(kind, page, &vec![0.0; kind.shape.values()]);
+            Ok(1)
+        }
+    }
+
+    /// A codec that decodes to no numbers.
+    struct Broken;
+
+    impl Subject for Broken {
+        fn name(&self) -> String {
+            "broken".to_owned()
+        }
+
+        fn round_trip(&self, kind: &PageKind, page: &mut [u8]) -> Result<u64, StudyError> {
+            put_values(kind, page, &vec![f32::NAN; kind.shape.values()]);
+            Ok(1)
+        }
+    }
+
+    #[test]
+    fn scores_that_are_no_numbers_are_an_error_and_no_hit() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo");
+        let model = LoadedModel::load(&EngineConfig { threads: 1, ..EngineConfig::new(dir) }).expect("the demo model");
+        let fact = Fact::draw(&mut Prng::new(5), 10);
+        let haystack = Haystack::new(model.tokenizer(), &[300; 200], &fact, 96, 0.5).expect("a context");
+        let reader = Reader { model: &model, subject: Some(&Broken), block_tokens: 16 };
+        let error = ask(reader, &haystack, &mut Size::default()).expect_err("nothing can be ranked");
+        assert!(error.to_string().contains("broken: scores are not finite"), "{error}");
+        let item = choice::parse(r#"{"query": "Two and two are", "choices": ["four", "five"], "gold": 0}"#);
+        let item = &item.expect("an item")[0];
+        assert!(choice::score(reader, item, &mut Size::default()).is_err(), "no choice is right");
+        let mut past = reader.read(&haystack.context, OpenBlock::Stays, 1, 4).expect("a context");
+        assert!(past.greedy(4).is_err(), "no token is the likeliest");
     }
 }

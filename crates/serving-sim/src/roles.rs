@@ -85,7 +85,8 @@ pub struct RolesOutcome {
     pub prefill_compute_ms: f64,
     /// Mean time from the prompt's end until its memory is free.
     pub prefill_write_ms: f64,
-    /// Mean time from the prompt's end until its KV is in the second engine.
+    /// Mean time until a prompt's KV is in the second engine: from its end over a network, from its
+    /// write in a shared memory.
     pub decode_read_ms: f64,
     /// Mean time from then to the first answer token.
     pub decode_first_ms: f64,
@@ -93,8 +94,9 @@ pub struct RolesOutcome {
     pub prefill_busy: f64,
     /// Share of the makespan in which the second engine computes.
     pub decode_busy: f64,
-    /// Largest rate at which the second engine received a prompt, in bytes per second.
-    pub decode_rx_max: f64,
+    /// Rate at which the second engine received prompts, in bytes per second of [`Self::decode_read_ms`]:
+    /// waits for the link count.
+    pub decode_rx: f64,
     /// Bytes that the first engine sent or wrote.
     pub prefill_tx_bytes: u64,
 }
@@ -114,6 +116,8 @@ struct State {
     matched: u32,
     compute_from: Time,
     prefilled: Time,
+    /// When the second engine could begin to read.
+    readable: Time,
     is_held: bool,
     delivered: Time,
     generated: u32,
@@ -217,6 +221,8 @@ struct World<'a> {
     ttft: Values,
     blocks: [u64; 2],
     sums: [Time; 6],
+    /// Bytes of prompts in the second engine.
+    received: u64,
     out: RolesOutcome,
     last_token: Time,
     last_prompt: Time,
@@ -250,6 +256,7 @@ pub fn simulate_roles(roles: &Roles, workload: &Workload) -> RolesOutcome {
         ttft: Values::default(),
         blocks: [0; 2],
         sums: [0; 6],
+        received: 0,
         out: RolesOutcome::default(),
         last_token: 0,
         last_prompt: 0,
@@ -396,6 +403,7 @@ impl World<'_> {
             let state = &mut self.states[at];
             state.is_held = true;
             state.prefilled = now;
+            state.readable = now;
             self.sums[2] += now - state.compute_from;
             self.last_prompt = now;
             let token = self.roles.kv_bytes_per_token;
@@ -434,6 +442,7 @@ impl World<'_> {
         }
         if let Path::SharedMemory { is_split, .. } = self.roles.path {
             let bytes = u64::from(request.input_tokens) * self.roles.kv_bytes_per_token;
+            self.states[at].readable = now;
             let queue = if is_split { &mut self.far } else { &mut self.near };
             let read = queue.carry(now, bytes);
             self.calendar.schedule(read, Event::Delivered(at));
@@ -446,10 +455,8 @@ impl World<'_> {
         let request = &self.workload.requests()[at];
         let state = &mut self.states[at];
         state.delivered = now;
-        self.sums[4] += now - state.prefilled;
-        let bytes = u64::from(request.input_tokens) * self.roles.kv_bytes_per_token;
-        let rate = bytes as f64 * 1e9 / self.near.link.time(bytes).max(1) as f64;
-        self.out.decode_rx_max = self.out.decode_rx_max.max(rate);
+        self.sums[4] += now - state.readable;
+        self.received += u64::from(request.input_tokens) * self.roles.kv_bytes_per_token;
         let new = NewRequest {
             id: RequestId(at as u64),
             num_tokens: request.input_tokens,
@@ -528,6 +535,7 @@ impl World<'_> {
             prefill_write_ms: mean(self.sums[3]),
             decode_read_ms: mean(self.sums[4]),
             decode_first_ms: mean(self.sums[5]),
+            decode_rx: self.received as f64 * 1e9 / self.sums[4].max(1) as f64,
             prefill_busy: self.prefill.busy_ns as f64 / makespan,
             decode_busy: self.decode.busy_ns as f64 / makespan,
             ..self.out.clone()
@@ -575,6 +583,9 @@ mod tests {
         let network = simulate_roles(&Roles { path: NETWORK, ..roles }, &workload);
         let sent = rdma::CX_100G.link.time(1_600 * 131_072) as f64 / 1e6;
         assert!((network.decode_read_ms - sent).abs() < 0.1 && network.requests == 1, "{network:?}");
+        // The write is none of the second engine's read.
+        assert!((outcome.decode_read_ms - copy as f64 / 1e6).abs() < 0.1, "{outcome:?}");
+        assert!((outcome.decode_rx / 10.1e9 - 1.0).abs() < 0.01, "{outcome:?}");
     }
 
     #[test]

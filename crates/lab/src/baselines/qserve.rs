@@ -7,6 +7,7 @@
 //!
 //! Simplified here:
 //! * a channel's largest magnitude is the profile's mean and three deviations;
+//! * channels are not reordered, which Oaken §3.3 says of it too;
 //! * keys are divided before and multiplied after rounding, which has the effect of scaled queries.
 
 use super::{GROUP_BITS, place, round_group};

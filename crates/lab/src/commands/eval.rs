@@ -9,9 +9,9 @@ use cenote_console::failure::Failure;
 use cenote_console::output;
 use cenote_console::{engine, profile};
 use cenote_lab::papers::{self, Compared};
-use cenote_lab::report;
+use cenote_lab::report::{self, with_error};
 use cenote_quality::Subject;
-use cenote_quality::evaluate::{Evaluation, Quality, bits_at, evaluate};
+use cenote_quality::evaluate::{BitsAt, Evaluation, Quality, bits_at, evaluate, evaluate_by_token};
 use cenote_quality::text::Windows;
 use serde::Serialize;
 use std::sync::Arc;
@@ -81,6 +81,8 @@ struct AtEqualKl {
     /// None: no rate is as good, or all are better.
     bits: Option<f64>,
     ratio: Option<f64>,
+    /// The least bits, if the kind is better at all of its rates.
+    better_at: Option<f64>,
 }
 
 pub fn run(args: &EvalArgs) -> Result<(), Failure> {
@@ -125,7 +127,8 @@ pub fn run(args: &EvalArgs) -> Result<(), Failure> {
     let subjects = subjects::of_names(&names, &model, profile.as_ref())?;
     let borrowed: Vec<&dyn Subject> = subjects.iter().map(|subject| &**subject).collect();
     let progress = output::progress("computing windows", windows.len() as u64);
-    let evaluation = evaluate(&model, &windows, args.block_tokens, &borrowed, &mut |steps| progress.inc(steps as u64))?;
+    let measure = if args.by_token { evaluate_by_token } else { evaluate };
+    let evaluation = measure(&model, &windows, args.block_tokens, &borrowed, &mut |steps| progress.inc(steps as u64))?;
     progress.finish_and_clear();
     if let Some(path) = &args.html {
         std::fs::write(path, report::html(model.name(), &evaluation))
@@ -137,9 +140,13 @@ pub fn run(args: &EvalArgs) -> Result<(), Failure> {
     args.output.show(&report, || table(&report))
 }
 
-/// A codec's name without its rate.
+/// A codec's name without its rate. Other settings make another quantizer, which is a kind of its
+/// own.
 fn kind(name: &str) -> &str {
-    name.split(':').next().unwrap_or_default()
+    match name.split_once(':') {
+        Some((kind, rate)) if rate.parse::<f64>().is_ok() => kind,
+        _ => name,
+    }
 }
 
 fn at_equal_kl(codecs: &[Quality]) -> Vec<AtEqualKl> {
@@ -152,8 +159,13 @@ fn at_equal_kl(codecs: &[Quality]) -> Vec<AtEqualKl> {
     }
     let of_kind = |name: &&str| {
         let members: Vec<&Quality> = codecs.iter().filter(|quality| kind(&quality.codec) == *name).collect();
-        let bits = bits_at(&members, reference.harm.kl);
-        AtEqualKl { kind: (*name).to_owned(), kl: reference.harm.kl, bits, ratio: bits.map(|bits| 16.0 / bits) }
+        let (bits, better_at) = match bits_at(&members, reference.harm.kl) {
+            BitsAt::Reached(bits) => (Some(bits), None),
+            BitsAt::Better(bits) => (None, Some(bits)),
+            BitsAt::NotReached => (None, None),
+        };
+        let ratio = bits.map(|bits| 16.0 / bits);
+        AtEqualKl { kind: (*name).to_owned(), kl: reference.harm.kl, bits, ratio, better_at }
     };
     kinds.iter().map(of_kind).collect()
 }
@@ -176,22 +188,22 @@ fn table(report: &Report) -> String {
             quality.codec.clone(),
             format!("{:.3}", quality.bits),
             format!("{:.2}", quality.ratio),
-            format!("{:.3} ± {:.3}", 1e3 * quality.harm.kl, 1e3 * quality.harm.kl_se),
+            with_error(&format!("{:.3}", 1e3 * quality.harm.kl), 1e3 * quality.harm.kl_se),
             format!("{:.3}", quality.harm.perplexity),
-            format!("{:+.3} ± {:.3}", quality.harm.loss_percent, quality.harm.loss_percent_se),
+            with_error(&format!("{:+.3}", quality.harm.loss_percent), quality.harm.loss_percent_se),
             format!("{:.2}", 100.0 * quality.harm.greedy_agreement),
             format!("{:.1e}", quality.k_mse),
             format!("{:.1e}", quality.v_mse),
         ]);
     }
     let words = format!(
-        "{}: {} windows of {} tokens, blocks of {}; perplexity without a codec {:.3} ± {:.3}",
+        "{}: {} windows of {} tokens, blocks of {}; {}; perplexity without a codec {}",
         report.model,
         evaluation.windows,
         evaluation.context,
         evaluation.block_tokens,
-        evaluation.perplexity,
-        evaluation.perplexity_se
+        report::raw_reads(evaluation),
+        with_error(&format!("{:.3}", evaluation.perplexity), evaluation.perplexity_se)
     );
     let mut text = format!("{}\n\n{rows}", output::wrapped(&words, ""));
     if !report.papers.is_empty() {
@@ -220,11 +232,26 @@ fn table(report: &Report) -> String {
     if let Some(first) = report.at_equal_kl.first() {
         let mut rows = output::table(&["kind", "bits", "ratio"]);
         for one in &report.at_equal_kl {
-            let number =
-                |value: Option<f64>| value.map_or_else(|| "not reached".to_owned(), |value| format!("{value:.2}"));
-            rows.add_row([one.kind.clone(), number(one.bits), number(one.ratio)]);
+            let number = |value: f64| format!("{value:.2}");
+            let (bits, ratio) = match (one.bits, one.better_at) {
+                (Some(bits), _) => (number(bits), number(16.0 / bits)),
+                (None, Some(bits)) => (format!("better at {bits:.2}"), String::new()),
+                (None, None) => ("not reached".to_owned(), String::new()),
+            };
+            rows.add_row([one.kind.clone(), bits, ratio]);
         }
         text += &format!("\n\nat the divergence of {REFERENCE}, KL ×1000 = {:.3}\n\n{rows}", 1e3 * first.kl);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_of_one_quantizer_are_a_kind_and_other_settings_are_not() {
+        let kinds = ["qpack:0.5", "kivi:4", "raw", "oaken", "oaken:10/90:5", "group:4:32", "int8+delta"].map(kind);
+        assert_eq!(kinds, ["qpack", "kivi", "raw", "oaken", "oaken:10/90:5", "group:4:32", "int8+delta"]);
+    }
 }

@@ -53,9 +53,9 @@ fn throttle_gain(link: f64, seed: u64) -> ThrottleGain {
     let mut learner = ThrottleLearner::new(ThrottleConfig::default(), seed);
     for pair in 0..PAIRS {
         // Both trials of a pair serve the same load, over the throughput of the default.
-        let usual = run(ThrottleConfig::default(), seed + 1 + pair);
+        let usual = run(ThrottleConfig::default(), seed.wrapping_add(1 + pair));
         for _ in 0..2 {
-            learner.observe(run(learner.trial(), seed + 1 + pair) / usual);
+            learner.observe(run(learner.trial(), seed.wrapping_add(1 + pair)) / usual);
         }
     }
     let learned = learner.learned();

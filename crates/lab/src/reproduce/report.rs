@@ -87,7 +87,10 @@ pub fn claimed(row: &Row) -> String {
         Meaning::AtMost => "≤ ",
         Meaning::AtLeast => "≥ ",
     };
-    format!("{bound}{}{}", numbers(row.paper), unit(row))
+    let ranges: Vec<String> =
+        row.ranges.iter().map(|(least, most)| format!("{} to {}", number(*least), number(*most))).collect();
+    let values = if ranges.is_empty() { numbers(row.paper) } else { ranges.join(", ") };
+    format!("{bound}{values}{}", unit(row))
 }
 
 /// Our values, and those that follow from the paper's other numbers.

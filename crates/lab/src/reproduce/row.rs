@@ -22,6 +22,8 @@ pub struct Printed {
     pub axis: Option<(&'static str, &'static [f64])>,
     /// Names of the values, where they lie on no axis.
     pub names: &'static [&'static str],
+    /// The printed ranges of which the values are the middles; empty if values are printed.
+    pub ranges: &'static [(f64, f64)],
     /// The values by the paper's other numbers.
     pub implied: Option<fn() -> Vec<f64>>,
     /// Whether these alone judge the row: no experiment computes it.
@@ -41,6 +43,7 @@ impl Printed {
             neutral: None,
             axis: None,
             names: &[],
+            ranges: &[],
             implied: None,
             is_arithmetic: false,
         }
@@ -57,6 +60,13 @@ impl Printed {
     #[must_use]
     pub const fn at_least(mut self) -> Self {
         self.meaning = Meaning::AtLeast;
+        self
+    }
+
+    /// As ranges, least and most, of which the values are the middles.
+    #[must_use]
+    pub const fn between(mut self, ranges: &'static [(f64, f64)]) -> Self {
+        self.ranges = ranges;
         self
     }
 
@@ -96,7 +106,7 @@ impl Printed {
     }
 
     const fn claim(&self) -> Claim<'static> {
-        Claim { values: self.values, meaning: self.meaning, neutral: self.neutral }
+        Claim { values: self.values, meaning: self.meaning, neutral: self.neutral, ranges: self.ranges }
     }
 }
 
@@ -222,6 +232,9 @@ pub struct Row {
     pub names: &'static [&'static str],
     /// The paper's values.
     pub paper: &'static [f64],
+    /// The paper's ranges, of which the values are the middles.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub ranges: &'static [(f64, f64)],
     /// The values by the paper's other numbers, where there are some.
     pub implied: Option<Vec<f64>>,
     /// Our values; empty if none were computed.
@@ -292,6 +305,7 @@ pub fn join(printed: &Printed, measured: Option<&Measured>) -> Row {
         at: printed.axis.map_or(&[], |(_, at)| at),
         names: printed.names,
         paper: printed.values,
+        ranges: printed.ranges,
         deviation: compared.and_then(|ours| deviation(printed.values, ours)),
         ours: ours.unwrap_or_default(),
         implied,

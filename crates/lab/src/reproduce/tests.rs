@@ -15,6 +15,8 @@ fn rows_have_names_of_their_own_and_something_to_compare() {
             assert!(by == 1 || (by == 0 && printed.is_arithmetic), "{} has {by} experiments", printed.id);
             let len = printed.values.len();
             assert!(printed.axis.is_none_or(|(_, at)| at.len() == len), "{}", printed.id);
+            let middles: Vec<f64> = printed.ranges.iter().map(|(least, most)| f64::midpoint(*least, *most)).collect();
+            assert!(middles.is_empty() || middles == printed.values, "{}", printed.id);
             assert!(printed.names.is_empty() || printed.names.len() == len, "{}", printed.id);
         }
     }

@@ -66,6 +66,19 @@ pub struct Claim<'a> {
     pub meaning: Meaning,
     /// The value that means no effect, such as 1 for a ratio, if there is one.
     pub neutral: Option<f64>,
+    /// The printed ranges, least and most, of which the values are the middles; empty if values are
+    /// printed.
+    pub ranges: &'a [(f64, f64)],
+}
+
+impl Claim<'_> {
+    /// Relative difference of a value from the printed one, or from the nearest end of its range.
+    fn distance(&self, at: usize, ours: f64) -> f64 {
+        match self.ranges.get(at) {
+            Some(&(least, most)) => relative(ours.clamp(least, most), ours).abs(),
+            None => relative(self.values[at], ours).abs(),
+        }
+    }
 }
 
 /// Largest relative difference of `ours` from `paper`, signed. `None` for series of different lengths, and
@@ -111,7 +124,7 @@ pub fn verdict(claim: Claim<'_>, ours: &[f64], is_fitted: bool) -> Verdict {
     let pairs = || claim.values.iter().zip(ours);
     let holds = match claim.meaning {
         Meaning::Equal => {
-            pairs().all(|(&paper, &ours)| relative(paper, ours).abs() <= NEAR)
+            ours.iter().enumerate().all(|(at, &ours)| claim.distance(at, ours) <= NEAR)
                 && claim.neutral.is_none_or(|neutral| same_side(claim, ours, neutral))
         }
         Meaning::AtMost => pairs().all(|(paper, ours)| ours <= paper),
@@ -153,7 +166,7 @@ mod tests {
     use super::*;
 
     fn of(values: &[f64], ours: &[f64]) -> Verdict {
-        verdict(Claim { values, meaning: Meaning::Equal, neutral: None }, ours, false)
+        verdict(Claim { values, meaning: Meaning::Equal, neutral: None, ranges: &[] }, ours, false)
     }
 
     #[test]
@@ -168,8 +181,9 @@ mod tests {
 
     #[test]
     fn a_neutral_value_gives_one_value_a_direction() {
-        let gain =
-            |ours: f64| verdict(Claim { values: &[3.2], meaning: Meaning::Equal, neutral: Some(1.0) }, &[ours], false);
+        let gain = |ours: f64| {
+            verdict(Claim { values: &[3.2], meaning: Meaning::Equal, neutral: Some(1.0), ranges: &[] }, &[ours], false)
+        };
         assert_eq!(
             (gain(3.0), gain(1.4), gain(0.9)),
             (Verdict::Reproduced, Verdict::DirectionOnly, Verdict::Contradicted)
@@ -179,7 +193,11 @@ mod tests {
     #[test]
     fn no_effect_does_not_reproduce_a_small_one() {
         let loss = |paper: f64, ours: f64| {
-            verdict(Claim { values: &[paper], meaning: Meaning::Equal, neutral: Some(1.0) }, &[ours], false)
+            verdict(
+                Claim { values: &[paper], meaning: Meaning::Equal, neutral: Some(1.0), ranges: &[] },
+                &[ours],
+                false,
+            )
         };
         assert_eq!((loss(0.92, 0.997), loss(0.92, 0.94)), (Verdict::Contradicted, Verdict::Reproduced));
         assert_eq!(loss(0.988, 1.0), Verdict::Reproduced, "neither has an effect beyond rounding");
@@ -187,22 +205,39 @@ mod tests {
 
     #[test]
     fn a_ratio_over_nothing_has_a_direction_only() {
-        let least =
-            |ours: f64| verdict(Claim { values: &[1.0], meaning: Meaning::AtLeast, neutral: None }, &[ours], false);
+        let least = |ours: f64| {
+            verdict(Claim { values: &[1.0], meaning: Meaning::AtLeast, neutral: None, ranges: &[] }, &[ours], false)
+        };
         assert_eq!((least(2.0), least(f64::INFINITY)), (Verdict::Reproduced, Verdict::DirectionOnly));
         assert_eq!((least(f64::NAN), of(&[1.0], &[f64::INFINITY])), (Verdict::Contradicted, Verdict::Contradicted));
     }
 
     #[test]
+    fn a_range_is_reproduced_inside_and_near_its_ends() {
+        let of = |ours: f64| {
+            verdict(
+                Claim { values: &[1.85], meaning: Meaning::Equal, neutral: Some(1.0), ranges: &[(1.6, 2.1)] },
+                &[ours],
+                false,
+            )
+        };
+        assert_eq!([1.4, 1.7, 2.4].map(of), [Verdict::Reproduced; 3]);
+        assert_eq!(
+            (of(1.3), of(2.5), of(0.9)),
+            (Verdict::DirectionOnly, Verdict::DirectionOnly, Verdict::Contradicted)
+        );
+    }
+
+    #[test]
     fn a_fitted_parameter_never_reproduces() {
-        let claim = Claim { values: &[10.0], meaning: Meaning::Equal, neutral: None };
+        let claim = Claim { values: &[10.0], meaning: Meaning::Equal, neutral: None, ranges: &[] };
         assert_eq!(verdict(claim, &[10.0], true), Verdict::DirectionOnly);
         assert_eq!(verdict(claim, &[10.0], false), Verdict::Reproduced);
     }
 
     #[test]
     fn bounds_hold_on_one_side() {
-        let most = Claim { values: &[400.0], meaning: Meaning::AtMost, neutral: None };
+        let most = Claim { values: &[400.0], meaning: Meaning::AtMost, neutral: None, ranges: &[] };
         assert_eq!(verdict(most, &[90.0], false), Verdict::Reproduced);
         assert_eq!(verdict(most, &[410.0], false), Verdict::Contradicted);
         assert!(agrees(most, &[401.0]) && !agrees(most, &[500.0]));
@@ -212,7 +247,7 @@ mod tests {
 
     #[test]
     fn rounding_is_no_contradiction() {
-        let claim = Claim { values: &[30.5, 14.0], meaning: Meaning::Equal, neutral: None };
+        let claim = Claim { values: &[30.5, 14.0], meaning: Meaning::Equal, neutral: None, ranges: &[] };
         assert!(agrees(claim, &[30.497, 13.98]) && !agrees(claim, &[30.5, 15.0]) && !agrees(claim, &[30.5]));
         let claim = Claim { values: &[18.0], ..claim };
         assert!(agrees(claim, &[17.58]) && !agrees(claim, &[17.4]));

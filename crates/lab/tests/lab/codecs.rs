@@ -124,7 +124,7 @@ async fn profiles_of_two_texts_are_compared() {
     let (text, dir) = (text(), tempfile::tempdir().expect("a directory"));
     let other = dir.path().join("source.txt").display().to_string();
     std::fs::copy(repository("crates/lab/src/args.rs"), &other).expect("copied");
-    let sizes = ["--windows", "4", "--context", "32", "--codec", "oaken,qpack:0.5"];
+    let sizes = ["--windows", "4", "--context", "64", "--codec", "oaken,qpack:0.5"];
     let flags = ["eval", "--text", &text, "--profile-text", &text, "--profile-text"];
     let report = lab(flags.into_iter().chain([other.as_str(), "--json"]).chain(sizes)).ok().await.json();
     let (apart, rows) = (report["thresholds"].as_array().expect("rows"), report["rows"].as_array().expect("rows"));
@@ -148,6 +148,10 @@ async fn oversized_requests_are_refused() {
     lab(["eval", "--text", &text, "--codec", "int5"]).fails(&["`int5` is no codec", "hint:"]).await;
     lab(["eval", "--text", "no-such-text"]).fails(&["no-such-text"]).await;
     lab(["eval", "--text", &text, "--codec", "raw", "--context", "100"]).fails(&["not whole blocks of 32"]).await;
+    lab(["eval", "--text", &text, "--codec", "raw", "--context", "32"]).fails(&["no token would read encoded"]).await;
+    lab(["eval", "--text", &text, "--codec", "kivi:4", "--by-token", "--context", "64", "--windows", "2"])
+        .fails(&["kivi:4: it does not quantize each token alone"])
+        .await;
     let serve = ["serve", "--port", "0", "--prefill", "1", "--codec"];
     let with = |codec: &'static str| cenote(serve.iter().copied().chain([codec]));
     with("0-1=int8,qpack").fails(&["`qpack:0.5` needs a profile", "hint:"]).await;
@@ -194,10 +198,17 @@ async fn tasks_are_scored_over_seeds() {
     assert_eq!(mean(3, 0, 0), 100.0);
     // The two lines ask the same with opposite labels.
     assert_eq!((mean(4, 0, 0), mean(4, 2, 0)), (50.0, 50.0));
-    // The drawn items are a task of their own, with all of them for each seed.
+    // The drawn items are a task of their own, half of them for each seed.
     assert_eq!(std::fs::read_to_string(&drawn).expect("items").lines().count(), 4);
     let again = eval(&["--task", &drawn, "--codec", "raw", "--items", "9"]).ok().await.json();
-    assert_eq!(again["tasks"][0]["rows"][0]["scores"][0]["mean"]["half"].as_f64(), Some(0.0), "{again}");
+    let about = again["tasks"][0]["about"].as_str().expect("words");
+    assert!(about.contains("2 seeds of 2 items (9 were asked for) out of 4"), "{again}");
+    lab(["eval", "--text", &text, "--task", &drawn, "--codec", "raw"]).fails(&["4 items for 5 seeds"]).await;
+    let blocks = ["--codec", "raw", "--block-tokens", "128"];
+    eval(&[&["--task", "bleu"][..], &blocks].concat()).fails(&["raw encodes nothing"]).await;
+    lab(["eval", "--text", &text, "--task", "bleu", "--codec", "raw", "--context", "1000000000000"])
+        .fails(&["0 prompts for 5 seeds"])
+        .await;
 
     std::fs::write(&file, "{\"goal\": \"x\", \"sol1\": \"a\", \"sol2\": \"b\"}").expect("written");
     eval(&["--task", &file, "--codec", "raw"]).fails(&["line 1", "no `label`", "hint:"]).await;
@@ -214,7 +225,7 @@ async fn any_llama_directory_is_evaluated_and_others_are_refused() {
     let name = model.display().to_string();
     let shape = ["--layers", "1", "--hidden", "128", "--intermediate", "64", "--kv-heads", "1"];
     lab(["random-model", "--out", &name].into_iter().chain(shape)).ok().await;
-    let sizes = ["--windows", "2", "--context", "32", "--profile-text", &text, "--json"];
+    let sizes = ["--windows", "2", "--context", "64", "--profile-text", &text, "--json"];
     let eval = |model: &str| {
         let codecs = "raw,tender:4,atom:4,qserve:4,oaken,oaken-sign";
         lab(["eval", "--text", &text, "--model", model, "--codec", codecs].into_iter().chain(sizes))

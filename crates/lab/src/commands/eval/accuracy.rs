@@ -43,8 +43,8 @@ struct Report {
 }
 
 pub fn run(args: &EvalArgs, model: &LoadedModel) -> Result<(), Failure> {
-    if args.papers || args.html.is_some() {
-        return Err(Failure::new("--papers and --html do not go with --task"));
+    if args.papers || args.html.is_some() || args.by_token {
+        return Err(Failure::new("--papers, --html and --by-token do not go with --task"));
     }
     let text = read(&args.text)?;
     let tasks: Vec<Vec<Task>> = args.task.iter().map(|name| tasks(name, args, model)).collect::<Result<_, _>>()?;
@@ -144,8 +144,8 @@ fn write_items(path: &Path, text: &str, args: &EvalArgs) -> Result<(), Failure> 
 fn shown(report: &Report) -> String {
     let tables: Vec<String> = report.tasks.iter().map(table).collect();
     let words = format!(
-        "{} on {}, blocks of {}; means over seeds ± half of an interval of 95 % confidence; in brackets the \
-         difference from the run without a codec",
+        "{} on {}, blocks of {}; means over seeds ± half of an interval of 95 % confidence, for draws from this text \
+         or file; in brackets the difference from the run without a codec",
         report.model, report.text, report.block_tokens
     );
     // CXL-SpecKV §4.1.4; Oaken §6.2 measures WikiText-2 itself.
@@ -166,6 +166,9 @@ fn table(table: &Table) -> String {
 }
 
 fn cell(score: &Score, has_difference: bool) -> String {
+    if score.mean.mean.is_nan() {
+        return "—".to_owned();
+    }
     // Scores at one depth are of few items.
     if score.name.contains(" at ") {
         return format!("{:.0}", score.mean.mean);

@@ -9,6 +9,7 @@ use cenote_console::failure::Failure;
 use cenote_console::output;
 use cenote_engine::LoadedModel;
 use cenote_lab::agreement::{Spread, spreads};
+use cenote_lab::report::with_error;
 use cenote_quality::Subject;
 use cenote_quality::evaluate::{Quality, evaluate};
 use cenote_quality::text::Windows;
@@ -42,8 +43,8 @@ struct Row {
 }
 
 pub fn run(args: &EvalArgs, model: &LoadedModel) -> Result<(), Failure> {
-    if args.papers || args.html.is_some() {
-        return Err(Failure::new("--papers and --html go with one profile, not with several"));
+    if args.papers || args.html.is_some() || args.by_token {
+        return Err(Failure::new("--papers, --html and --by-token go with one profile, not with several"));
     }
     let windows = Windows::new(profile::open(&args.text)?, model.tokenizer(), args.context).take_some(args.windows)?;
     let make = |text: &Path| profile::make(model, text, PROFILE_PROMPTS, args.context).map(Arc::new);
@@ -92,9 +93,9 @@ fn table(report: &Report) -> String {
             quality.codec.clone(),
             profile.clone(),
             format!("{:.3}", quality.bits),
-            format!("{:.3} ± {:.3}", 1e3 * quality.harm.kl, 1e3 * quality.harm.kl_se),
+            with_error(&format!("{:.3}", 1e3 * quality.harm.kl), 1e3 * quality.harm.kl_se),
             format!("{:.3}", quality.harm.perplexity),
-            format!("{:+.3} ± {:.3}", quality.harm.loss_percent, quality.harm.loss_percent_se),
+            with_error(&format!("{:+.3}", quality.harm.loss_percent), quality.harm.loss_percent_se),
         ]);
     }
     let first = format!("{}: Oaken's thresholds under profiles of {}", report.model, report.profiles.join(", "));

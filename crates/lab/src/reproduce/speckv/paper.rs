@@ -10,6 +10,12 @@ const ENDS: &[&str] = &["least", "most"];
 
 /// All rows.
 pub const PRINTED: &[Printed] = &[
+    // Abstract and §1
+    Printed::new("speckv.abstract.memory-cost", "costs of memory are reduced by", "", &[2.8]),
+    Printed::new("speckv.abstract.accuracy", "accuracy that is preserved", "%", &[99.5]),
+    Printed::new("speckv.s1.batches", "larger batches: 64 and 128 over 16", "", &[4.0, 8.0])
+        .named(ENDS)
+        .arithmetic(|| vec![64.0 / 16.0, 128.0 / 16.0]),
     // §3.1
     Printed::new("speckv.s3-1.kv-bytes", "KV of LLaMA-2 70B, 32 requests of 2,048 tokens", "GB", &[640.0])
         .arithmetic(kv_by_formula),
@@ -20,6 +26,7 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("speckv.s3-1.int8-ratio", "(iv) compression by INT8", "", &[2.0]).neutral(1.0),
     Printed::new("speckv.s3-1.delta", "(v) compression by differences, over INT8", "", &[1.36]).neutral(1.0),
     Printed::new("speckv.s3-1.layer-ratios", "(vi) compression of early and late layers", "", &[3.5, 2.75])
+        .between(&[(3.0, 4.0), (2.5, 3.0)])
         .neutral(1.0)
         .named(&["first third", "last third"]),
     // §3.2 and §3.4.1
@@ -41,8 +48,13 @@ pub const PRINTED: &[Printed] = &[
         .arithmetic(|| vec![16.0 * lstm_weights() / 64.0 / 2.0]),
     Printed::new("speckv.eq1.dma", "cycles of a copy, by the link's latency", "", &[12.0])
         .arithmetic(|| vec![400.0 * 0.8]),
-    Printed::new("speckv.s3-4-2.theta", "effective throughput by its formula", "M entries/s", &[15.625])
-        .implied(|| vec![(16.0_f64 / 12.0 * 800e6).min(64e9 / 4_096.0) / 1e6]),
+    Printed::new(
+        "speckv.s3-4-2.theta",
+        "effective throughput: the link's, beside its formula as printed",
+        "M entries/s",
+        &[15.625],
+    )
+    .implied(|| vec![(16.0_f64 / 12.0).min(64e9 / 4_096.0) * 800e6 / 1e6]),
     Printed::new(
         "speckv.s3-4-2.stability",
         "tokens/s below which the link is stable, k = 4",
@@ -55,10 +67,12 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("speckv.s3-5-1.translation", "cycles of an address translation", "", &[4.0]),
     Printed::new("speckv.s3-5-2.bandwidth", "bandwidth of a compression pipeline", "GB/s", &[51.2])
         .implied(|| vec![512.0 / 8.0 * 0.8]),
+    Printed::new("speckv.s3-5-2.ratio", "compression of layers", "", &[2.5, 3.2, 4.0]).neutral(1.0).named(SPREAD),
     Printed::new("speckv.s3-5-2.busy", "busy share of a pipeline", "", &[0.98]).at_least(),
     Printed::new("speckv.eq3.critical-path", "cycles through the decompressor", "", &[25.0]),
+    Printed::new("speckv.s3-5-3.bypass", "cycles of data that bypasses the decompressor", "", &[5.0]),
     Printed::new("speckv.s3-5-3.mean", "mean cycles with 30 % bypassed", "", &[19.0])
-        .arithmetic(|| vec![0.7 * 25.0 + 0.3 * 5.0]),
+        .implied(|| vec![0.7 * 25.0 + 0.3 * 5.0]),
     Printed::new("speckv.eq4.use", "use of ALMs, registers, M20K and DSP", "%", &[30.5, 14.0, 15.8, 25.9]).arithmetic(
         || {
             [(284_563.0, 933_120.0), (521_847.0, 3_732_480.0), (1_856.0, 11_721.0), (1_024.0, 3_960.0)]
@@ -93,7 +107,8 @@ pub const PRINTED: &[Printed] = &[
         "%",
         &[4.2, 8.2, 11.9, 12.3],
     )
-    .arithmetic(|| {
+    .neutral(0.0)
+    .implied(|| {
         [(47.1, 45.2), (19.8, 18.3), (21.7, 19.4), (23.8, 21.2)]
             .map(|(with, without)| 100.0 * (with / without - 1.0))
             .to_vec()
@@ -112,6 +127,8 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("speckv.table3.precision", "prefetch precision", "%", &[87.2]),
     Printed::new("speckv.table3.prefetch-latency", "mean prefetch latency", "ns", &[285.0]),
     Printed::new("speckv.table3.synchronous-latency", "synchronous fetch on a miss", "ns", &[1_850.0]),
+    Printed::new("speckv.table3.synchronous-by-link", "the same, by 400 ns and 4 KB at 64 GB/s", "ns", &[1_850.0])
+        .arithmetic(|| vec![400.0 + 4_096.0 / 64.0]),
     Printed::new("speckv.table3.effective-latency-ns", "effective mean latency", "ns", &[383.0])
         .arithmetic(|| vec![0.947 * 285.0 + 0.053 * 1_850.0]),
     Printed::new("speckv.table3.effective-latency", "effective over synchronous latency", "", &[383.0 / 1_850.0])
@@ -148,11 +165,15 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("speckv.table4.expansion", "capacity over GPU only", "", &[1.0, 3.0, 12.0, 8.0, 24.0])
         .named(CAPACITIES)
         .implied(|| MEMORIES.map(|gigabytes| gigabytes / MEMORIES[0]).to_vec()),
+    Printed::new("speckv.table4.memory", "CXL memory, by four devices of 64 GB", "GB", &[320.0])
+        .arithmetic(|| vec![4.0 * 64.0]),
     // Table 5
     Printed::new("speckv.table5.use", "use of bandwidth: GPU memory, CXL link, FPGA memory", "%", &[71.7, 72.4, 68.7])
         .implied(|| vec![100.0 * 1_147.0 / 1_600.0, 100.0 * 46.3 / 64.0, 100.0 * 1_099.0 / 1_600.0]),
     Printed::new("speckv.table5.total", "sum of used bandwidth", "GB/s", &[2_292.0])
         .arithmetic(|| vec![1_147.0 + 46.3 + 1_099.0]),
+    Printed::new("speckv.table5.total-use", "used part of the summed peak bandwidth", "%", &[70.2])
+        .arithmetic(|| vec![100.0 * 2_292.0 / (1_600.0 + 64.0 + 1_600.0)]),
     Printed::new(
         "speckv.table5.fpga-memory",
         "traffic of the FPGA's memory, by four links and the compression",
@@ -175,6 +196,18 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("speckv.table6.efficiency", "efficiency of four engines", "%", &[93.0])
         .neutral(100.0)
         .implied(|| vec![100.0 * 1_487.0 / (4.0 * 412.0)]),
+    Printed::new("speckv.table6.growth", "latency of four engines over that of one", "", &[1.21, 1.36])
+        .neutral(1.0)
+        .named(&["mean", "P99"])
+        .implied(|| vec![394.0 / 325.0, 658.0 / 485.0]),
+    Printed::new(
+        "speckv.eq6.contention",
+        "what contention leaves of an engine (eq. 6), by the printed throughputs",
+        "%",
+        &[100.0, 100.0 * 798.0 / 824.0, 100.0 * 1_156.0 / 1_236.0, 100.0 * 1_487.0 / 1_648.0],
+    )
+    .neutral(100.0)
+    .over("engines", COUNTS),
     Printed::new(
         "speckv.table6.window",
         "throughput of an engine, by its window of 16 and its latency",
@@ -190,6 +223,8 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("speckv.table7.gain", "energy efficiency over GPU only", "", &[1.90])
         .neutral(1.0)
         .implied(|| vec![0.647 / 0.340]),
+    Printed::new("speckv.table7.gpu-power", "power of the GPU: GPU only, SpecKV", "W", &[315.0, 342.0])
+        .implied(|| vec![315.0 - 0.0, 526.0 - 184.0]),
     Printed::new("speckv.table7.fpga-power", "power of four FPGAs", "W", &[184.0])
         .implied(|| vec![4.0 * (28.0 + 12.0 + 6.0)]),
     // Table 9
@@ -199,13 +234,16 @@ pub const PRINTED: &[Printed] = &[
         [3.32_f64, 3.34, 3.35, 3.36].map(|perplexity| (1e3 * (perplexity / 3.32 - 1.0)).round() / 10.0).to_vec()
     }),
     Printed::new("speckv.table9.steps", "benefit of differences and of runs", "%", &[36.0, 18.0])
-        .arithmetic(|| vec![100.0 * (2.73 / 2.0 - 1.0), 100.0 * (3.21 / 2.73 - 1.0)]),
+        .neutral(0.0)
+        .implied(|| vec![100.0 * (2.73 / 2.0 - 1.0), 100.0 * (3.21 / 2.73 - 1.0)]),
     // Figure 1
     Printed::new("speckv.figure1.over-gpu-only", "throughput over GPU only", "", &[2.1, 2.4, 3.2])
         .neutral(1.0)
         .named(SPREAD),
     // Figure 2
-    Printed::new("speckv.figure2.accuracy", "top-4 accuracy of token prediction", "%", &[95.0]),
+    Printed::new("speckv.figure2.accuracy", "accuracy of token prediction", "%", &[95.5, 90.0, 81.5])
+        .between(&[(94.0, 97.0), (88.0, 92.0), (78.0, 85.0)])
+        .named(&["top 4", "top 8", "top 16"]),
     // Figure 4
     Printed::new("speckv.figure4.cost", "price of a small GPU with four FPGAs", "", &[1.37])
         .arithmetic(|| vec![0.65 + 4.0 * 0.18]),
@@ -225,9 +263,8 @@ pub const PRINTED: &[Printed] = &[
         .arithmetic(|| vec![8.0 * 0.92]),
     // Figure 6
     Printed::new("speckv.figure6.gpu-only-plateau", "batch at which GPU only plateaus", "", &[16.0]),
-    Printed::new("speckv.figure6.peak-least", "batch at which SpecKV peaks", "", &[64.0]).at_least(),
-    Printed::new("speckv.figure6.peak-most", "batch at which SpecKV peaks", "", &[96.0]).at_most(),
-    Printed::new("speckv.figure6.fast", "batch with P99 below 50 ms", "", &[48.0]),
+    Printed::new("speckv.figure6.peak", "batch at which SpecKV peaks", "", &[80.0]).between(&[(64.0, 96.0)]),
+    Printed::new("speckv.figure6.fast", "largest batch with P99 below 50 ms", "", &[40.0]).between(&[(32.0, 48.0)]),
     // §4.2
     Printed::new("speckv.s4-2.over-cpu-offload", "throughput over CPU offload", "", &[3.8, 4.3, 5.2])
         .neutral(1.0)
@@ -249,8 +286,11 @@ pub const PRINTED: &[Printed] = &[
         &[16.0],
     )
     .arithmetic(|| vec![487.0 * 18.3 / 1e3]),
-    Printed::new("speckv.s4-2.no-speculation", "throughput over no speculation, dense", "", &[1.85]).neutral(1.0),
-    Printed::new("speckv.s4-2.no-speculation-sparse", "throughput over no speculation, sparse", "", &[1.85])
+    Printed::new("speckv.s4-2.no-speculation", "throughput over no speculation, dense", "", &[1.85])
+        .between(&[(1.6, 2.1)])
+        .neutral(1.0),
+    Printed::new("speckv.s4-2.no-speculation-sparse", "the same, sparse", "", &[1.85])
+        .between(&[(1.6, 2.1)])
         .neutral(1.0),
 ];
 

@@ -71,18 +71,24 @@ fn knees(machine: &Machine, system: System, load: Load, seed: u64) -> [f64; 2] {
 fn figure_6(seed: u64) -> Vec<Measured> {
     let at = |gpus: u32, system: System| knees(&Machine { gpus: Some(gpus), ..BASE }, system, CHATBOT, seed);
     let (own, far) = (at(1, System::GpuOnly), at(1, System::SpecKv));
-    let gpus = |of: usize, system: System, base: f64| {
-        Sensitivity::of("GPUs", &[base], &[2, 8], |gpus| vec![at(*gpus, system)[of]])
+    // Each batch of each machine is served once, for all rows.
+    let [own_more, far_more] = [System::GpuOnly, System::SpecKv].map(|system| [2, 8].map(|gpus| at(gpus, system)));
+    let row = |id, why, base: [f64; 2], more: [[f64; 2]; 2], part: usize| {
+        let ours = vec![base[part]];
+        let more = more.iter().map(|of| vec![of[part]]).collect();
+        let gpus = Sensitivity::from("GPUs", &ours, vec!["2".to_owned(), "8".to_owned()], more);
+        Measured::new(id, ours, why).sensitive(gpus)
     };
     let long = knees(&BASE, System::SpecKv, LOADS[1], seed)[0];
     let why = "smallest batch within 5 % of the most throughput, one A100, chatbot";
     vec![
-        Measured::new("speckv.figure6.gpu-only-plateau", vec![own[0]], why).sensitive(gpus(0, System::GpuOnly, own[0])),
-        Measured::new("speckv.figure6.peak-least", vec![far[0]], why).sensitive(gpus(0, System::SpecKv, far[0])),
-        Measured::new("speckv.figure6.peak-most", vec![far[0]], why)
-            .sensitive(gpus(0, System::SpecKv, far[0]))
-            .sensitive(Sensitivity::from("workload", &[far[0]], vec!["summarization".to_owned()], vec![vec![long]])),
-        Measured::new("speckv.figure6.fast", vec![far[1]], "largest batch with P99 below 50 ms a token, one A100")
-            .sensitive(gpus(1, System::SpecKv, far[1])),
+        row("speckv.figure6.gpu-only-plateau", why, own, own_more, 0),
+        row("speckv.figure6.peak", why, far, far_more, 0).sensitive(Sensitivity::from(
+            "workload",
+            &far[..1],
+            vec!["summarization".to_owned()],
+            vec![vec![long]],
+        )),
+        row("speckv.figure6.fast", "largest batch with P99 below 50 ms a token, one A100", far, far_more, 1),
     ]
 }

@@ -23,7 +23,7 @@ pub enum System {
     NvmeOffload,
     /// INT8 KV in the GPU's memory only.
     CompressionOnly,
-    /// The CXL memory without prefetch.
+    /// The CXL memory and the codec without prefetch.
     CxlNoSpec,
     /// The CXL memory with prefetch and a codec.
     SpecKv,
@@ -46,6 +46,8 @@ pub struct Machine {
     pub far_bytes: u64,
     /// Compression ratio of the system with all optimizations.
     pub ratio: f64,
+    /// Decoders of an FPGA, each of [`DECODER_BYTES_PER_S`]; `None`: they keep up with the link.
+    pub decoders: Option<u32>,
     /// Most requests that run at once.
     pub batch_max: usize,
     /// Share of blocks that admission leaves free, as vLLM's 1 %; `None`: the product's learned
@@ -60,6 +62,10 @@ const QPACK_RATIO: f64 = 3.91;
 pub const HOST_BYTES: u64 = 1_000_000_000_000;
 /// Four FPGAs with 64 GB (§4.1.1).
 pub const FAR_BYTES: u64 = 4 * 64_000_000_000;
+/// The A100's real link to an FPGA: PCIe 4.0 x16 (§4.1.1).
+pub const PCIE_4_LINK: u64 = 25_000_000_000;
+/// Decoded bytes per second of a pipeline (§3.5.2).
+const DECODER_BYTES_PER_S: u64 = 51_200_000_000;
 /// Tokens per block, as in vLLM.
 const BLOCK_TOKENS: u32 = 16;
 /// Tokens of a step: prompts are computed in chunks.
@@ -74,6 +80,7 @@ pub const BASE: Machine = Machine {
     link_bytes_per_s: cxl::SPECKV.link.bytes_per_s,
     far_bytes: FAR_BYTES,
     ratio: QPACK_RATIO,
+    decoders: None,
     batch_max: 128,
     watermark: None,
 };
@@ -106,8 +113,8 @@ impl Machine {
             System::GpuOnly | System::CompressionOnly => return None,
             System::CpuOffload => (host, HOST_BYTES, 1.0),
             System::NvmeOffload => (nvme::PM9A3, HOST_BYTES, 1.0),
-            System::CxlNoSpec | System::SpecKvNoComp => (cxl, self.far_bytes, 1.0),
-            System::SpecKv => (cxl, self.far_bytes, self.ratio),
+            System::SpecKvNoComp => (cxl, self.far_bytes, 1.0),
+            System::CxlNoSpec | System::SpecKv => (cxl, self.far_bytes, self.ratio),
             System::SpecKvBasic => (cxl, self.far_bytes, INT8_RATIO),
         })
     }
@@ -124,8 +131,12 @@ impl Machine {
             cost.context_ps = (cost.context_ps as f64 / INT8_RATIO) as u64;
         }
         let spill = self.far(roofline.gpus, system).map(|(mut tier, bytes, ratio)| {
-            // A frame carries more KV than its bytes; decoders keep up with the link.
+            // A frame carries more KV than its bytes, as fast as they are decoded.
             tier.link.bytes_per_s = (tier.link.bytes_per_s as f64 * ratio) as u64;
+            if let Some(decoders) = self.decoders.filter(|_| ratio > 1.0) {
+                let fpgas = u64::from(roofline.gpus.div_ceil(2));
+                tier.link.bytes_per_s = tier.link.bytes_per_s.min(u64::from(decoders) * DECODER_BYTES_PER_S * fpgas);
+            }
             let blocks = (bytes as f64 * ratio / block_bytes as f64) as u32;
             Spill { blocks, layers: architecture.layers as u32, tier, is_ahead: system != System::CxlNoSpec }
         });

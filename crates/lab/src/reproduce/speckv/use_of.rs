@@ -22,6 +22,8 @@ const REQUESTS: usize = 192;
 const CONTEXT: f64 = 256.0;
 /// FPGAs of a machine (§4.1.1).
 const FPGAS: f64 = 4.0;
+/// Prices of an FPGA beside the paper's: half and twice.
+const FPGA_PRICES: [f64; 2] = [price::FPGA / 2.0, price::FPGA * 2.0];
 
 fn served(machine: &Machine, system: System, model: &Architecture, seed: u64) -> Option<Outcome> {
     machine.run(system, model, &CHATBOT.draw(REQUESTS, 0.0, seed))
@@ -44,17 +46,18 @@ fn shares(machine: &Machine, system: System, model: &Architecture, seed: u64) ->
     ])
 }
 
+/// Watts of all GPUs.
+fn gpus_w(machine: &Machine, system: System, seed: u64) -> f64 {
+    let model = LLAMA_2_70B.int8();
+    let watts = |[memory, ..]: [f64; 3]| gpu_w(&machine.gpu, memory, 0.0) * f64::from(machine.gpus(&model));
+    shares(machine, system, &model, seed).map_or(f64::NAN, watts)
+}
+
 /// Joules per generated token.
 fn joules(machine: &Machine, system: System, fpga_w: f64, seed: u64) -> f64 {
-    let model = LLAMA_2_70B.int8();
-    let (Some(outcome), Some([memory, ..])) =
-        (served(machine, system, &model, seed), shares(machine, system, &model, seed))
-    else {
-        return f64::NAN;
-    };
-    let gpus = f64::from(machine.gpus(&model));
     let fpgas = if system == System::GpuOnly { 0.0 } else { FPGAS * fpga_w };
-    (gpu_w(&machine.gpu, memory, 0.0) * gpus + fpgas) / outcome.throughput_tokens_per_s
+    let rate = throughput(machine, system, &LLAMA_2_70B.int8(), seed);
+    (gpus_w(machine, system, seed) + fpgas) / rate
 }
 
 fn run(context: &Context) -> Vec<Measured> {
@@ -70,7 +73,11 @@ fn run(context: &Context) -> Vec<Measured> {
         let at = |batch_max, system| joules(&Machine { gpus, ..batch(batch_max) }, system, fpga_w, seed);
         vec![at(16, System::GpuOnly), at(64, System::SpecKv)]
     };
-    let base = energy(FPGA_W, None);
+    let power = |gpus: Option<u32>| {
+        let at = |batch_max, system| gpus_w(&Machine { gpus, ..batch(batch_max) }, system, seed);
+        vec![at(16, System::GpuOnly), at(64, System::SpecKv)]
+    };
+    let (base, alone) = (energy(FPGA_W, None), power(None));
     let gain = |both: &[f64]| vec![both[0] / both[1]];
     let why = "one A100 with a link of its own, batch of 64; the memory's bandwidth is the data sheet's 2,039 GB/s";
     let watts = "power from a line between idle and board power; 50 W per FPGA are an assumption";
@@ -87,6 +94,12 @@ fn run(context: &Context) -> Vec<Measured> {
         Measured::new("speckv.table7.gain", gain(&base), watts)
             .sensitive(Sensitivity::of("W per FPGA", &gain(&base), &FPGA_RANGE_W, |watts| gain(&energy(*watts, None))))
             .sensitive(Sensitivity::of("GPUs", &gain(&base), &[2, 8], |gpus| gain(&energy(FPGA_W, Some(*gpus))))),
+        Measured::new("speckv.table7.gpu-power", alone.clone(), watts).sensitive(Sensitivity::of(
+            "GPUs",
+            &alone,
+            &[2, 8],
+            |gpus| power(Some(*gpus)),
+        )),
         Measured::not_testable("speckv.table7.fpga-power", "power of a placed and routed Agilex-7 design"),
         small_gpu(seed),
         other_model(seed),
@@ -98,38 +111,42 @@ fn throughput(machine: &Machine, system: System, model: &Architecture, seed: u64
     served(machine, system, model, seed).map_or(0.0, |outcome| outcome.throughput_tokens_per_s)
 }
 
-/// Throughput per price of the cheap machine over that of one large GPU.
-fn cheap(model: &Architecture, seed: u64) -> f64 {
-    let (small, large) = (Machine { gpu: A100_40, gpus: Some(1), ..BASE }, Machine { gpus: Some(1), ..BASE });
+/// Throughput per price of a machine of small GPUs over that of one large GPU.
+fn cheap(model: &Architecture, gpus: u32, seed: u64) -> f64 {
+    let (small, large) = (Machine { gpu: A100_40, gpus: Some(gpus), ..BASE }, Machine { gpus: Some(1), ..BASE });
     let gain = throughput(&small, System::SpecKv, model, seed) / throughput(&large, System::GpuOnly, model, seed);
-    gain * price::A100_80 / (price::A100_40 + FPGAS * price::FPGA)
+    gain * price::A100_80 / (f64::from(gpus) * price::A100_40 + FPGAS * price::FPGA)
 }
 
 fn small_gpu(seed: u64) -> Measured {
+    let model = LLAMA_2_70B.int8();
     let why = "69 GB of INT8 weights do not fit into 40 GB: such a machine serves nothing";
-    Measured::new("speckv.figure4.small-gpu", vec![cheap(&LLAMA_2_70B.int8(), seed)], why)
+    let base = vec![cheap(&model, 1, seed)];
+    let more = Sensitivity::of("small GPUs", &base, &[2, 4], |gpus| vec![cheap(&model, *gpus, seed)]);
+    Measured::new("speckv.figure4.small-gpu", base, why).sensitive(more)
 }
 
 fn other_model(seed: u64) -> Measured {
     let why = "the largest dense model that fits: CodeLlama 34B, on the chatbot's load";
-    let base = vec![cheap(&SPECKV_MODELS[20].int8(), seed)];
+    let base = vec![cheap(&SPECKV_MODELS[20].int8(), 1, seed)];
     let others = [SPECKV_MODELS[1], SPECKV_MODELS[8]];
     let names: Vec<String> = others.iter().map(|model| model.name.to_owned()).collect();
-    let ours = others.iter().map(|model| vec![cheap(&model.int8(), seed)]).collect();
+    let ours = others.iter().map(|model| vec![cheap(&model.int8(), 1, seed)]).collect();
     let sensitivity = Sensitivity::from("model", &base, names, ours);
     Measured::new("speckv.figure4.small-gpu-34b", base, why).sensitive(sensitivity)
 }
 
 fn eight(seed: u64) -> Measured {
     let model = LLAMA_2_70B.int8();
-    let at = |batch_max: usize| {
+    let at = |batch_max: usize, fpga: f64| {
         let machine = Machine { gpus: Some(8), batch_max, ..BASE };
         let gain =
             throughput(&machine, System::SpecKv, &model, seed) / throughput(&machine, System::GpuOnly, &model, seed);
-        vec![gain * 8.0 * price::A100_80 / (8.0 * price::A100_80 + FPGAS * price::FPGA)]
+        vec![gain * 8.0 * price::A100_80 / (8.0 * price::A100_80 + FPGAS * fpga)]
     };
-    let base = at(128);
+    let base = at(128, price::FPGA);
     let why = "eight A100 hold all KV of the chatbot's batch, so the FPGAs only cost";
-    let sensitivity = Sensitivity::of("batch", &base, &[192], |batch| at(*batch));
-    Measured::new("speckv.figure4.eight-gpus", base, why).sensitive(sensitivity)
+    let batches = Sensitivity::of("batch", &base, &[192], |batch| at(*batch, price::FPGA));
+    let prices = Sensitivity::of("price of an FPGA", &base, &FPGA_PRICES, |fpga| at(128, *fpga));
+    Measured::new("speckv.figure4.eight-gpus", base, why).sensitive(batches).sensitive(prices)
 }

@@ -12,6 +12,10 @@ pub const PRINTED: &[Printed] = &[
     // §2.2
     Printed::new("tract.s2-2.kv-bytes", "KV of a token of Llama 3 405B: 126 layers, 8 heads of 128", "KiB", &[504.0])
         .arithmetic(|| vec![2.0 * 126.0 * 8.0 * 128.0 * 2.0 / 1_024.0]),
+    // §1
+    Printed::new("tract.s1.request-bytes", "KV of a prompt of Table 1 on Llama 3 8B: hundreds of MB", "MB", &[100.0])
+        .at_least()
+        .arithmetic(|| vec![4_449.0 * 2.0 * 32.0 * 8.0 * 128.0 * 2.0 / 1e6]),
     // Table 1
     Printed::new("tract.table1.input", "tokens of a prompt", "", &[4_449.0, 2_424.0]).named(&["mean", "deviation"]),
     Printed::new("tract.table1.output", "tokens of an answer", "", &[215.0, 263.0]).named(&["mean", "deviation"]),
@@ -33,6 +37,12 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("tract.figure7.peak", "peak throughput over LMCache's: up to", "", &[1.6]).neutral(1.0),
     Printed::new("tract.figure7.lmcache", "throughput over LMCache's: higher", "", &[1.0; 3]).at_least().named(LOADS),
     Printed::new("tract.figure7.nixl", "throughput over NIXL's: higher", "", &[1.0; 3]).at_least().named(LOADS),
+    Printed::new("tract.figure7.all-lmcache", "the same at all load levels: higher", "", &[1.0; 3])
+        .at_least()
+        .over("requests/s", &[0.5, 1.0, 2.0]),
+    Printed::new("tract.figure7.all-nixl", "throughput over NIXL's at all load levels: higher", "", &[1.0; 3])
+        .at_least()
+        .over("requests/s", &[0.5, 1.0, 2.0]),
     // Figure 8
     Printed::new("tract.figure8.lmcache", "hit rate over LMCache's: comparable", "", &[1.0; 3]).named(LOADS),
     Printed::new("tract.figure8.unique", "hit rate over A's: fewer with more unique tokens", "", &[1.0; 2])
@@ -72,7 +82,7 @@ pub const PRINTED: &[Printed] = &[
         .at_least(),
     Printed::new("tract.figure11.power", "power over LMCache's: less", "", &[1.0]).at_most(),
     // §3.3
-    Printed::new("tract.s3-3.hosts", "lock latency over that of 2 hosts: scales without cost", "", &[1.0; 3])
+    Printed::new("tract.s3-3.hosts", "lock latency over that of 2 hosts: bounded by the hosts", "", &[2.0, 4.0, 8.0])
         .at_most()
         .over("hosts", &[4.0, 8.0, 16.0]),
 ];

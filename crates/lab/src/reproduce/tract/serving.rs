@@ -4,9 +4,7 @@ use super::systems::{BASE, Open, System, load};
 use super::transfer::SHARES;
 use crate::reproduce::row::{Distributions, Measured, Sensitivity};
 use crate::reproduce::{Context, Experiment};
-use cenote_serving_sim::Workload;
 use cenote_serving_sim::roles::RolesOutcome;
-use cenote_serving_sim::workload::Synthetic;
 
 pub const EXPERIMENT: Experiment = Experiment {
     id: "tract.serving",
@@ -21,43 +19,22 @@ const LOADS: [char; 3] = ['A', 'B', 'C'];
 const RATE: f64 = 3.0;
 const OPEN_RATES: [f64; 3] = [0.5, 1.0, 2.0];
 const OPEN_GROUPS: [u64; 2] = [16, 256];
-/// Requests that measure Table 1.
-const DRAWN: usize = 20_000;
 
-const DRAWS: &str = "the moments are the generator's input; drawn log-normal, unique at most the prompt";
+const DRAWS: &str =
+    "the moments are the input of the loads' generator: log-normal lengths, unique tokens at most the prompt's";
 const AT_3: &str = "3 requests/s, 64 groups, NIXL at line rate; the decode engine saturates below that rate";
 const BUSY: &str = "3 requests/s; busy is the part of time in steps, for want of a model of SMs";
 
 fn run(context: &Context) -> Vec<Measured> {
-    let mut rows = table_1(context.seed);
+    let mut rows = table_1();
     rows.extend(figures(context.seed));
     rows
 }
 
-fn moments(values: impl Iterator<Item = f64> + Clone) -> Vec<f64> {
-    let count = values.clone().count().max(1) as f64;
-    let mean = values.clone().sum::<f64>() / count;
-    vec![mean, (values.map(|value| (value - mean).powi(2)).sum::<f64>() / count).sqrt()]
-}
-
-/// Mean tokens of blocks that one prompt only has.
-fn unique(load: &Workload) -> f64 {
-    let mut uses = vec![0_u32; load.num_blocks()];
-    let blocks = || load.requests().iter().flat_map(|request| load.blocks(request));
-    blocks().for_each(|&block| uses[block as usize] += 1);
-    let alone = blocks().filter(|&&block| uses[block as usize] == 1).count();
-    alone as f64 * f64::from(load.block_tokens()) / load.requests().len().max(1) as f64
-}
-
-fn table_1(seed: u64) -> Vec<Measured> {
-    let of = |name| Synthetic::tract(name, DRAWN, 1.0).expect("a workload of Table 1").draw(seed);
-    let loads = LOADS.map(of);
-    let requests = || loads[0].requests().iter();
-    vec![
-        Measured::new("tract.table1.input", moments(requests().map(|one| f64::from(one.input_tokens))), DRAWS),
-        Measured::new("tract.table1.output", moments(requests().map(|one| f64::from(one.output_tokens))), DRAWS),
-        Measured::new("tract.table1.unique", loads.iter().map(unique).collect(), DRAWS),
-    ]
+fn table_1() -> Vec<Measured> {
+    ["tract.table1.input", "tract.table1.output", "tract.table1.unique"]
+        .map(|id| Measured::not_testable(id, DRAWS))
+        .into()
 }
 
 /// The three systems on one load.
@@ -80,38 +57,103 @@ fn distributions(name: char, runs: &Runs) -> Distributions {
     Distributions { title: format!("workload {name}"), label: "time to the first token, ms", series }
 }
 
+/// The three workloads at one rate, and the first one at the lowest rate.
+struct Set {
+    loads: [Runs; 3],
+    calm: Runs,
+}
+
+impl Set {
+    fn new(rate: f64, open: Open, seed: u64) -> Self {
+        Self { loads: LOADS.map(|name| runs(name, rate, open, seed)), calm: runs(LOADS[0], OPEN_RATES[0], open, seed) }
+    }
+
+    fn each(&self, value: fn(&Runs) -> f64) -> Vec<f64> {
+        self.loads.iter().map(value).collect()
+    }
+
+    /// The largest of the three workloads.
+    fn most(&self, value: fn(&Runs) -> f64) -> Vec<f64> {
+        vec![self.loads.iter().map(value).fold(f64::MIN, f64::max)]
+    }
+
+    /// Workload A, of Figures 10 and 11.
+    fn first(&self, value: fn(&Runs) -> f64) -> Vec<f64> {
+        vec![value(&self.loads[0])]
+    }
+}
+
+/// Runs with other settings of an open parameter.
+struct Varied {
+    parameter: &'static str,
+    settings: Vec<String>,
+    sets: Vec<Set>,
+}
+
+impl Varied {
+    fn new<T: ToString>(parameter: &'static str, settings: &[T], run: impl FnMut(&T) -> Set) -> Self {
+        let texts = settings.iter().map(ToString::to_string).collect();
+        Self { parameter, settings: texts, sets: settings.iter().map(run).collect() }
+    }
+}
+
+/// All runs of the figures.
+struct Swept {
+    base: Set,
+    /// Parameters of the machine and of the load.
+    open: [Varied; 3],
+    /// Rates. They are no parameter of a row that compares two of them.
+    rates: Varied,
+}
+
+impl Swept {
+    fn new(seed: u64) -> Self {
+        let at = |open: Open| Set::new(RATE, open, seed);
+        let shares = |&network_share: &f64| at(Open { network_share, ..BASE });
+        let open = [
+            Varied::new("NIXL's share of the line rate", &SHARES, shares),
+            Varied::new("groups", &OPEN_GROUPS, |&groups| at(Open { groups, ..BASE })),
+            Varied::new("bandwidth per host", &[true], |&is_split| at(Open { is_split, ..BASE })),
+        ];
+        let rates = Varied::new("requests/s", &OPEN_RATES, |&rate| Set::new(rate, BASE, seed));
+        Self { base: at(BASE), open, rates }
+    }
+
+    fn row(&self, id: &'static str, why: &'static str, value: impl Fn(&Set) -> Vec<f64>) -> Measured {
+        let ours = value(&self.base);
+        let rates = effect(&self.rates, &ours, &value);
+        self.row_of_rates(id, why, value).sensitive(rates)
+    }
+
+    /// A row that compares two rates.
+    fn row_of_rates(&self, id: &'static str, why: &'static str, value: impl Fn(&Set) -> Vec<f64>) -> Measured {
+        let ours = value(&self.base);
+        let row = Measured::new(id, ours.clone(), why);
+        self.open.iter().fold(row, |row, varied| row.sensitive(effect(varied, &ours, &value)))
+    }
+}
+
+fn effect(varied: &Varied, base: &[f64], value: impl Fn(&Set) -> Vec<f64>) -> Sensitivity {
+    let values = varied.sets.iter().map(value).collect();
+    Sensitivity::from(varied.parameter, base, varied.settings.clone(), values)
+}
+
 fn figures(seed: u64) -> Vec<Measured> {
-    let base = LOADS.map(|name| runs(name, RATE, BASE, seed));
-    let each = |value: fn(&Runs) -> f64| base.iter().map(value).collect::<Vec<f64>>();
-    let most = |runs: &[Runs], value: fn(&Runs) -> f64| runs.iter().map(value).fold(f64::MIN, f64::max);
-    let shares = SHARES.map(|network_share| LOADS.map(|name| runs(name, RATE, Open { network_share, ..BASE }, seed)));
-    let rates = OPEN_RATES.map(|rate| LOADS.map(|name| runs(name, rate, BASE, seed)));
-    let groups = OPEN_GROUPS.map(|groups| LOADS.map(|name| runs(name, RATE, Open { groups, ..BASE }, seed)));
-    // The largest of the three workloads, and with other settings.
-    let up_to = |id: &'static str, value: fn(&Runs) -> f64| {
-        let ours = vec![most(&base, value)];
-        let varied = |parameter: &str, settings: Vec<String>, sets: &[[Runs; 3]]| {
-            let values = sets.iter().map(|set| vec![most(set, value)]).collect();
-            Sensitivity::from(parameter, &ours, settings, values)
-        };
-        let names = |values: &[f64]| values.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let counts = OPEN_GROUPS.iter().map(ToString::to_string).collect();
-        Measured::new(id, ours.clone(), AT_3)
-            .sensitive(varied("NIXL's share of the line rate", names(&SHARES), &shares))
-            .sensitive(varied("requests/s", names(&OPEN_RATES), &rates))
-            .sensitive(varied("groups", counts, &groups))
-    };
+    let swept = Swept::new(seed);
+    let up_to = |id, value: fn(&Runs) -> f64| swept.row(id, AT_3, |set| set.most(value));
+    let each = |id, value: fn(&Runs) -> f64| swept.row(id, AT_3, |set| set.each(value));
     let mut rows = vec![
         up_to("tract.figure7.peak", |runs| runs.tract.requests_per_s / runs.lmcache.requests_per_s),
-        Measured::new("tract.figure7.lmcache", each(|of| of.tract.requests_per_s / of.lmcache.requests_per_s), AT_3),
-        Measured::new("tract.figure7.nixl", each(|of| of.tract.requests_per_s / of.nixl.requests_per_s), AT_3),
-        Measured::new("tract.figure8.lmcache", each(|of| of.tract.hit_rate / of.lmcache.hit_rate), AT_3),
-        Measured::new(
-            "tract.figure8.unique",
-            base[1..].iter().map(|of| of.tract.hit_rate / base[0].tract.hit_rate).collect(),
-            AT_3,
-        ),
-        (LOADS.iter().zip(&base)).fold(
+        each("tract.figure7.lmcache", |of| of.tract.requests_per_s / of.lmcache.requests_per_s),
+        lowest(&swept, "tract.figure7.all-lmcache", |of| of.tract.requests_per_s / of.lmcache.requests_per_s),
+        lowest(&swept, "tract.figure7.all-nixl", |of| of.tract.requests_per_s / of.nixl.requests_per_s),
+        each("tract.figure7.nixl", |of| of.tract.requests_per_s / of.nixl.requests_per_s),
+        each("tract.figure8.lmcache", |of| of.tract.hit_rate / of.lmcache.hit_rate),
+        swept.row("tract.figure8.unique", AT_3, |set| {
+            let rates = set.each(|of| of.tract.hit_rate);
+            rates[1..].iter().map(|rate| rate / rates[0]).collect()
+        }),
+        (LOADS.iter().zip(&swept.base.loads)).fold(
             up_to("tract.figure9.mean-nixl", |runs| runs.nixl.ttft_mean_ms / runs.tract.ttft_mean_ms),
             |row, (name, runs)| row.with(distributions(*name, runs)),
         ),
@@ -119,58 +161,55 @@ fn figures(seed: u64) -> Vec<Measured> {
         up_to("tract.figure9.p99-nixl", |runs| runs.nixl.ttft_quantiles_ms[4] / runs.tract.ttft_quantiles_ms[4]),
         up_to("tract.figure9.p99-lmcache", |runs| runs.lmcache.ttft_quantiles_ms[4] / runs.tract.ttft_quantiles_ms[4]),
     ];
-    rows.extend(parts(&base[0], &rates[0][0]));
+    rows.extend(parts(&swept));
     rows
 }
 
+/// The least ratio of the workloads at each of the lower rates.
+fn lowest(swept: &Swept, id: &'static str, value: fn(&Runs) -> f64) -> Measured {
+    let least = |set: &Set| set.loads.iter().map(value).fold(f64::INFINITY, f64::min);
+    let ours: Vec<f64> = swept.rates.sets.iter().map(least).collect();
+    let by_load = |at: usize| swept.rates.sets.iter().map(|set| value(&set.loads[at])).collect();
+    let loads = Sensitivity::of("workload", &ours, &LOADS, |name| {
+        by_load(LOADS.iter().position(|load| load == name).expect("one of them"))
+    });
+    Measured::new(id, ours, "the least of three workloads; an idle engine serves what arrives").sensitive(loads)
+}
+
 /// Figures 10 and 11, workload A at 3 requests per second and at the lowest rate.
-fn parts(busy: &Runs, calm: &Runs) -> Vec<Measured> {
-    let lmcache = &busy.lmcache;
-    let transfers = lmcache.prefill_read_ms + lmcache.decode_read_ms;
+fn parts(swept: &Swept) -> Vec<Measured> {
+    let first = |id, why, value: fn(&Runs) -> f64| swept.row(id, why, |set| set.first(value));
+    let growth = |id, why, value: fn(&Runs) -> f64| {
+        swept.row_of_rates(id, why, |set| vec![value(&set.loads[0]) / value(&set.calm)])
+    };
     vec![
-        Measured::new(
+        growth(
             "tract.figure10.read-tract",
-            vec![busy.tract.decode_read_ms / calm.tract.decode_read_ms],
-            "workload A; writes and reads of both engines share the memory's 10.1 GB/s",
+            "workload A, from the end of the write; writes and reads of both engines share the memory's 10.1 GB/s",
+            |of| of.tract.decode_read_ms,
         ),
-        Measured::new(
-            "tract.figure10.read-lmcache",
-            vec![lmcache.decode_read_ms / calm.lmcache.decode_read_ms],
-            "workload A; from the end of the prompt",
-        ),
-        Measured::new("tract.figure10.write", vec![busy.tract.prefill_write_ms / lmcache.prefill_write_ms], AT_3),
-        Measured::new(
-            "tract.figure10.compute",
-            vec![busy.tract.prefill_compute_ms / busy.nixl.prefill_compute_ms],
-            AT_3,
-        ),
-        Measured::new(
+        growth("tract.figure10.read-lmcache", "workload A; from the end of the prompt", |of| of.lmcache.decode_read_ms),
+        first("tract.figure10.write", AT_3, |of| of.tract.prefill_write_ms / of.lmcache.prefill_write_ms),
+        first("tract.figure10.compute", AT_3, |of| of.tract.prefill_compute_ms / of.nixl.prefill_compute_ms),
+        first(
             "tract.figure10.transfer",
-            vec![100.0 * transfers / lmcache.ttft_mean_ms],
             "reads of cache and network; the rest is waiting, computing and the first step",
+            |of| {
+                let transfers = of.lmcache.prefill_read_ms + of.lmcache.decode_read_ms;
+                100.0 * transfers / of.lmcache.ttft_mean_ms
+            },
         ),
-        Measured::new("tract.figure11.prefill", vec![busy.tract.prefill_busy / lmcache.prefill_busy], BUSY),
-        Measured::new("tract.figure11.decode", vec![busy.tract.decode_busy / lmcache.decode_busy], BUSY),
-        Measured::new(
+        first("tract.figure11.prefill", BUSY, |of| of.tract.prefill_busy / of.lmcache.prefill_busy),
+        first("tract.figure11.decode", BUSY, |of| of.tract.decode_busy / of.lmcache.decode_busy),
+        first(
             "tract.figure11.rx",
-            vec![busy.tract.decode_rx_max / lmcache.decode_rx_max],
-            "the largest rate of one prompt: 10.1 GB/s of the memory, 12.5 GB/s of the card",
+            "bytes over the time of reads, waits for the link included: 10.1 GB/s of the memory, which both engines \
+             share, 12.5 GB/s of the card",
+            |of| of.tract.decode_rx / of.lmcache.decode_rx,
         ),
         Measured::not_testable(
             "tract.figure11.power",
             "needs the cards' power by use of their SMs, which no source gives",
         ),
     ]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn unique_tokens_are_those_of_blocks_used_once() {
-        let load = Workload::alone(16, [(0, 160, 1), (1, 320, 1)]);
-        assert!((unique(&load) - 240.0).abs() < 1e-9);
-        assert_eq!(moments([1.0, 3.0].into_iter()), [2.0, 1.0]);
-    }
 }

@@ -14,6 +14,8 @@ pub const EXPERIMENT: Experiment = Experiment {
 };
 
 const LENGTHS: [u32; 4] = [1_500, 3_000, 4_500, 6_000];
+/// Tokens of a prompt of Figure 6.
+const LONGEST: u32 = LENGTHS[3];
 const RATES: [f64; 4] = [0.25, 0.5, 1.0, 2.0];
 /// Requests per second of Figure 5, which the paper leaves open.
 const RATE: f64 = 0.25;
@@ -43,12 +45,21 @@ fn run(context: &Context) -> Vec<Measured> {
         });
         Measured::new(id, base, TTFT).sensitive(shares).sensitive(rates).sensitive(split)
     };
-    let by_rate = |value: fn(&RolesOutcome) -> f64| -> Vec<f64> {
+    let by_rate = |open: Open, tokens: u32, value: fn(&RolesOutcome) -> f64| -> Vec<f64> {
         let ratio = |&rate: &f64| {
-            let load = static_load(6_000, rate, seed);
-            value(&System::TractNoCache.run(BASE, &load)) / value(&System::Nixl.run(BASE, &load))
+            let load = static_load(tokens, rate, seed);
+            value(&System::TractNoCache.run(open, &load)) / value(&System::Nixl.run(open, &load))
         };
         RATES.iter().map(ratio).collect()
+    };
+    let throughput = |id: &'static str, value: fn(&RolesOutcome) -> f64| {
+        let base = by_rate(BASE, LONGEST, value);
+        let shares = Sensitivity::of("NIXL's share of the line rate", &base, &SHARES, |&network_share| {
+            by_rate(Open { network_share, ..BASE }, LONGEST, value)
+        });
+        let lengths =
+            Sensitivity::of("tokens of a prompt", &base, &LENGTHS[..1], |&tokens| by_rate(BASE, tokens, value));
+        Measured::new(id, base, MANY).sensitive(shares).sensitive(lengths)
     };
     // Figure 5's curves, one plot per length.
     let curves = |tokens: u32| {
@@ -61,7 +72,7 @@ fn run(context: &Context) -> Vec<Measured> {
     vec![
         LENGTHS.into_iter().fold(median, |row, tokens| row.with(curves(tokens))),
         ttft("tract.figure5.p99", |outcome| outcome.ttft_quantiles_ms[4]),
-        Measured::new("tract.figure6.requests", by_rate(|outcome| outcome.requests_per_s), MANY),
-        Measured::new("tract.figure6.prompts", by_rate(|outcome| outcome.prompts_per_s), MANY),
+        throughput("tract.figure6.requests", |outcome| outcome.requests_per_s),
+        throughput("tract.figure6.prompts", |outcome| outcome.prompts_per_s),
     ]
 }
