@@ -22,7 +22,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         "oaken.figure11.baselines",
         "oaken.figure11.large-models",
     ],
-    is_quick: true,
+    is_quick: false,
     run,
 };
 

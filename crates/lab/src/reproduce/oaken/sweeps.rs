@@ -9,7 +9,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     id: "oaken.sweeps",
     title: "throughput by batch and model",
     covers: &["oaken.figure11.sweep", "oaken.figure11.opt", "oaken.figure11.gqa", "oaken.figure11.gqa-saturation"],
-    is_quick: true,
+    is_quick: false,
     run,
 };
 
