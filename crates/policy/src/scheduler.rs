@@ -565,6 +565,7 @@ impl Scheduler {
         // A request that runs alone may use all of the spill space.
         let spill_free = if self.running.is_empty() { self.spill.free() } else { self.admissible_spill() };
         let enough = self.blocks.free() + spill_free >= wanted.saturating_add(reserve) && spilled <= spill_free;
+        let enough = enough && (self.running.is_empty() || !self.spills_too_much());
         if !enough && self.num_free_blocks() >= wanted.saturating_add(reserve) {
             self.spill_bound.keeps_out();
         }
@@ -593,6 +594,7 @@ impl Scheduler {
 
     /// Takes the blocks of the request at the tail of the running queue, and returns it.
     fn make_room(&mut self, output: &mut SchedulerOutput) -> Slot {
+        self.spill_bound.makes_room();
         let slot = self.running.pop().expect("a request that needs room is running");
         let state = &self.requests[slot];
         self.totals.running_tokens -= u64::from(state.num_computed_tokens);

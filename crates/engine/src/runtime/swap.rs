@@ -124,7 +124,12 @@ pub(super) fn config(model: &LoadedModel, kv: &mut KvArena, store: Option<&mut (
     let settings = model.config();
     let bytes = model.layout().block_bytes() as u64;
     let num_blocks = u32::try_from(settings.swap_bytes / bytes).unwrap_or(u32::MAX);
-    let Some(store) = store.filter(|_| num_blocks > 0) else { return SwapConfig::OFF };
+    let spills = settings.spill_bytes > 0 && !settings.spill_freely && settings.sparse.is_none();
+    let Some(store) = store.filter(|_| num_blocks > 0 || spills) else { return SwapConfig::OFF };
+    if num_blocks == 0 {
+        // The cost decides when a request makes room by being computed again.
+        return SwapConfig { recompute_token_ns: recompute_token_ns(model, kv), ..SwapConfig::OFF };
+    }
     if settings.always_swap {
         return SwapConfig { num_blocks, block_ns: 0, recompute_token_ns: u64::MAX };
     }

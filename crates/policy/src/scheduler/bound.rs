@@ -1,12 +1,16 @@
-//! How many spilled blocks admission may lead to.
+//! How many spilled blocks admission and growth may lead to.
 //!
 //! The copies of a step's spilled blocks hide behind its computation up to some number of blocks. Below
 //! it spilling costs nothing, and a larger batch is faster. Beyond it a step takes as long as its
 //! copies. Then one more request adds its token to the batch, and all of its blocks to every step:
 //! `n` requests of `c` blocks with `m` blocks of L1 generate `n / (n·c − m)` tokens per unit of time,
-//! which falls with `n`. So admission stops where steps begin to wait. Requests that run may grow half
-//! beyond that: a few steps that wait cost less than making room. Further growth makes room, because a
-//! request that leaves takes all its blocks from every later step.
+//! which falls with `n`. So no request is admitted as long as more is spilled, not even into L1, whose free
+//! blocks take spilled ones back.
+//!
+//! Requests that run grow beyond the bound, and steps wait. Making room ends the waiting and costs
+//! computing a request again. How long steps would wait otherwise is not known. So a request makes room
+//! when steps have waited as long as that takes: then both together cost at most twice what the better of
+//! the two would have cost (the rule for renting or buying).
 //!
 //! Where that is depends on the model, the link and the batch, so it is learned from steps. The bound
 //! begins low and doubles until a step waits, because a burst of requests that was admitted stays.
@@ -14,7 +18,7 @@
 /// Which requests may use how much of the spill space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpillUse {
-    /// Admission as much as steps hide, and running requests half more.
+    /// Admission as much as steps hide. Running requests grow until steps have waited too long.
     Hidden,
     /// Admission as much as steps hide, and running requests all of it: for sparse attention, whose steps
     /// do not read every block, and whose text changes if a request is computed again.
@@ -54,6 +58,7 @@ pub(super) struct SpillBound {
     kept_out: bool,
     steps: u32,
     sum: Sum,
+    waited_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,17 +72,21 @@ impl SpillBound {
     /// For a spill space of `most` blocks beside `num_blocks` of L1.
     pub fn new(most: u32, num_blocks: u32) -> Self {
         let blocks = most.min(num_blocks / FIRST + 1);
-        Self { most, blocks, was_lowered: false, kept_out: false, steps: 0, sum: Sum::default() }
+        Self { most, blocks, was_lowered: false, kept_out: false, steps: 0, sum: Sum::default(), waited_ns: 0 }
     }
 
     pub const fn blocks(&self) -> u32 {
         self.blocks
     }
 
-    /// Spilled blocks up to which running requests may grow: half more than steps hide. Before steps
-    /// have waited, any number.
-    pub const fn growth(&self) -> u32 {
-        if self.was_lowered { self.blocks.saturating_add(self.blocks / 2) } else { u32::MAX }
+    /// Nanoseconds that steps with more spilled blocks have waited since a request last made room.
+    pub const fn waited_ns(&self) -> u64 {
+        self.waited_ns
+    }
+
+    /// A request made room.
+    pub const fn makes_room(&mut self) {
+        self.waited_ns = 0;
     }
 
     /// A request was not admitted that the spill space has room for.
@@ -86,6 +95,9 @@ impl SpillBound {
     }
 
     pub fn observe(&mut self, step: StreamedStep) {
+        if step.blocks > self.blocks {
+            self.waited_ns = self.waited_ns.saturating_add(step.waited_ns.min(step.ns));
+        }
         self.steps += 1;
         self.sum.ns = self.sum.ns.saturating_add(step.ns);
         self.sum.waited_ns = self.sum.waited_ns.saturating_add(step.waited_ns.min(step.ns));
@@ -132,12 +144,15 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_free_until_steps_wait() {
+    fn waiting_counts_beyond_the_bound_only() {
         let mut bound = SpillBound::new(1_000, 64);
-        run(&mut bound, 10 * WINDOW, 1_000, 1, SpillBound::blocks);
-        assert_eq!(bound.growth(), u32::MAX);
-        run(&mut bound, WINDOW, 1_000, 10, |_| 400);
-        assert_eq!((bound.blocks(), bound.growth()), (100, 150));
+        let waits = |blocks| StreamedStep { ns: 10, waited_ns: 3, blocks };
+        bound.observe(waits(9));
+        bound.observe(waits(10));
+        bound.observe(waits(11));
+        assert_eq!((bound.blocks(), bound.waited_ns()), (9, 6));
+        bound.makes_room();
+        assert_eq!(bound.waited_ns(), 0);
     }
 
     proptest! {

@@ -65,12 +65,23 @@ impl Scheduler {
         self.spill.free().min(self.spill_bound.blocks().saturating_sub(used))
     }
 
-    /// Whether running requests may spill `count` blocks more. One that runs alone may use all.
+    /// Whether more is spilled than steps hide, so that no request may be admitted.
+    pub(super) fn spills_too_much(&self) -> bool {
+        let used = self.spill.total() - self.spill.free();
+        self.config.spill_use == SpillUse::Hidden && used > self.spill_bound.blocks()
+    }
+
+    /// Whether running requests may spill `count` blocks more: within what steps hide, or as long as steps
+    /// have waited no longer than it takes to compute the request again that would make room.
     pub(super) fn may_grow(&self, count: u32) -> bool {
         let used = self.spill.total() - self.spill.free();
+        let again_ns = self.running.last().map_or(0, |&slot| {
+            u64::from(self.requests[slot].num_computed_tokens).saturating_mul(self.config.swap.recompute_token_ns)
+        });
         self.config.spill_use != SpillUse::Hidden
             || self.running.len() == 1
-            || used + count <= self.spill_bound.growth()
+            || used + count <= self.spill_bound.blocks()
+            || self.spill_bound.waited_ns() <= again_ns
     }
 
     /// Full blocks of `slot` in L1 that have content.

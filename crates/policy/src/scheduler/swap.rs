@@ -109,6 +109,9 @@ impl Scheduler {
     /// tokens.
     pub(super) fn swap_in(&mut self, budget: &mut u32, output: &mut SchedulerOutput) {
         while *budget > 0 && self.running.len() < self.config.max_num_seqs {
+            if !self.running.is_empty() && self.spills_too_much() {
+                break;
+            }
             let Some(&slot) = self.swapped.front() else { break };
             let num_new_tokens = self.chunk(slot, *budget);
             let Some(reserve) = self.reserve(slot, num_new_tokens) else { break };

@@ -1,6 +1,6 @@
 use super::*;
 use crate::scheduler::tests::{config, request};
-use crate::scheduler::{PrefixSource, SchedulerConfig, StreamedStep};
+use crate::scheduler::{PrefixSource, SchedulerConfig, StreamedStep, SwapConfig};
 use cenote_base::prng::Prng;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -125,6 +125,11 @@ fn small(num_blocks: u32, spill_blocks: u32) -> SchedulerConfig {
     SchedulerConfig { num_blocks, spill_blocks, ..config() }
 }
 
+/// The same, where a token takes so long to compute again.
+fn dear(num_blocks: u32, spill_blocks: u32, recompute_token_ns: u64) -> SchedulerConfig {
+    SchedulerConfig { swap: SwapConfig { recompute_token_ns, ..SwapConfig::OFF }, ..small(num_blocks, spill_blocks) }
+}
+
 #[test]
 fn a_request_longer_than_l1_runs_alone() {
     let mut driver = Driver::new(small(16, 64));
@@ -150,7 +155,7 @@ fn requests_run_at_once_that_do_not_fit_l1_together() {
 fn admission_stops_where_steps_wait() {
     let mut most_spilled = [0, 0];
     for (most, hidden) in most_spilled.iter_mut().zip([u32::MAX, 8]) {
-        let mut driver = Driver { hidden, ..Driver::new(small(16, 200)) };
+        let mut driver = Driver { hidden, ..Driver::new(dear(16, 200, u64::MAX)) };
         (1..=40).for_each(|id| driver.add(id, 48, 8));
         let mut steps = 0;
         while !driver.scheduler.is_idle() {
@@ -162,10 +167,30 @@ fn admission_stops_where_steps_wait() {
                 *most = driver.scheduler.running.iter().map(spilled).sum::<u32>().max(*most);
             }
         }
-        let makes_room = driver.scheduler.num_preemptions() > 0;
-        assert_eq!(makes_room, hidden < u32::MAX, "growth makes room only where steps wait");
+        assert_eq!(driver.scheduler.num_preemptions(), 0);
     }
     assert!(most_spilled[0] > 30 && most_spilled[1] < 20, "{most_spilled:?}");
+}
+
+/// Four requests that grow to 24 blocks each, in 16 of L1. Steps hide 8 of the others.
+#[test]
+fn a_request_makes_room_when_steps_have_waited_as_long_as_it_takes_again() {
+    let made_room = [0, 1, 4, 1_000, u64::MAX].map(|recompute_token_ns| {
+        let mut driver = Driver { hidden: 8, ..Driver::new(dear(16, 200, recompute_token_ns)) };
+        (1..=4).for_each(|id| driver.add(id, 16, 80));
+        let (mut waited, mut admitted) = (0, 0);
+        while !driver.scheduler.is_idle() {
+            let (over, running) = (driver.scheduler.spills_too_much(), driver.scheduler.num_running());
+            driver.step(0, &mut || false);
+            assert!(!over || driver.scheduler.num_running() <= running, "nothing is admitted");
+            admitted = admitted.max(driver.scheduler.num_running());
+            waited = driver.scheduler.spill_bound.waited_ns().max(waited);
+        }
+        assert!(admitted > 1 && (waited > 0 || recompute_token_ns == 0), "{recompute_token_ns}: {waited} {admitted}");
+        driver.scheduler.num_preemptions()
+    });
+    assert!(made_room.is_sorted_by(|a, b| a >= b) && made_room[0] > made_room[2], "{made_room:?}");
+    assert_eq!(made_room[3..], [0, 0], "{made_room:?}");
 }
 
 #[test]
