@@ -114,7 +114,7 @@ enum Event {
 struct State {
     was_admitted: bool,
     matched: u32,
-    compute_from: Time,
+    compute_from: Option<Time>,
     prefilled: Time,
     /// When the second engine could begin to read.
     readable: Time,
@@ -326,6 +326,8 @@ impl World<'_> {
             self.prefill.scheduler.schedule_into(&mut cached, &mut self.prefill.output);
             for preempted in &self.prefill.output.preempted {
                 let state = &mut self.states[preempted.id.0 as usize];
+                // It is looked up and computed again.
+                (state.compute_from, state.matched) = (None, 0);
                 if std::mem::take(&mut state.is_held) {
                     self.prefill.scheduler.finish(preempted.id);
                 }
@@ -343,9 +345,7 @@ impl World<'_> {
         for part in &self.prefill.output.scheduled {
             work.add_within(part.num_computed_tokens, part.num_new_tokens, self.roles.cost.window_tokens);
             let state = &mut self.states[part.id.0 as usize];
-            if state.compute_from == 0 {
-                state.compute_from = loaded;
-            }
+            state.compute_from.get_or_insert(loaded);
         }
         let time = self.roles.cost.step(&work);
         self.prefill.busy_ns += time;
@@ -404,7 +404,7 @@ impl World<'_> {
             state.is_held = true;
             state.prefilled = now;
             state.readable = now;
-            self.sums[2] += now - state.compute_from;
+            self.sums[2] += now - state.compute_from.unwrap_or(now);
             self.last_prompt = now;
             let token = self.roles.kv_bytes_per_token;
             let new = u64::from(input - state.matched) * token;

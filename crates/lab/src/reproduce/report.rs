@@ -205,9 +205,10 @@ pub fn replaced(document: &str, report: &Report) -> Result<String, String> {
 #[must_use]
 pub fn html(report: &Report) -> String {
     let mut body = format!(
-        "<h1>Papers, recomputed</h1>\n<p>Commit {}, seed {}. {}.</p>\n<p>Reproduced: every value is within 15 %, and no \
-         parameter is fitted. Direction only: all values have the same order and the same side of no effect. \
-         Self-contradictory: the paper's own numbers differ by more than 2 %.</p>\n",
+        "<h1>Papers, recomputed</h1>\n<p>Commit {}, seed {}. {}.</p>\n<p>Reproduced: every value is within 15 % of the \
+         paper's or of its range, or every bound holds, and no parameter is fitted. Direction only: all values have the \
+         same order and the same side of no effect. Self-contradictory: the paper's own numbers differ by more than \
+         2 %.</p>\n",
         plot::escaped(&report.commit),
         report.seed,
         counted(&report.counts, report.arithmetic)
@@ -256,17 +257,20 @@ fn heading(name: &str) -> String {
         "figure" => format!("Figure {number}"),
         "eq" => format!("Equation {number}"),
         "s" => format!("§{}", number.replace('-', ".")),
+        "abstract" => "Abstract".to_owned(),
         _ => name.to_owned(),
     }
 }
 
 /// Reasons and sensitivity of a row, as a paragraph.
 fn notes(row: &Row) -> String {
-    let (why, sensitive) = (reasons(row), sensitive(row));
-    let parts: Vec<String> = [why, if sensitive.is_empty() { sensitive } else { format!("Sensitive to {sensitive}") }]
-        .into_iter()
-        .filter(|part| !part.is_empty())
-        .collect();
+    let sensitive = match sensitive(row) {
+        none if none.is_empty() => none,
+        fixed if !row.fixed.is_empty() => format!("Depends on no parameter: {}", fixed.trim_start_matches("none: ")),
+        hardly if hardly.starts_with("hardly to ") => hardly.replacen("hardly to", "Hardly sensitive to", 1),
+        parameters => format!("Sensitive to {parameters}"),
+    };
+    let parts: Vec<String> = [reasons(row), sensitive].into_iter().filter(|part| !part.is_empty()).collect();
     if parts.is_empty() {
         return String::new();
     }
