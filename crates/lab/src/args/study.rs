@@ -219,7 +219,7 @@ pub struct StudyServerArgs {
     /// Tokens of one of its steps (vLLM's flag of this name)
     #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(16..))]
     pub max_num_batched_tokens: u32,
-    /// Tokens of one of its blocks (vLLM's --block-size) [default: those that vLLM reports in /metrics]
+    /// Tokens of one of its blocks (vLLM's --block-size) [default: those that vLLM reports in /metrics, or 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub block_tokens: Option<u32>,
     /// Its blocks [default: those that vLLM reports in /metrics]

@@ -25,6 +25,8 @@ const PROMPTS: [u32; 8] = [1, 16, 64, 128, 256, 512, 1024, 2048];
 const CROWD_PROMPT: u32 = 16;
 /// Sizes of crowds.
 const CROWDS: [usize; 6] = [2, 4, 8, 16, 32, 64];
+/// Tokens of a block of a server that does not tell.
+const BLOCK_TOKENS: u32 = 16;
 /// Tokens of answers to time the steps behind a prompt.
 const ANSWER: u32 = 32;
 /// Repetitions of each.
@@ -65,13 +67,10 @@ impl Server {
         let max_model_len = model["max_model_len"].as_u64().and_then(|length| u32::try_from(length).ok());
         // Any server has completions; not every one has metrics.
         let metrics = client.get("/metrics").await.unwrap_or_default();
-        let of = |given: Option<u32>, label: &str, flag: &str| {
-            given.or_else(|| reported(&metrics, label)).ok_or_else(|| {
-                Failure::new(format!("{}/metrics does not tell `{label}`", args.url)).hint(format!("give {flag}"))
-            })
-        };
-        let kv_blocks = of(args.kv_blocks, "num_gpu_blocks", "--kv-blocks")?;
-        let block_tokens = of(args.block_tokens, "block_size", "--block-tokens")?;
+        let kv_blocks = args.kv_blocks.or_else(|| reported(&metrics, "num_gpu_blocks")).ok_or_else(|| {
+            Failure::new(format!("{}/metrics does not tell the number of blocks", args.url)).hint("give --kv-blocks")
+        })?;
+        let block_tokens = args.block_tokens.or_else(|| reported(&metrics, "block_size")).unwrap_or(BLOCK_TOKENS);
         let prng = Prng::new(args.load.seed);
         Ok(Self {
             client,
