@@ -130,7 +130,7 @@ async fn a_cold_tier_raises_the_hit_rate() {
     let packed = run(&["--cold-compress"]).ok().await;
     assert!(packed.out.contains("compressed in the pool"), "{packed:?}");
     run(&["--cold", "infinite", "--cold-write", "fast"]).fails(&["`fast` is no bandwidth"]).await;
-    bare_lab(["sim", "--trace", &trace, "--cold", "infinite"]).fails(&["name a pool", "give a --pool"]).await;
+    bare_lab(["sim", "--trace", &trace, "--cold", "infinite"]).fails(&["below one shared pool", "give a --pool"]).await;
 }
 
 #[tokio::test]
@@ -142,7 +142,9 @@ async fn spilling_replaces_preemption() {
     let spilled = run(&["--spill", "40GiB"]).ok().await.json();
     let count = |run: &serde_json::Value, name: &str| run[name].as_u64().expect("a count");
     assert!(count(&preempted, "preemptions") > 0 && count(&preempted, "spilled_blocks") == 0, "{preempted}");
-    assert!(count(&spilled, "preemptions") == 0 && count(&spilled, "streamed_bytes") > 0, "{spilled}");
+    // Where steps wait, a few requests make room.
+    let few = 2 * count(&spilled, "preemptions") < count(&preempted, "preemptions");
+    assert!(few && count(&spilled, "streamed_bytes") > 0, "{spilled} {preempted}");
     assert_eq!(count(&preempted, "generated_tokens"), count(&spilled, "generated_tokens"));
     let refused = run(&["--spill", "1GiB", "--max-num-seqs", "6000"]);
     refused.fails(&["too few to spill others: 6128", "more --l1-blocks"]).await;
