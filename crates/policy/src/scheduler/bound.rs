@@ -9,8 +9,8 @@
 //!
 //! Requests that run grow beyond the bound, and steps wait. Making room ends the waiting and costs
 //! computing a request again. How long steps would wait otherwise is not known. So a request makes room
-//! when steps have waited as long as that takes: then both together cost at most twice what the better of
-//! the two would have cost (the rule for renting or buying).
+//! when steps have waited as long as that takes (the rule for renting or buying): what was waited in vain
+//! exceeds what making room costs by one step at most.
 //!
 //! Where that is depends on the model, the link and the batch, so it is learned from steps. The bound
 //! begins low and doubles until a step waits, because a burst of requests that was admitted stays.
