@@ -13,7 +13,7 @@ pub mod health;
 pub mod ids;
 pub mod prng;
 pub mod sampling;
-#[cfg(feature = "testing")]
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod time;
 pub mod units;
@@ -23,4 +23,4 @@ pub use hash::{BlockHash, CacheSalt, ChainHasher, HashSeed};
 pub use health::Health;
 pub use ids::{BlockIndex, Generation, HostId, NamespaceId, RequestId, TokenId, WorkerSlot};
 pub use sampling::SamplingParams;
-pub use time::{Clock, Deadline, SystemClock};
+pub use time::{Clock, Deadline};

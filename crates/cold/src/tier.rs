@@ -13,7 +13,7 @@ use crate::counters::{Count, Counters};
 use crate::error::ColdError;
 use crate::record::{Head, Name};
 use crate::settings::WriteBehind;
-use cenote_base::{Deadline, HashSeed};
+use cenote_base::{Clock, Deadline, HashSeed};
 use cenote_mem::fork::ProcessStamp;
 use cenote_policy::temperature::{ColdBlock, MeasuredLadder};
 pub use promotion::Promotion;
@@ -182,7 +182,7 @@ impl Tier {
         if worth == 0 {
             return None;
         }
-        let (promotion, refused) = shared.reads.begin(&listed[..worth], Deadline::after(deadline));
+        let (promotion, refused) = shared.reads.begin(&listed[..worth], Clock::system().after(deadline));
         shared.count(Count::ReadsRefused, refused);
         Some(promotion)
     }

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output;
 use crate::region::HostPool;
-use cenote_base::{Deadline, HashSeed};
+use cenote_base::{Clock, HashSeed};
 use cenote_store::cold::{ColdTier, Place, Settings, seed_of};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// without it.
 pub fn start(pool: &HostPool, settings: &Settings) -> Result<Arc<ColdTier>, Failure> {
     let tier = ColdTier::start(pool.clone(), settings).map_err(|error| named(&settings.place, &error))?;
-    if !tier.wait_open(Deadline::after(OPEN_TIMEOUT)) {
+    if !tier.wait_open(Clock::system().after(OPEN_TIMEOUT)) {
         let reason = tier.last_error().unwrap_or_else(|| "its list is still being read".to_owned());
         output::say(&format!("warning: --cold {}: serving starts without it: {reason}", settings.place));
     }

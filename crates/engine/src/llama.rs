@@ -300,7 +300,7 @@ impl Llama {
         kv: &mut KvArena,
         observe: &mut dyn FnMut(Observed<'_>),
     ) -> Vec<f32> {
-        let (streamer, sparse, rows) = (&mut Streamer::off(), &mut SparseDecode::off(), &mut Rows::new());
+        let (streamer, sparse, rows) = (&mut Streamer::off(), &mut SparseDecode::off(), &mut Rows::untimed());
         let beyond = Beyond { lazy: &[], streamer, sparse, choosing: &[], rows: &mut *rows };
         let logits = self.forward_beyond(batch, kv, beyond, observe);
         // Only the serving loop can end one request.

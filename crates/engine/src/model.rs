@@ -12,7 +12,7 @@ use crate::sampler;
 use crate::sparse::SparseConfig;
 use crate::tokenizer::Tokenizer;
 use cenote_base::engine::{TokenLogprob, TokenLogprobs};
-use cenote_base::{SystemClock, TokenId};
+use cenote_base::{Clock, TokenId};
 use cenote_engram::{Addresses, TokenMap};
 use cenote_policy::Watermark;
 use cenote_store::NamespaceSpec;
@@ -374,7 +374,7 @@ fn near(config: &EngineConfig, model: &ModelConfig, far_rows: bool) -> Option<Ne
         element: config.dtype,
     };
     let row_values = model.engram.as_ref().map(|engram| engram.row_values).filter(|_| far_rows);
-    let clock = Arc::new(SystemClock::new());
+    let clock = Clock::system();
     (config.near_bytes > 0).then(|| NearMemory::new(config.near_bytes, layout.block_bytes(), row_values, clock))
 }
 

@@ -34,7 +34,7 @@ type Row = (usize, u64);
 #[derive(Clone)]
 pub struct NearMemory {
     state: Arc<Mutex<State>>,
-    clock: Arc<dyn Clock>,
+    clock: Clock,
 }
 
 /// Nanoseconds of one entry, averaged exponentially. `None`: not measured yet.
@@ -90,7 +90,7 @@ impl NearMemory {
     /// Memory of `bytes` bytes for blocks of `block_bytes` bytes and rows of `row_values` values.
     /// Each has one half at first; without rows (`None`) blocks have all.
     #[must_use]
-    pub fn new(bytes: u64, block_bytes: usize, row_values: Option<usize>, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(bytes: u64, block_bytes: usize, row_values: Option<usize>, clock: Clock) -> Self {
         let of_rows = if row_values.is_some() { UNITS / 2 } else { 0 };
         let blocks = Share { entry_bytes: entry_bytes::<u8>(block_bytes), units: UNITS - of_rows };
         let rows = Share { entry_bytes: entry_bytes::<u16>(row_values.unwrap_or(0)), units: of_rows };

@@ -18,7 +18,7 @@ pub use observe::{Direction, Observer, StepRecord, SwapRecord, TakenRecord, Why}
 use self::core::{Core, Message};
 use crate::model::LoadedModel;
 use cenote_base::engine::{EngineDescription, EngineStats, ErrorKind};
-use cenote_base::{Clock, Deadline, Engine, EngineError, Event, EventSink, Health, Request, RequestId, SystemClock};
+use cenote_base::{Clock, Deadline, Engine, EngineError, Event, EventSink, Health, Request, RequestId};
 use cenote_store::PrefixStore;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,7 +31,7 @@ pub struct LlmEngine {
     model: Arc<LoadedModel>,
     shared: Arc<Shared>,
     inbox: Sender<FrontMessage>,
-    clock: SystemClock,
+    clock: Clock,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -103,7 +103,7 @@ impl LlmEngine {
     ) -> std::io::Result<Self> {
         let model = Arc::new(model);
         let shared = Arc::new(Shared::default());
-        let clock = SystemClock::new();
+        let clock = Clock::system();
         let (inbox, front_inbox) = channel();
         let (core_outbox, core_inbox) = channel();
         let core = {

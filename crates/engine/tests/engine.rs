@@ -3,7 +3,7 @@
 mod common;
 
 use cenote_base::engine::{FinishReason, Phase, Prompt};
-use cenote_base::{CacheSalt, Deadline, Engine, Health, SamplingParams, TokenId};
+use cenote_base::{CacheSalt, Clock, Engine, Health, SamplingParams, TokenId};
 use cenote_engine::{ElementType, EngineConfig};
 use common::{MemoryStore, collect, config, greedy, model_dir, prompt, request, run, start, submit};
 use std::time::Duration;
@@ -101,7 +101,7 @@ fn results_do_not_depend_on_neighbours() {
             let by_itself = run(&alone, request).unwrap();
             assert_eq!((together.tokens, together.text), (by_itself.tokens, by_itself.text));
         }
-        assert!(engine.drain(cenote_base::Deadline::after(std::time::Duration::from_secs(60))));
+        assert!(engine.drain(cenote_base::Clock::system().after(std::time::Duration::from_secs(60))));
         let stats = engine.stats().values;
         assert!(stats["preemptions_total"] > 0.0, "{stats:?}");
     }
@@ -257,7 +257,7 @@ fn an_idle_engine_reports_a_degraded_store() {
     assert_eq!(engine.health(), Health::Ok);
     for health in [Health::degraded("the region is damaged"), Health::Ok] {
         store.shared.lock().unwrap().health = health.clone();
-        let deadline = Deadline::after(Duration::from_secs(30));
+        let deadline = Clock::system().after(Duration::from_secs(30));
         while engine.health() != health {
             assert!(!deadline.passed(), "an idle engine did not read its store's health: {:?}", engine.health());
             std::thread::yield_now();

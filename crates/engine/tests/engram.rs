@@ -3,7 +3,7 @@
 mod common;
 
 use cenote_base::engine::{ErrorKind, Prompt};
-use cenote_base::{Deadline, Engine, Request};
+use cenote_base::{Clock, Deadline, Engine, Request};
 use cenote_engine::engram::{
     Fetch, FetchError, Fetched, FileTables, InMemoryTables, RowBuffer, RowTables, Rows, TableShape,
 };
@@ -66,7 +66,7 @@ impl Remote {
         let (jobs, inbox) = channel::<Job>();
         std::thread::spawn(move || {
             let answer = |job: Job| {
-                let mut fetched = job.fetch.finish(Deadline::after(Duration::from_secs(60)));
+                let mut fetched = job.fetch.finish(Clock::system().after(Duration::from_secs(60)));
                 if let Ok(fetched) = &mut fetched {
                     fetched.ns = job.from.elapsed().as_nanos() as u64;
                 }
@@ -203,7 +203,7 @@ fn a_fetch_that_ends_in_its_window_is_hidden() {
     let tiny = Tiny::new();
     let model = load(&tiny, Treatment::Early);
     let tokens = tiny.tokens(1, 40);
-    let mut rows = Rows::new();
+    let mut rows = Rows::untimed();
     forward(&model, &[(&tokens[..], 0)], &mut rows);
     let counts = rows.counts();
     assert_eq!((counts.fetches, counts.rows, counts.late), (3, 3 * 4 * 40, 0));
@@ -243,9 +243,9 @@ fn a_chunk_reads_the_tokens_before_it() {
     let model = LoadedModel::load(&config(tiny.path())).unwrap();
     let (one, two) = (tiny.tokens(1, 40), tiny.tokens(2, 50));
     let bits = |logits: &[f32]| logits.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
-    let whole = forward(&model, &[(&one[..], 0)], &mut Rows::new());
+    let whole = forward(&model, &[(&one[..], 0)], &mut Rows::untimed());
     for start in [1, 2, 3, 16, 39] {
-        let both = forward(&model, &[(&two[..], 7), (&one[..], start)], &mut Rows::new());
+        let both = forward(&model, &[(&two[..], 7), (&one[..], start)], &mut Rows::untimed());
         assert_eq!(bits(&both[43 * tiny.vocab..]), bits(&whole[start * tiny.vocab..]), "from {start}");
     }
 }
@@ -290,7 +290,7 @@ fn without_an_own_copy_a_request_ends_and_publishes_nothing() {
         assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
         assert!(error.message.contains("n-gram rows of layer") && error.message.contains(words), "{error}");
         assert!(store.shared.lock().unwrap().saved.is_empty(), "wrong KV was published");
-        assert!(engine.drain(Deadline::after(Duration::from_secs(60))));
+        assert!(engine.drain(Clock::system().after(Duration::from_secs(60))));
         let stats = engine.stats().values;
         assert_eq!(stats["kv_blocks_free"], stats["kv_blocks"]);
     }
@@ -303,7 +303,7 @@ fn a_missing_row_ends_only_the_sequence_that_reads_it() {
     let reference = Tiny::new();
     let reference = LoadedModel::load(&config(reference.path())).unwrap();
     let tokens = tiny.tokens(1, 20);
-    let mut rows = Rows::new();
+    let mut rows = Rows::untimed();
     // Four rows a token: the first token has the missing row 1, and the whole batch others.
     forward(&model, &[(&tokens[..1], 0)], &mut rows);
     assert_eq!(rows.take_failed().into_keys().collect::<Vec<_>>(), [0]);
@@ -312,7 +312,7 @@ fn a_missing_row_ends_only_the_sequence_that_reads_it() {
     let logits = forward(&model, &batch, &mut rows);
     let failed = rows.take_failed();
     assert_eq!(failed.into_keys().collect::<Vec<_>>(), [0, 1, 2, 4]);
-    let expected = forward(&reference, &batch, &mut Rows::new());
+    let expected = forward(&reference, &batch, &mut Rows::untimed());
     let of = |logits: &[f32]| logits[3 * tiny.vocab..][..tiny.vocab].to_vec();
     assert_eq!(of(&logits), of(&expected));
 }

@@ -3,14 +3,14 @@
 mod common;
 
 use cenote_base::engine::{ChatMessage, ErrorKind, Event, HandOver, Phase, Prompt};
-use cenote_base::{Deadline, Engine, EngineError, Request, SamplingParams};
+use cenote_base::{Clock, Deadline, Engine, EngineError, Request, SamplingParams};
 use cenote_engine::{EngineConfig, LoadedModel};
 use common::{MemoryStore, collect, config, greedy, model_dir, prompt, request, run, start, submit};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
 fn minute() -> Deadline {
-    Deadline::after(Duration::from_secs(60))
+    Clock::system().after(Duration::from_secs(60))
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn draining_finishes_running_requests_and_refuses_new_ones() {
     let dir = model_dir("gqa-tied");
     let engine = start(&config(dir.path()), None);
     let events = submit(&engine, request(prompt(1, 40), greedy(100))).unwrap();
-    assert!(!engine.drain(Deadline::after(Duration::ZERO)));
+    assert!(!engine.drain(Clock::system().after(Duration::ZERO)));
     let error = submit(&engine, request(prompt(2, 10), greedy(1))).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unavailable);
     assert!(engine.drain(minute()));

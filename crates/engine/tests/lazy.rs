@@ -3,7 +3,7 @@
 
 mod common;
 
-use cenote_base::{BlockHash, Deadline, Engine, HashSeed, TokenId};
+use cenote_base::{BlockHash, Clock, Engine, HashSeed, TokenId};
 use cenote_codec::{
     Channels, CodecId, Declined, DecodeError, Element, Frame, Layout, Order, Page, PageCodec, PageKind, PageMut, QPack,
     Shape, Side, SpecKv, SpecKvMode,
@@ -130,7 +130,7 @@ fn logits_equal_those_of_blocks_decoded_first() {
                     .forward_beyond(
                         &batch,
                         &mut kv,
-                        beyond(&lazy, &mut Streamer::off(), &mut SparseDecode::off(), &mut Rows::new()),
+                        beyond(&lazy, &mut Streamer::off(), &mut SparseDecode::off(), &mut Rows::untimed()),
                     )
                     .into_iter()
                     .map(f32::to_bits)
@@ -221,7 +221,7 @@ fn a_forged_layer_costs_a_step_and_no_token() {
 
 /// Polls the stats until `done`: the engine's thread publishes them when it becomes idle.
 fn stats_of(engine: &LlmEngine, done: impl Fn(&BTreeMap<String, f64>) -> bool) -> BTreeMap<String, f64> {
-    let deadline = Deadline::after(Duration::from_secs(60));
+    let deadline = Clock::system().after(Duration::from_secs(60));
     loop {
         let stats = engine.stats().values;
         if done(&stats) {
@@ -254,7 +254,7 @@ fn a_forged_block_does_not_affect_other_requests_of_the_step() {
         let logits = model.forward_beyond(
             &batch,
             &mut KvArena::new(*model.layout(), 6),
-            beyond(&lazy, &mut Streamer::off(), &mut SparseDecode::off(), &mut Rows::new()),
+            beyond(&lazy, &mut Streamer::off(), &mut SparseDecode::off(), &mut Rows::untimed()),
         );
         assert!(lazy.iter().all(LazyBlock::has_failed));
         assert!(logits[logits.len() - want.len()..] == want, "page {forged}");
@@ -357,7 +357,7 @@ fn compute_late(model: &LoadedModel, threads: usize) -> Vec<Event> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     pool.install(|| {
         let (streamer, sparse) = (&mut Streamer::off(), &mut SparseDecode::off());
-        model.forward_beyond(&[chunk], &mut kv, beyond(&lazy, streamer, sparse, &mut Rows::new()), &mut |seen| {
+        model.forward_beyond(&[chunk], &mut kv, beyond(&lazy, streamer, sparse, &mut Rows::untimed()), &mut |seen| {
             events.tell(Event::Attend(seen.layer));
             if waits && seen.layer + 1 < num_layers {
                 events.await_event(Event::Decode(2 * seen.layer + 2));

@@ -3,6 +3,7 @@
 mod common;
 
 use cenote_base::engine::Prompt;
+use cenote_base::testing::ManualTime;
 use cenote_base::{BlockHash, CacheSalt, Clock, Deadline, Engine, Request, TokenId};
 use cenote_engine::engram::{Fetch, FetchError, Fetched, FileTables, InMemoryTables, RowBuffer, RowTables, TableShape};
 use cenote_engine::near::NearMemory;
@@ -13,7 +14,7 @@ use common::engram::Tiny;
 use common::{MemoryStore, alone, config, crowd, greedy, request, run};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Requests whose prompts share a head of `head` tokens.
@@ -93,40 +94,25 @@ fn private_tables_are_not_copied() {
     assert_eq!((stats["near_kv_bytes_max"], stats["near_rows_bytes_max"]), ((1 << 20) as f64, 0.0));
 }
 
-/// Time that passes only by far reads.
-#[derive(Clone, Default)]
-struct LinkClock(Arc<AtomicU64>);
-
-impl LinkClock {
-    fn pass(&self, ns: u64) {
-        self.0.fetch_add(ns, Ordering::Relaxed);
-    }
-}
-
-impl Clock for LinkClock {
-    fn now_ns(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
 const BLOCK_BYTES: usize = 16 << 10;
 const BLOCK_NS: u64 = 16_000;
 const ROW_VALUES: usize = 32;
 const ROW_NS: u64 = 400;
 
 /// A region behind a link: it has each block and each row.
+/// Its time passes only by far reads.
 #[derive(Clone)]
-struct Link(LinkClock, Arc<AtomicBool>);
+struct Link(&'static ManualTime, Arc<AtomicBool>);
 
 impl Link {
-    fn new(clock: &LinkClock) -> Self {
-        Self(clock.clone(), Arc::default())
+    fn new(time: &'static ManualTime) -> Self {
+        Self(time, Arc::default())
     }
 }
 
 impl PrefixStore for Link {
     fn load(&mut self, hash: BlockHash, pages: &mut [&mut [u8]]) -> Loaded {
-        self.0.pass(BLOCK_NS);
+        self.0.advance(Duration::from_nanos(BLOCK_NS));
         pages.iter_mut().for_each(|page| page.fill(hash.words()[0] as u8));
         Loaded::Whole
     }
@@ -193,7 +179,7 @@ impl Fetch for LinkFetch {
         if self.link.1.load(Ordering::Relaxed) {
             return Err(FetchError::Late);
         }
-        self.link.0.pass(ROW_NS * self.rows.len() as u64);
+        self.link.0.advance(Duration::from_nanos(ROW_NS * self.rows.len() as u64));
         for (place, row) in self.rows.iter().enumerate() {
             self.into.set_bf16(place, &row_bits(*row));
         }
@@ -209,10 +195,10 @@ fn row_bits(row: u64) -> [u16; ROW_VALUES] {
 }
 
 /// Reads `hot` blocks and rows in turn, in `rounds` rounds. Returns the link's time per round.
-fn load(near: &NearMemory, clock: &LinkClock, hot: [u64; 2], rounds: u64) -> u64 {
-    let mut store = near.store(Box::new(Link::new(clock)), 64);
-    let tables = near.tables(Arc::new(Link::new(clock)), 1);
-    let (begin_ns, mut block) = (clock.now_ns(), vec![0_u8; BLOCK_BYTES]);
+fn load(near: &NearMemory, time: &'static ManualTime, hot: [u64; 2], rounds: u64) -> u64 {
+    let mut store = near.store(Box::new(Link::new(time)), 64);
+    let tables = near.tables(Arc::new(Link::new(time)), 1);
+    let (begin_ns, mut block) = (time.clock().now_ns(), vec![0_u8; BLOCK_BYTES]);
     for _ in 0..rounds {
         for name in 0..hot[0] {
             let hash = BlockHash::from_words([name.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1, name]);
@@ -223,7 +209,8 @@ fn load(near: &NearMemory, clock: &LinkClock, hot: [u64; 2], rounds: u64) -> u64
         for first in (0..hot[1]).step_by(64) {
             let rows: Vec<u64> = (first..hot[1].min(first + 64)).collect();
             let fetch = tables.start(0, &rows, RowBuffer::new(rows.len(), ROW_VALUES));
-            let Fetched { rows: found, missing, .. } = fetch.finish(Deadline::after(Duration::from_secs(60))).unwrap();
+            let Fetched { rows: found, missing, .. } =
+                fetch.finish(Clock::system().after(Duration::from_secs(60))).unwrap();
             let lost: Vec<usize> = (0..rows.len()).filter(|&place| rows[place] % 7 == 6).collect();
             assert_eq!(missing, lost, "and they have no copies");
             for (place, row) in rows.iter().enumerate().filter(|(_, row)| **row % 7 != 6) {
@@ -233,22 +220,22 @@ fn load(near: &NearMemory, clock: &LinkClock, hot: [u64; 2], rounds: u64) -> u64
             }
         }
     }
-    (clock.now_ns() - begin_ns) / rounds
+    (time.clock().now_ns() - begin_ns) / rounds
 }
 
 /// Memory of 64 blocks. Loads need it for blocks, for rows, and for blocks again.
 #[test]
 fn the_division_follows_the_load() {
-    let clock = LinkClock::default();
-    let near = NearMemory::new(64 * (BLOCK_BYTES as u64 + 80), BLOCK_BYTES, Some(ROW_VALUES), Arc::new(clock.clone()));
+    let time = ManualTime::start();
+    let near = NearMemory::new(64 * (BLOCK_BYTES as u64 + 80), BLOCK_BYTES, Some(ROW_VALUES), time.clock());
     let of = |near: &NearMemory| near.counts().bytes_max;
     assert_eq!(of(&near)[0], of(&near)[1], "half and half");
     for _ in 0..2 {
         // A loop hits only if all of it fits, so half of the memory would be worth nothing.
         for hot in [[56, 64], [4, 6000]] {
-            load(&near, &clock, hot, 300);
+            load(&near, time, hot, 300);
             let damaged = hot[1] / 7;
-            let ns = load(&near, &clock, hot, 1);
+            let ns = load(&near, time, hot, 1);
             assert_eq!(ns, damaged * ROW_NS, "{hot:?} with {:?}: only damaged rows come from the region", of(&near));
         }
     }
@@ -257,13 +244,13 @@ fn the_division_follows_the_load() {
 
 #[test]
 fn kept_rows_are_there_while_the_link_is_down() {
-    let clock = LinkClock::default();
-    let near = NearMemory::new(1 << 20, BLOCK_BYTES, Some(ROW_VALUES), Arc::new(clock.clone()));
-    let link = Link::new(&clock);
+    let time = ManualTime::start();
+    let near = NearMemory::new(1 << 20, BLOCK_BYTES, Some(ROW_VALUES), time.clock());
+    let link = Link::new(time);
     let tables = near.tables(Arc::new(link.clone()), 1);
     let fetch = |rows: &[u64]| {
         let fetch = tables.start(0, rows, RowBuffer::new(rows.len(), ROW_VALUES));
-        fetch.finish(Deadline::after(Duration::from_secs(60))).unwrap()
+        fetch.finish(Clock::system().after(Duration::from_secs(60))).unwrap()
     };
     assert_eq!(fetch(&[1, 2, 3]).failure, None);
     link.1.store(true, Ordering::Relaxed);

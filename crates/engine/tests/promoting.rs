@@ -3,7 +3,7 @@
 mod common;
 
 use cenote_base::engine::{ErrorKind, Event, Prompt};
-use cenote_base::{Deadline, Engine, Request};
+use cenote_base::{Clock, Deadline, Engine, Request};
 use cenote_engine::EngineConfig;
 use cenote_store::Promotion;
 use common::{MemoryStore, collect, config, greedy, model_dir, prompt, request, run, start, submit};
@@ -11,7 +11,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 fn after(seconds: u64) -> Deadline {
-    Deadline::after(Duration::from_secs(seconds))
+    Clock::system().after(Duration::from_secs(seconds))
 }
 
 /// A store whose next requests wait for these promotions.

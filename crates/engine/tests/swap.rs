@@ -2,7 +2,7 @@
 
 mod common;
 
-use cenote_base::{BlockHash, CacheSalt, Deadline, Engine, Request, TokenId};
+use cenote_base::{BlockHash, CacheSalt, Clock, Engine, Request, TokenId};
 use cenote_engine::runtime::{Direction, Why};
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel, Observer, SwapRecord};
 use cenote_mem::{Coherent, Fabric, Offset};
@@ -221,7 +221,7 @@ fn a_request_that_ends_while_swapped_out_leaves_no_reservation() {
     let (engine, trace) = start_traced(&crowded(dir.path()), open(dir.path(), &pool));
     let requests: Vec<_> = (0..8).map(|seed| request(prompt(seed, 60), greedy(90))).collect();
     let events: Vec<_> = requests.iter().map(|request| submit(&engine, request.clone()).unwrap()).collect();
-    let deadline = Deadline::after(Duration::from_secs(60));
+    let deadline = Clock::system().after(Duration::from_secs(60));
     let is_out = |sequence: u64| {
         let trace = trace.lock().unwrap();
         let last = trace.iter().rfind(|record| record.sequence == sequence);

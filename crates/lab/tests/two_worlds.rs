@@ -7,8 +7,8 @@
 
 use cenote_base::engine::{Phase, Prompt};
 use cenote_base::{
-    BlockHash, CacheSalt, ChainHasher, Deadline, Engine, Event, EventSink, HashSeed, Request, RequestId,
-    SamplingParams, TokenId,
+    BlockHash, CacheSalt, ChainHasher, Clock, Engine, Event, EventSink, HashSeed, Request, RequestId, SamplingParams,
+    TokenId,
 };
 use cenote_engine::runtime::Direction;
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel, Observer, SwapRecord};
@@ -168,7 +168,7 @@ fn engine_swaps(watermark: &Watermark, load: &Workload) -> Vec<Swap> {
         let Event::Finished { usage, .. } = event else { panic!("request {id}: {event:?}") };
         assert_eq!(usage.completion_tokens, load.requests()[id as usize].output_tokens, "request {id}");
     }
-    assert!(engine.drain(Deadline::after(PATIENCE)));
+    assert!(engine.drain(Clock::system().after(PATIENCE)));
     drop(engine);
     trace.lock().unwrap().clone()
 }

@@ -12,7 +12,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks")]
 
 use cenote_base::prng::Prng;
-use cenote_base::time::Deadline;
+use cenote_base::time::{Clock, Deadline};
 use cenote_mem::{Fabric, Flush, Flushed, LINE, MapOptions, Mapping, Offset, RegionSource};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -96,7 +96,7 @@ impl Patience {
         if !self.turns.is_multiple_of(1 << 14) {
             return Ok(());
         }
-        let deadline = *self.deadline.get_or_insert_with(|| Deadline::after(PATIENCE));
+        let deadline = *self.deadline.get_or_insert_with(|| Clock::system().after(PATIENCE));
         if deadline.passed() { Err(format!("waited {} s for {what}", PATIENCE.as_secs())) } else { Ok(()) }
     }
 }
@@ -377,7 +377,7 @@ impl Host {
         self.write_guarded(COUNTER, value + 1);
         self.meet("the other host to come for the lock")?;
         // The other host sees the heartbeat advance when it takes its next step.
-        let deadline = Deadline::after(PATIENCE);
+        let deadline = Clock::system().after(PATIENCE);
         let (mut beat, mut said) = (0, false);
         while !deadline.passed() {
             beat += 1;

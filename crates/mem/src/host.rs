@@ -25,8 +25,8 @@ pub use slot::SlotClaim;
 use crate::fork::ProcessStamp;
 use crate::region::{MapError, RegionFile, SHM_DIRECTORY, allocate, check_shm_name};
 use crate::registry::{Instead, Registration};
-use cenote_base::Deadline;
 use cenote_base::fault::{self, Point};
+use cenote_base::{Clock, Deadline};
 use file::Access;
 use layout::Layout;
 use rustix::fs::{FlockOperation, OFlags};
@@ -496,7 +496,7 @@ fn sweep_one(name: &str, is_orphan: &impl Fn(&str, &Path) -> bool) -> bool {
 /// Takes the file's lock, by polling with a timeout: a process that stops while it initialises an
 /// area must not hang others.
 fn lock_file(file: &File, path: &Path) -> Result<(), HostError> {
-    let deadline = Deadline::after(INITIALISE_TIMEOUT);
+    let deadline = Clock::system().after(INITIALISE_TIMEOUT);
     loop {
         match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(()),

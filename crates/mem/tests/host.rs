@@ -3,9 +3,9 @@
 //! Children are this test binary, run with a role in the environment. They report their position
 //! through a pipe and are then killed with SIGKILL. No test waits for a time to pass.
 
-use cenote_base::Deadline;
 use cenote_base::fault::{self, Point};
 use cenote_base::testing::skip;
+use cenote_base::{Clock, Deadline};
 use cenote_mem::host::{HostError, LockTimeout};
 use cenote_mem::region::RegionFile;
 use cenote_mem::{AreaFile, HostArea, HostSpec, conformance};
@@ -20,11 +20,11 @@ const NAME: &str = "CENOTE_TEST_NAME";
 const FAULT: &str = "CENOTE_TEST_FAULT";
 
 fn soon() -> Deadline {
-    Deadline::after(Duration::from_secs(60))
+    Clock::system().after(Duration::from_secs(60))
 }
 
 fn at_once() -> Deadline {
-    Deadline::after(Duration::ZERO)
+    Clock::system().after(Duration::ZERO)
 }
 
 /// An area's name, removed after the test.
@@ -333,7 +333,7 @@ fn a_lock_excludes_and_gives_up_at_its_deadline() {
             let other = scope.spawn(|| {
                 assert!(area.try_lock(0).is_none());
                 assert_eq!(area.lock(0, at_once()).err(), Some(LockTimeout::Passed { index: 0 }));
-                let late = area.lock(0, Deadline::after(Duration::from_millis(5)));
+                let late = area.lock(0, Clock::system().after(Duration::from_millis(5)));
                 assert_eq!(late.err(), Some(LockTimeout::Passed { index: 0 }));
                 assert_eq!(area.try_lock(1).expect("another lock is free").index(), 1);
             });
@@ -619,7 +619,7 @@ fn a_forked_child_keeps_nothing_of_its_dead_parent() {
     let child: i32 = parent.told("child").parse().expect("a number");
     parent.kill();
     let alive = area.slot_alive(69);
-    let lock = area.lock(1, Deadline::after(Duration::from_secs(5))).map(|lock| lock.abandoned());
+    let lock = area.lock(1, Clock::system().after(Duration::from_secs(5))).map(|lock| lock.abandoned());
     let child = rustix::process::Pid::from_raw(child).expect("a process id");
     rustix::process::kill_process(child, rustix::process::Signal::KILL).expect("it lived until now");
     assert!(!alive, "the child keeps its dead parent's slot");
@@ -643,10 +643,10 @@ fn a_waiter_of_another_pid_namespace_dies_without_harm() {
         waiter.wait_for("waiting");
         // At any progress of the waiter.
         std::thread::yield_now();
-        let late = area.lock(1, Deadline::after(Duration::from_millis(20))).map(|lock| lock.abandoned());
+        let late = area.lock(1, Clock::system().after(Duration::from_millis(20))).map(|lock| lock.abandoned());
         assert_eq!(late, Err(LockTimeout::Passed { index: 1 }), "the owner lives");
         waiter.kill();
-        let late = area.lock(1, Deadline::after(Duration::from_millis(20))).map(|lock| lock.abandoned());
+        let late = area.lock(1, Clock::system().after(Duration::from_millis(20))).map(|lock| lock.abandoned());
         assert_eq!(late, Err(LockTimeout::Passed { index: 1 }), "the owner lives, a waiter was killed");
     }
     let mut waiter = Helper::start_apart("wait", &name).expect("it worked before");

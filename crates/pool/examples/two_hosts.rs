@@ -17,7 +17,7 @@
 
 use cenote_base::fault::{self, Plan, Point};
 use cenote_base::prng::Prng;
-use cenote_base::time::Deadline;
+use cenote_base::time::Clock;
 use cenote_base::{BlockHash, HashSeed, HostId};
 use cenote_mem::{Fabric, Flush, Flushed, MapOptions, Mapping, Offset, RegionSource};
 use cenote_pool::{
@@ -151,7 +151,7 @@ fn format(fabric: &Flushed) -> Result<Superblock, String> {
 }
 
 fn wait_for_format(fabric: &Flushed) -> Result<Superblock, String> {
-    let deadline = Deadline::after(PATIENCE);
+    let deadline = Clock::system().after(PATIENCE);
     loop {
         match Superblock::read(fabric) {
             Ok(superblock) => return Ok(superblock),
@@ -316,7 +316,7 @@ impl Host {
     }
 
     fn wait_for(&self, step: u64, what: &str) -> Result<(), String> {
-        let deadline = Deadline::after(PATIENCE);
+        let deadline = Clock::system().after(PATIENCE);
         let mut looks = 0_u32;
         while asked(self.fabric(), phase(self.other())) < step {
             if deadline.passed() {
@@ -556,7 +556,7 @@ impl Host {
     /// Waits until a host has ticked so often since now.
     fn wait_for_ticks(&self, side: u64, ticks: u64) -> Result<(), String> {
         let goal = asked(self.fabric(), pulse(side)) + ticks;
-        let deadline = Deadline::after(PATIENCE);
+        let deadline = Clock::system().after(PATIENCE);
         while asked(self.fabric(), pulse(side)) < goal {
             if deadline.passed() {
                 return Err(format!("host {side} did not tick {ticks} times in {} s", PATIENCE.as_secs()));
@@ -758,7 +758,7 @@ impl Host {
         if evicted as u64 != PINNED_BLOCKS {
             return Err(format!("{evicted} of {PINNED_BLOCKS} blocks that the dead host pinned could leave"));
         }
-        let deadline = Deadline::after(PATIENCE);
+        let deadline = Clock::system().after(PATIENCE);
         let mut published = 0;
         let mut publish = || {
             let hash = hash(self.me, AFTER_SET, published);

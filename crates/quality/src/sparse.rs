@@ -278,7 +278,7 @@ pub fn evaluate_sparse(
                 })
                 .collect();
             let choosing: Vec<(usize, RequestId)> = requests.iter().copied().enumerate().collect();
-            let mut ngrams = Rows::new();
+            let mut ngrams = Rows::untimed();
             let beyond = Beyond {
                 lazy: &[],
                 streamer: &mut streamer,

@@ -8,7 +8,7 @@ pub(crate) use gate::{Gate, Ticket};
 
 use crate::http::{AppState, router};
 use axum::Router;
-use cenote_base::Deadline;
+use cenote_base::Clock;
 use gate::Seat;
 use hyper::Request;
 use hyper::body::Incoming;
@@ -65,7 +65,7 @@ pub async fn serve(
     };
     state.start_draining();
     let engine = state.engine().clone();
-    let deadline = Deadline::after(grace.drain);
+    let deadline = Clock::system().after(grace.drain);
     let drained = tokio::task::spawn_blocking(move || engine.drain(deadline));
     // The engine returns by its deadline; the second deadline is for an engine that does not.
     let drained = tokio::time::timeout(grace.drain + grace.close, drained).await;

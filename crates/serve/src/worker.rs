@@ -27,7 +27,7 @@ pub use ready::{Ready, WorkerToken, parent_gone};
 pub(crate) use protocol::{DrainCall, DrainReply, TOKEN_HEADER};
 
 use crate::server::{Connections, Gate, Grace};
-use cenote_base::{Deadline, Engine};
+use cenote_base::{Clock, Engine};
 use std::io::{self, Write};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -96,7 +96,7 @@ pub async fn serve_worker(
     let gate = Gate::new(config.connections_max);
     let router = protocol::router(engine.clone(), token, config, Some(gate.clone()));
     let connections = Connections::accept_until(listener, router, &gate, head_timeout, shutdown).await;
-    let deadline = Deadline::after(grace.drain);
+    let deadline = Clock::system().after(grace.drain);
     let drained = tokio::task::spawn_blocking(move || engine.drain(deadline));
     let drained = matches!(tokio::time::timeout(grace.drain + grace.close, drained).await, Ok(Ok(true)));
     // Closing a connection aborts its request, and the front resumes it elsewhere.

@@ -4,7 +4,7 @@ use crate::cold::ColdTier;
 use crate::far::{FarFrames, FarPages, Swapped};
 use crate::pending::{DecodeState, PendingFrames};
 use crate::{BlockCodec, Computed, FarBlock, Loaded, NamespaceSpec, PrefixMatch, PrefixStore, Promotion};
-use cenote_base::{BlockHash, CacheSalt, Deadline, Health, TokenId};
+use cenote_base::{BlockHash, CacheSalt, Clock, Deadline, Health, TokenId};
 use cenote_mem::Fabric;
 use cenote_pool::{
     ColdBlock, Counter, Hit, Namespace, NamespaceRecord, NewBlock, Pin, Pool, PoolError, Publish, ReadOutcome, Shorter,
@@ -364,7 +364,8 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
         let pins = self.pool.peek(hashes).iter().map_while(|hit| self.pool.pin(hit)).collect();
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        lock(&self.holds).insert(ticket, Hold { until: Deadline::after(Duration::from_millis(ttl_ms)), _pins: pins });
+        lock(&self.holds)
+            .insert(ticket, Hold { until: Clock::system().after(Duration::from_millis(ttl_ms)), _pins: pins });
         ticket
     }
 

@@ -1,6 +1,6 @@
 //! L4 below real regions: what one region published, the next one finds on disk.
 
-use cenote_base::{Deadline, HashSeed, TokenId};
+use cenote_base::{Clock, Deadline, HashSeed, TokenId};
 use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
 use cenote_pool::{AttachOptions, Pool, PoolConfig, Superblock};
 use cenote_store::cold::{ColdTier, Settings, seed_of};
@@ -27,7 +27,7 @@ fn spec(model: u8) -> NamespaceSpec {
 }
 
 fn soon() -> Deadline {
-    Deadline::after(Duration::from_secs(20))
+    Clock::system().after(Duration::from_secs(20))
 }
 
 /// A region of this process, with L4 in a directory.

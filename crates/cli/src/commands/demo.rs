@@ -6,7 +6,7 @@
 
 use super::serve::Workers;
 use crate::args::DemoArgs;
-use cenote_base::{Deadline, Engine, TokenId};
+use cenote_base::{Clock, Engine, TokenId};
 use cenote_console::args::WatchArgs;
 use cenote_console::engine;
 use cenote_console::failure::Failure;
@@ -57,7 +57,7 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode, Failure> {
     let report = runtime.block_on(async {
         let spinner = output::spinner("starting a prefill worker and a decode worker");
         let workers = Workers::spawn(1, 1, &args.engine, region.args(), &WatchArgs::default(), &dir, 5)?;
-        workers.supervisor.all_ready(Deadline::after(START_TIMEOUT)).await?;
+        workers.supervisor.all_ready(Clock::system().after(START_TIMEOUT)).await?;
         spinner.finish_and_clear();
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let url = format!("http://{}", listener.local_addr()?);

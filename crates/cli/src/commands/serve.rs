@@ -2,7 +2,7 @@
 
 use crate::args::ServeArgs;
 use cenote_base::units::ByteSize;
-use cenote_base::{Deadline, Engine};
+use cenote_base::{Clock, Engine};
 use cenote_console::args::{EngineArgs, NewRegionArgs, RegionArgs, WatchArgs};
 use cenote_console::engine::{self, Running};
 use cenote_console::failure::Failure;
@@ -45,7 +45,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
             let region = region_args.ok_or_else(|| Failure::new("prefill and decode workers need a region"))?;
             let workers = Workers::start(args, region, &dir)?;
             tokio::select! {
-                ready = workers.supervisor.all_ready(Deadline::after(START_TIMEOUT)) => ready?,
+                ready = workers.supervisor.all_ready(Clock::system().after(START_TIMEOUT)) => ready?,
                 () = signals.first() => {
                     workers.supervisor.shutdown().await;
                     return Ok(());

@@ -1,7 +1,7 @@
 use super::*;
 use crate::disk::{Fault, Faults, FaultyDisk};
 use crate::extent::{Extents, ExtentsConfig};
-use cenote_base::BlockHash;
+use cenote_base::{BlockHash, Clock};
 use std::collections::HashMap;
 use std::path::Path;
 use std::time::Instant;
@@ -77,7 +77,7 @@ fn world(directory: &Path, write: WriteBehind, deadline: Duration) -> World {
 }
 
 fn soon() -> Deadline {
-    Deadline::after(Duration::from_secs(20))
+    Clock::system().after(Duration::from_secs(20))
 }
 
 impl World {
@@ -127,7 +127,7 @@ fn cold_blocks_are_written_without_an_offer() {
     let end = Instant::now() + Duration::from_secs(20);
     while world.value("cold_written_total") < 20 {
         assert!(Instant::now() < end, "nothing is written");
-        world.tier.settle(Deadline::after(Duration::from_millis(50)));
+        world.tier.settle(Clock::system().after(Duration::from_millis(50)));
         std::thread::yield_now();
     }
     assert_eq!(world.count(0..20), 20);

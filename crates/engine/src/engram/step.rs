@@ -2,7 +2,7 @@
 
 use super::{Fetch, Fetched, PATIENCE, RowBuffer, Tables};
 use crate::llama::SeqChunk;
-use cenote_base::{Clock, Deadline, SystemClock};
+use cenote_base::Clock;
 use cenote_engram::Tokens;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -31,7 +31,6 @@ pub struct RowCounts {
 }
 
 /// Fetches the rows of an engine's steps.
-#[derive(Default)]
 pub struct Rows {
     counts: RowCounts,
     /// Chunks of this step whose rows are incomplete, and why.
@@ -40,7 +39,7 @@ pub struct Rows {
     under_way: Vec<Option<UnderWay>>,
     /// Rows of the batch that each chunk has, in tokens.
     chunks: Vec<Range<usize>>,
-    clock: SystemClock,
+    clock: Clock,
     begin_ns: u64,
 }
 
@@ -52,8 +51,21 @@ struct UnderWay {
 impl Rows {
     /// For an engine.
     #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+    pub fn new(clock: Clock) -> Self {
+        Self {
+            counts: RowCounts::default(),
+            failed: BTreeMap::new(),
+            under_way: Vec::new(),
+            chunks: Vec::new(),
+            clock,
+            begin_ns: 0,
+        }
+    }
+
+    /// For a model without tables, or steps whose times do not matter.
+    #[must_use]
+    pub fn untimed() -> Self {
+        Self::new(Clock::stopped())
     }
 
     /// The counters.
@@ -113,7 +125,7 @@ impl Rows {
         let is_late = !fetch.poll();
         self.counts.late += u64::from(is_late);
         let shape = tables.source.layers()[table];
-        let fetched = fetch.finish(Deadline::after(PATIENCE));
+        let fetched = fetch.finish(self.clock.after(PATIENCE));
         let stall_ns = self.clock.now_ns() - needed_ns;
         let (mut buffer, missing, why) = match fetched {
             Ok(Fetched { rows: buffer, missing, failure, ns }) => {

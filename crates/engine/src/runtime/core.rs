@@ -15,7 +15,7 @@ use crate::model::{EngineConfig, LoadedModel};
 use crate::sparse::SparseDecode;
 use cenote_base::engine::{ErrorKind, FinishReason};
 use cenote_base::fault::{self, Point};
-use cenote_base::{Clock, EngineError, Event, Health, RequestId, SystemClock};
+use cenote_base::{Clock, EngineError, Event, Health, RequestId};
 use cenote_policy::scheduler::{AddError, NewRequest, Scheduler, SchedulerConfig, SpillUse};
 use cenote_store::PrefixStore;
 use std::collections::BTreeMap;
@@ -61,7 +61,7 @@ pub(super) struct Core {
     spills: Spills,
     sparse: SparseDecode,
     rows: Rows,
-    clock: SystemClock,
+    clock: Clock,
     shared: Arc<Shared>,
     counters: Counters,
     stats_due_ns: u64,
@@ -82,7 +82,7 @@ impl Core {
         store: Option<Box<dyn PrefixStore>>,
         observer: Box<dyn Observer>,
         shared: Arc<Shared>,
-        clock: SystemClock,
+        clock: Clock,
     ) -> Self {
         let config = model.config();
         let mut store = store.map(|store| match model.near() {
@@ -118,7 +118,7 @@ impl Core {
             swapper: Swapper::new(observer),
             spills,
             sparse,
-            rows: Rows::new(),
+            rows: Rows::new(clock),
             clock,
             shared,
             counters: Counters::default(),

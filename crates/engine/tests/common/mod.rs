@@ -7,8 +7,7 @@ pub mod region;
 use cenote_base::engine::{Event, FinishReason, HandOver, Phase, Prompt, Usage};
 use cenote_base::hash::HashSeed;
 use cenote_base::{
-    BlockHash, CacheSalt, ChainHasher, Deadline, Engine, EngineError, Health, Request, RequestId, SamplingParams,
-    TokenId,
+    BlockHash, CacheSalt, ChainHasher, Clock, Engine, EngineError, Health, Request, RequestId, SamplingParams, TokenId,
 };
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel};
 use cenote_store::{Computed, FarBlock, Loaded, PendingBlock, PrefixMatch, PrefixStore, Promotion};
@@ -53,7 +52,7 @@ pub fn crowd(engine: &LlmEngine, requests: &[Request]) -> (Vec<Vec<TokenId>>, BT
     let events: Vec<_> = requests.iter().map(|request| submit(engine, request.clone()).unwrap()).collect();
     let tokens: Vec<Vec<TokenId>> = events.iter().map(|events| collect(events).unwrap().tokens).collect();
     // The engine publishes its stats when it becomes idle.
-    let deadline = Deadline::after(Duration::from_secs(60));
+    let deadline = Clock::system().after(Duration::from_secs(60));
     loop {
         let stats = engine.stats().values;
         let runs = stats["requests_running"] + stats["requests_swapped"];

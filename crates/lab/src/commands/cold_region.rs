@@ -1,6 +1,6 @@
 //! A private region with L4 below it, for the bench and the torture of the cold tier.
 
-use cenote_base::{BlockHash, Deadline, HashSeed};
+use cenote_base::{BlockHash, Clock, HashSeed};
 use cenote_console::failure::Failure;
 use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
 use cenote_pool::{AttachOptions, Namespace, NamespaceRecord, NewBlock, Pool, PoolConfig, Publish, Superblock};
@@ -52,7 +52,7 @@ impl ColdRegion {
         })?;
         let cold = ColdTier::start(pool.clone(), settings)?;
         cold.open(&namespace);
-        if !cold.wait_open(Deadline::after(OPEN_TIMEOUT)) {
+        if !cold.wait_open(Clock::system().after(OPEN_TIMEOUT)) {
             return Err(Failure::new(format!("the cold tier does not open: {:?}", cold.last_error())));
         }
         Ok(Self { pool, namespace, cold })

@@ -2,7 +2,7 @@
 //! each step: data for fitting models and for comparing them.
 
 use super::client::{Answered, Client};
-use cenote_base::{Deadline, Engine, TokenId};
+use cenote_base::{Clock, Engine, TokenId};
 use cenote_console::args::{EngineArgs, WatchArgs};
 use cenote_console::engine::{self, Running};
 use cenote_console::failure::Failure;
@@ -133,7 +133,7 @@ impl Live {
     /// The engine's counters when it is idle: clients may have their answers before the last step
     /// ends.
     pub async fn settled(&self) -> Result<BTreeMap<String, f64>, Failure> {
-        let deadline = Deadline::after(Duration::from_secs(60));
+        let deadline = Clock::system().after(Duration::from_secs(60));
         let mut pace = tokio::time::interval(Duration::from_millis(5));
         loop {
             let stats = self.running.engine.stats().values;

@@ -3,7 +3,7 @@
 //! checker can substitute its own and explore memory orders.
 
 use super::{HostArea, HostError, HostLock, LockTimeout, SlotClaim};
-use cenote_base::Deadline;
+use cenote_base::Clock;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -185,7 +185,7 @@ impl HostLocal for HostArea {
     }
 
     fn lock(&self, index: u32, timeout: Duration) -> Result<HostLock<'_>, LockTimeout> {
-        Self::lock(self, index, Deadline::after(timeout))
+        Self::lock(self, index, Clock::system().after(timeout))
     }
 
     fn claim_slot(&self, slot: u32) -> Result<Option<SlotClaim>, HostError> {

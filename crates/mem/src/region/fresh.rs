@@ -1,7 +1,7 @@
 //! Files that get their name when they are complete. A creator that dies before leaves nothing.
 
 use super::MapError;
-use cenote_base::time::Deadline;
+use cenote_base::time::Clock;
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
@@ -39,7 +39,7 @@ impl Drop for Named {
 /// waiting fails, it continues.
 fn take_turn(folder: &Path) -> Option<File> {
     let folder = File::open(folder).ok()?;
-    let deadline = Deadline::after(TURN_TIMEOUT);
+    let deadline = Clock::system().after(TURN_TIMEOUT);
     loop {
         match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Some(folder),

@@ -4,7 +4,7 @@ use super::fleet::{Lease, Life, Stage};
 use super::progress::{Progress, Step};
 use super::{DisaggregatedConfig, Shared};
 use cenote_base::engine::{EngineError, ErrorKind, Event};
-use cenote_base::{Deadline, Engine, EventSink, Request, RequestId};
+use cenote_base::{Clock, Deadline, Engine, EventSink, Request, RequestId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 /// Runs a request to its end and forwards its tokens. Returns the last event, which the caller
 /// forwards, or `None` if the client has left.
 pub(super) async fn run(shared: &Shared, request: Request, events: &mut EventSink) -> Option<Event> {
-    let deadline = Deadline::after(Duration::from_millis(request.timeout_ms));
+    let deadline = Clock::system().after(Duration::from_millis(request.timeout_ms));
     let mut progress = Progress::new(request, shared.fleet.is_split());
     let last = carry(shared, &mut progress, deadline, events).await;
     if let Some(Event::Failed(error)) = &last {
@@ -202,8 +202,8 @@ async fn find_worker(
         // All workers are full and the client has no tokens yet: let it retry.
         return Err(error.clone());
     }
-    let patience = Deadline::after(shared.config.worker_wait.min(deadline.remaining()));
-    let pause = Deadline::after(failures.backoff(&shared.config));
+    let patience = Clock::system().after(shared.config.worker_wait.min(deadline.remaining()));
+    let pause = Clock::system().after(failures.backoff(&shared.config));
     loop {
         // A new worker ends the pause early. After the pause, workers that failed are tried again.
         let wait = if pause.passed() { patience.remaining() } else { pause.remaining().min(patience.remaining()) };

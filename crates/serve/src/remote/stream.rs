@@ -2,7 +2,7 @@
 
 use super::Link;
 use cenote_base::engine::{EngineError, ErrorKind, Event};
-use cenote_base::{Deadline, EventSink, Request};
+use cenote_base::{Clock, Deadline, EventSink, Request};
 use reqwest::Response;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(super) async fn run(link: &Link, request: &Request, events: &mut EventSink) 
 }
 
 async fn follow(link: &Link, request: &Request, events: &mut EventSink) -> Result<Option<Event>, EngineError> {
-    let deadline = Deadline::after(Duration::from_millis(request.timeout_ms).saturating_add(DEADLINE_SLACK));
+    let deadline = Clock::system().after(Duration::from_millis(request.timeout_ms).saturating_add(DEADLINE_SLACK));
     let send = link.client.post(link.url("submit")).json(request).send();
     let answer = within(link, deadline, "answer", send).await?.map_err(|error| gone(link, &error))?;
     let mut answer = accepted(link, deadline, answer).await?;

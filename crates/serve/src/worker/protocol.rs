@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
 use cenote_base::engine::{EngineError, EngineStats, ErrorKind, Event};
-use cenote_base::{Deadline, Engine, Request, RequestId};
+use cenote_base::{Clock, Engine, Request, RequestId};
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -111,7 +111,7 @@ async fn release(State(worker): State<Arc<Worker>>, Path(id): Path<u64>) -> Stat
 
 async fn drain(State(worker): State<Arc<Worker>>, axum::Json(call): axum::Json<DrainCall>) -> Response {
     let engine = worker.engine.clone();
-    let deadline = Deadline::after(Duration::from_millis(call.timeout_ms));
+    let deadline = Clock::system().after(Duration::from_millis(call.timeout_ms));
     let drained = tokio::task::spawn_blocking(move || engine.drain(deadline)).await.unwrap_or(false);
     axum::Json(DrainReply { drained }).into_response()
 }

@@ -7,7 +7,7 @@ use crate::support::requests::{answer_of, collect, failure, request, submit, tex
 use crate::support::script::{MODEL, answer};
 use crate::support::{PATIENCE, TestServer, soon, start_worker};
 use cenote_base::engine::{ErrorKind, Event, FinishReason, Phase, Prompt, Request};
-use cenote_base::{Deadline, Engine, RequestId, SamplingParams};
+use cenote_base::{Clock, Engine, RequestId, SamplingParams};
 use cenote_serve::{
     Disaggregated, DisaggregatedConfig, Fleet, HttpConfig, RemoteConfig, RemoteEngine, Role, WorkerConfig, WorkerToken,
 };
@@ -287,7 +287,7 @@ async fn a_drain_finishes_what_was_taken_even_the_second_half() {
     let router = Arc::new(router(&[(Role::Prefill, &prefill), (Role::Decode, &decode)]));
     let mut events = submit(&*router, text_request(1, 6)).expect("it is taken");
     let draining = router.clone();
-    let drained = tokio::task::spawn_blocking(move || draining.drain(Deadline::after(PATIENCE)));
+    let drained = tokio::task::spawn_blocking(move || draining.drain(Clock::system().after(PATIENCE)));
     soon("the prefill", prefill.seen().wait_for(|seen| !seen.is_empty())).await.expect("it lives");
     prefill.let_out(100);
     decode.let_out(100);

@@ -4,7 +4,7 @@ use crate::support::fake::FakeEngine;
 use crate::support::requests::{answer_of, collect, failure, request, submit, text_request, undisturbed};
 use crate::support::{PATIENCE, soon, start_worker};
 use cenote_base::engine::{ErrorKind, Event, Phase, Prompt};
-use cenote_base::{Deadline, Engine, RequestId};
+use cenote_base::{Clock, Engine, RequestId};
 use cenote_serve::{RemoteConfig, RemoteEngine, WorkerConfig, WorkerToken};
 use std::sync::Arc;
 use std::time::Duration;
@@ -134,7 +134,7 @@ async fn a_drain_waits_in_the_worker_and_refuses_here() {
     engine.let_out(1);
     soon("a token", events.recv()).await.expect("a token");
     let draining = remote.clone();
-    let drained = tokio::task::spawn_blocking(move || draining.drain(Deadline::after(PATIENCE)));
+    let drained = tokio::task::spawn_blocking(move || draining.drain(Clock::system().after(PATIENCE)));
     soon("the drain", engine.is_draining().wait_for(|draining| *draining)).await.expect("it lives");
     assert!(submit(&*remote, text_request(2, 5)).is_err());
     engine.let_out(100);

@@ -8,7 +8,7 @@ use crate::support::fake::FakeEngine;
 use crate::support::requests::{answer_of, collect, submit, text_request, undisturbed};
 use crate::support::script::MODEL;
 use crate::support::{PATIENCE, TestServer, soon};
-use cenote_base::{Deadline, Engine};
+use cenote_base::{Clock, Engine};
 use cenote_serve::{
     Disaggregated, DisaggregatedConfig, HttpConfig, Role, Supervisor, SupervisorConfig, SupervisorError, WorkerConfig,
     WorkerToken, parent_gone, run_worker,
@@ -109,7 +109,7 @@ async fn many_streams_survive_workers_that_die_all_the_time() {
 async fn a_killed_worker_is_replaced_and_the_front_never_stops_answering() {
     let roles = [Role::Prefill, Role::Decode];
     let supervisor = Supervisor::start(&roles, |_, _| worker(None), &quick()).expect("random");
-    supervisor.all_ready(Deadline::after(PATIENCE)).await.expect("workers start");
+    supervisor.all_ready(Clock::system().after(PATIENCE)).await.expect("workers start");
     let server = TestServer::start(Arc::new(router(&supervisor)), HttpConfig::default()).await;
     let processes = async || {
         let health = server.get("/health").await.json();
@@ -151,7 +151,7 @@ async fn a_stopped_worker_is_found_out_and_replaced() {
     config.health_failures_max = 2;
     config.remote.call_timeout = Duration::from_millis(200);
     let supervisor = Supervisor::start(&[Role::Whole], |_, _| worker(None), &config).expect("random");
-    supervisor.all_ready(Deadline::after(PATIENCE)).await.expect("workers start");
+    supervisor.all_ready(Clock::system().after(PATIENCE)).await.expect("workers start");
     let process = supervisor.fleet().describe().process_ids[0];
     let mut changes = supervisor.fleet().changes();
     kill_process(Pid::from_raw(process.cast_signed()).expect("a process id"), Signal::STOP).expect("it is ours");
@@ -176,7 +176,7 @@ async fn workers_that_cannot_start_are_reported_and_retried() {
         command
     };
     let supervisor = Supervisor::start(&[Role::Whole], command, &quick()).expect("random");
-    let error = soon("the verdict", supervisor.all_ready(Deadline::after(PATIENCE))).await;
+    let error = soon("the verdict", supervisor.all_ready(Clock::system().after(PATIENCE))).await;
     let message = error.expect_err("it cannot start").to_string();
     assert!(message.contains("whole-0") && message.contains('3'), "{message}");
     soon("more tries", tried.wait_for(|tries| *tries > 4)).await.expect("the supervisor lives");
@@ -184,7 +184,7 @@ async fn workers_that_cannot_start_are_reported_and_retried() {
 
     let missing = |_, _| Command::new("/nonexistent/cenote");
     let supervisor = Supervisor::start(&[Role::Decode], missing, &quick()).expect("random");
-    let error = soon("the verdict", supervisor.all_ready(Deadline::after(PATIENCE))).await;
+    let error = soon("the verdict", supervisor.all_ready(Clock::system().after(PATIENCE))).await;
     assert!(matches!(error, Err(SupervisorError::Hopeless(_))), "{error:?}");
     supervisor.shutdown().await;
 }
@@ -198,7 +198,7 @@ async fn a_worker_that_never_says_ready_has_a_deadline() {
         command
     };
     let supervisor = Supervisor::start(&[Role::Whole], mute, &config).expect("random");
-    let error = soon("the verdict", supervisor.all_ready(Deadline::after(PATIENCE))).await;
+    let error = soon("the verdict", supervisor.all_ready(Clock::system().after(PATIENCE))).await;
     assert!(error.expect_err("it says nothing").to_string().contains("not ready within"));
     supervisor.shutdown().await;
 }
@@ -236,7 +236,7 @@ async fn a_client_that_leaves_frees_its_blocks_in_the_worker() {
 #[tokio::test]
 async fn a_request_of_no_worker_ends_with_the_supervisor() {
     let supervisor = Supervisor::start(&[Role::Whole], |_, _| worker(None), &quick()).expect("random");
-    supervisor.all_ready(Deadline::after(PATIENCE)).await.expect("workers start");
+    supervisor.all_ready(Clock::system().after(PATIENCE)).await.expect("workers start");
     let router = router(&supervisor);
     supervisor.shutdown().await;
     let late = cenote_base::Request { timeout_ms: 50, ..text_request(1, 5) };

@@ -16,7 +16,7 @@ use crate::runtime::request::Running;
 use crate::sampler::{adjusted, sample};
 use cenote_base::engine::ErrorKind;
 use cenote_base::fault::{self, Point};
-use cenote_base::{Clock, EngineError, Event, RequestId};
+use cenote_base::{EngineError, Event, RequestId};
 use cenote_policy::kv_blocks::BlockId;
 use cenote_policy::scheduler::{PrefixSource, ScheduledRequest, SchedulerOutput};
 use cenote_store::{Computed, Loaded, PrefixStore};

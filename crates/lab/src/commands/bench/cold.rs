@@ -6,7 +6,7 @@ use super::ttft::Bench;
 use super::{Part, Setting};
 use crate::args::ColdFullChildArgs;
 use crate::commands::cold_region::{ColdRegion, Shape};
-use cenote_base::{BlockHash, Deadline, Engine, HashSeed};
+use cenote_base::{BlockHash, Clock, Engine, HashSeed};
 use cenote_console::args::{EngineArgs, NewRegionArgs, WatchArgs};
 use cenote_console::engine;
 use cenote_console::failure::Failure;
@@ -76,7 +76,7 @@ fn copies(setting: &Setting) -> Result<Vec<Row>, Failure> {
         }
         let begin = Instant::now();
         world.cold.offer(&world.namespace, hashes.iter().copied());
-        world.cold.settle(Deadline::after(PATIENCE));
+        world.cold.settle(Clock::system().after(PATIENCE));
         write.push(begin.elapsed().as_nanos() as f64);
         drop(world);
         let file = File::open(directory.path().join("plain"))?;
@@ -205,7 +205,7 @@ pub fn run_full_child(args: &ColdFullChildArgs) -> Result<(), Failure> {
     let prompt = |round: u32| -> Vec<u32> { (0..TOKENS).map(|at| 100 + (at * 7 + round * 13) % 150).collect() };
     // Fills the disk: a prompt has some mebibytes of blocks.
     let failed = |bench: &Bench| bench.running.engine.stats().values.get("cold_dropped_failed_total").copied();
-    let deadline = Deadline::after(PATIENCE);
+    let deadline = Clock::system().after(PATIENCE);
     let mut round = 0;
     while failed(&full).unwrap_or(0.0) == 0.0 {
         if deadline.passed() {
