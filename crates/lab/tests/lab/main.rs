@@ -2,8 +2,10 @@
 
 mod bench;
 mod codecs;
+mod hosts;
 mod sim;
 #[path = "../../../cli/tests/cli/support/mod.rs"]
 mod support;
 mod torture;
+mod two_worlds;
 mod words;

@@ -8,6 +8,7 @@ mod disagg;
 mod health;
 mod hostile;
 mod lifecycle;
+mod openai_client;
 mod remote;
 mod supervisor;
 mod support;

@@ -1,0 +1,16 @@
+//! The engine from outside: one program, so that each crate is linked to tests once.
+#![forbid(unsafe_code)]
+
+mod common;
+mod engine;
+mod engram;
+mod engram_reference;
+mod failures;
+mod invariance;
+mod lazy;
+mod near;
+mod promoting;
+mod sparse;
+mod spill;
+mod swap;
+mod transformers;

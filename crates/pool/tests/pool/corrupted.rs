@@ -1,0 +1,187 @@
+//! A region that is corrupted while it is in use. Whatever is overwritten, no read is wrong, no
+//! call takes long, and the pool works again when the corruption ends.
+
+use crate::support::*;
+use cenote_base::Health;
+use cenote_base::prng::Prng;
+use cenote_mem::{Fabric, Flush, MapOptions, Mapped, Mapping, Offset, RegionSource};
+use cenote_pool::{AttachOptions, Namespace, Pool, ReadOutcome, Superblock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+type MappedPool = Pool<Arc<Mapped>>;
+
+fn flushes() -> [Flush; 2] {
+    [Flush::None, Flush::available()[0]]
+}
+
+fn make(source: &RegionSource, flush: Flush, seed: u8) -> (Arc<Mapped>, MappedPool) {
+    let mapping = Mapping::create(source, 8 << 20, 0o600, &MapOptions::default()).expect("memory");
+    let fabric = Arc::new(Mapped::new(mapping, flush).expect("it is available"));
+    Superblock::format(&fabric, &small_config(seed)).expect("the configuration fits");
+    let options =
+        AttachOptions { private: true, lock_timeout: Duration::from_millis(20), ..AttachOptions::named("test") };
+    let pool = Pool::attach(Arc::clone(&fabric), &options).expect("it attaches");
+    (fabric, pool)
+}
+
+/// Ticks until the pool is healthy.
+fn tick_until(pool: &MappedPool, what: &str, so: impl Fn(&Health) -> bool) -> Health {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        pool.tick();
+        let health = pool.health();
+        if so(&health) {
+            return health;
+        }
+        assert!(Instant::now() < deadline, "{what}: {health:?}");
+        std::thread::yield_now();
+    }
+}
+
+fn is_ok(health: &Health) -> bool {
+    !health.is_degraded()
+}
+
+/// One prompt: reads the blocks that are there and publishes the others. Returns the number of
+/// blocks read whole.
+fn serve(pool: &MappedPool, ns: &Namespace, prompt: u32) -> usize {
+    let hashes = chain(ns, prompt, 4);
+    let hits = pool.lookup(&hashes);
+    let whole = hits.iter().filter(|hit| hit.length == BLOCK_BYTES && read(pool, hit) == ReadOutcome::Whole).count();
+    for (depth, &hash) in hashes.iter().enumerate().skip(hits.len()) {
+        publish(pool, ns, hash, depth as u32);
+    }
+    whole
+}
+
+/// Words at random places while four threads work: `read` asserts that whole blocks are right.
+#[test]
+fn writes_at_random_cost_hits_for_as_long_as_they_last() {
+    for flush in flushes() {
+        let (fabric, pool) = make(&RegionSource::Anon, flush, 51);
+        let ns = namespace(&pool, 1, BLOCK_BYTES);
+        let (stop, prompts) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (pool, ns, stop, prompts) = (&pool, &ns, &stop, &prompts);
+                scope.spawn(move || {
+                    let mut prng = Prng::new(thread);
+                    while !stop.load(Ordering::Relaxed) {
+                        serve(pool, ns, prng.below(20) as u32);
+                        prompts.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            let mut prng = Prng::new(99);
+            for round in 0..400 {
+                for _ in 0..100 {
+                    fabric.write_word(Offset::new(prng.below(fabric.len() / 8) * 8), prng.next_u64());
+                }
+                pool.tick();
+                let before = prompts.load(Ordering::Relaxed);
+                let deadline = Instant::now() + Duration::from_secs(20);
+                while prompts.load(Ordering::Relaxed) < before + 4 {
+                    assert!(Instant::now() < deadline, "{flush:?}, round {round}: no thread makes progress");
+                    std::thread::yield_now();
+                }
+            }
+            tick_until(&pool, "after the last write", is_ok);
+            stop.store(true, Ordering::Relaxed);
+        });
+        // Reading detects corrupt payloads, from the first block of a prompt on.
+        let rounds = (0..10).map(|_| (0..20).map(|prompt| serve(&pool, &ns, prompt)).sum::<usize>());
+        let whole: Vec<usize> = rounds.collect();
+        // A bucket of garbage, or garbage that looks like a pin, may cost a block or two until the
+        // next repair.
+        assert!(whole[9] >= 76, "{flush:?}: all 80 blocks fit the region and are found again: {whole:?}");
+    }
+}
+
+/// Earlier, readers found a corrupt block repeatedly, and publishers took it for a duplicate.
+#[test]
+fn a_damaged_block_is_published_anew() {
+    for flush in flushes() {
+        let (fabric, pool) = make(&RegionSource::Anon, flush, 52);
+        let ns = namespace(&pool, 1, BLOCK_BYTES);
+        assert_eq!(serve(&pool, &ns, 1), 0);
+        assert_eq!(serve(&pool, &ns, 1), 4);
+        let offset = pool.pin(&pool.lookup(&chain(&ns, 1, 1))[0]).expect("it is there").extent().0;
+        fabric.write_word(Offset::new(offset + 64), 0xbad);
+        assert_eq!(serve(&pool, &ns, 1), 3);
+        serve(&pool, &ns, 1);
+        assert_eq!(serve(&pool, &ns, 1), 4, "{flush:?}");
+    }
+}
+
+/// A lock with a line that says that a living host holds it: each call would wait for its timeout.
+#[test]
+fn a_worker_with_lock_timeouts_leaves_the_region() {
+    let (fabric, pool) = make(&RegionSource::Anon, flushes()[1], 53);
+    let ns = namespace(&pool, 1, BLOCK_BYTES);
+    let words = || -> Vec<[u64; 8]> { (0..fabric.len() / 64).map(|line| fabric.load_line(line * 64)).collect() };
+    let before = words();
+    std::mem::forget(pool.lock_user(0, Duration::from_millis(20)).expect("it is free"));
+    let user = (0..).zip(words()).find(|(line, now)| before[*line as usize] != *now).expect("a line says so").0 * 64;
+    // Each host has a line for each of 1,098 locks; user locks come after 64 shards, chunks and
+    // tables. Host 1's line of each lock now says that it is inside, in a living life.
+    let first = user - 66 * 64 + 1098 * 64;
+    for lock in 0..66 {
+        let line = first + lock * 64;
+        fabric.write_word(Offset::new(line + 8), 1 << 50);
+        fabric.write_word(Offset::new(line), 2);
+    }
+    for prompt in 0..20 {
+        serve(&pool, &ns, prompt);
+    }
+    assert!(pool.health().is_degraded());
+    let start = Instant::now();
+    assert_eq!((0..1000).map(|prompt| serve(&pool, &ns, prompt)).sum::<usize>(), 0);
+    assert!(start.elapsed() < Duration::from_secs(5), "no call waits for a lock any more: {:?}", start.elapsed());
+    for lock in 0..66 {
+        fabric.write_word(Offset::new(first + lock * 64), 0);
+    }
+    tick_until(&pool, "the locks are free", is_ok);
+    serve(&pool, &ns, 1);
+    assert_eq!(serve(&pool, &ns, 1), 4);
+}
+
+#[test]
+fn a_scribbled_superblock_is_mended_and_another_one_is_left_alone() {
+    let (fabric, pool) = make(&RegionSource::Anon, Flush::None, 54);
+    fabric.write_word(Offset::new(24), 1 << 40);
+    fabric.write_word(Offset::new(184), 1);
+    tick_until(&pool, "it is noticed", Health::is_degraded);
+    tick_until(&pool, "it is mended", is_ok);
+    assert!(Superblock::read(&fabric).is_ok());
+    let other = Superblock::format(&fabric, &small_config(55)).expect("the configuration fits");
+    let health = tick_until(&pool, "it is noticed", Health::is_degraded);
+    assert!(health.reasons()[0].contains("formatted again"), "{health:?}");
+    for _ in 0..100 {
+        pool.tick();
+    }
+    assert_eq!(Superblock::read(&fabric).expect("it is whole"), other);
+    std::mem::forget(pool);
+}
+
+/// Earlier, a truncated file raised SIGBUS in every process.
+#[test]
+fn a_region_that_is_cut_costs_hits_and_no_process() {
+    for flush in flushes() {
+        let source = RegionSource::Shm(format!("cenote-test-cut-{}", std::process::id()));
+        let (_, pool) = make(&source, flush, 56);
+        let path = source.path().expect("a file");
+        let file = std::fs::File::options().write(true).open(&path).expect("it is there");
+        std::fs::remove_file(&path).expect("it is there");
+        let ns = namespace(&pool, 1, BLOCK_BYTES);
+        (0..20).for_each(|prompt| _ = serve(&pool, &ns, prompt));
+        file.set_len(4 << 20).expect("cut");
+        (0..20).for_each(|prompt| _ = serve(&pool, &ns, prompt));
+        file.set_len(0).expect("cut");
+        (0..20).for_each(|prompt| _ = serve(&pool, &ns, prompt));
+        let health = tick_until(&pool, "it is noticed", Health::is_degraded);
+        assert!(health.reasons()[0].contains("gone"), "{health:?}");
+        assert_eq!(serve(&pool, &ns, 1), 0);
+    }
+}

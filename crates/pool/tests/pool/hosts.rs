@@ -1,0 +1,468 @@
+//! Two hosts that share a region without coherence, in one process.
+
+use crate::support::{BLOCK_BYTES, chain, payload, small_config};
+use cenote_base::fault::{self, Plan, Point};
+use cenote_base::{BlockHash, HostId};
+use cenote_mem::{Fabric, Flush, Flushed, MapOptions, Mapping, Offset, RegionSource};
+use cenote_pool::{
+    AttachOptions, Counter, Inspector, Namespace, NamespaceRecord, NewBlock, Pin, Pool, PoolConfig, PoolError, Publish,
+    ReadOutcome, Strays, Superblock,
+};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+const REGION: &str = "CENOTE_TEST_REGION";
+
+/// Timeout of locks that are free, or never released.
+const SOON: Duration = Duration::from_millis(20);
+
+#[test]
+fn a_dead_host_is_reported_once() {
+    let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
+    let flush = Flush::available()[0];
+    let fabric = Arc::new(Flushed::new(mapping, flush).expect("it is available"));
+    Superblock::format(&fabric, &small_config(21)).expect("the configuration fits");
+    let attach = |host| {
+        let options = AttachOptions { private: true, host: HostId(host), ..AttachOptions::named("test") };
+        Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot")
+    };
+    let (first, second) = (attach(0), attach(1));
+    // A dead host never releases its lock.
+    std::mem::forget(first.lock_user(0, SOON).expect("it is free"));
+    assert!(second.lock_user(0, SOON).is_err(), "a living host has it");
+    second.fence_host(HostId(0)).expect("it attached");
+    let told: Vec<bool> =
+        (0..3).map(|_| second.lock_user(0, SOON).expect("the dead hold nothing").abandoned()).collect();
+    assert_eq!(told, [true, false, false], "only the first is to repair");
+    assert!(!second.lock_user(1, SOON).expect("it is free").abandoned());
+}
+
+/// Of three hosts, the first dies with a lock, the second only waits for it, the third watches.
+#[test]
+fn a_waiter_for_a_dead_host_is_not_declared_dead() {
+    let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
+    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
+    let config = PoolConfig { max_hosts: 3, ..small_config(24) };
+    Superblock::format(&fabric, &config).expect("the configuration fits");
+    let host_timeout = Duration::from_secs(1);
+    let attach = |host| {
+        let options = AttachOptions { private: true, host: HostId(host), host_timeout, ..AttachOptions::named("test") };
+        Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot")
+    };
+    let [first, second, third] = [0, 1, 2].map(attach);
+    std::mem::forget(first.lock_user(0, SOON).expect("it is free"));
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| second.lock_user(0, 20 * host_timeout).map(|lock| lock.abandoned()));
+        while !waits.is_finished() {
+            third.tick();
+            std::thread::yield_now();
+        }
+        assert!(waits.join().expect("no panic").expect("its holder is declared dead"));
+    });
+    let dead: Vec<u8> = third.info().hosts.iter().filter(|host| host.marked_dead).map(|host| host.host).collect();
+    assert_eq!(dead, [0]);
+}
+
+/// A flushed region and two hosts of it.
+fn two_hosts(seed: u8) -> (Arc<Flushed>, [Pool<Arc<Flushed>>; 2]) {
+    let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
+    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
+    Superblock::format(&fabric, &small_config(seed)).expect("the configuration fits");
+    let hosts = [0, 1].map(|host| {
+        let options = AttachOptions { private: true, host: HostId(host), ..AttachOptions::named("test") };
+        Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot")
+    });
+    (fabric, hosts)
+}
+
+#[test]
+fn a_host_with_a_partial_announcement_is_not_waited_for() {
+    let (fabric, [first, second]) = two_hosts(23);
+    let words = || -> Vec<[u64; 8]> { (0..fabric.len() / 64).map(|line| fabric.load_line(line * 64)).collect() };
+    let before = words();
+    std::mem::forget(first.lock_user(0, SOON).expect("it is free"));
+    let changed: Vec<u64> =
+        (0..).zip(words()).filter(|(line, now)| before[*line as usize] != *now).map(|(line, _)| line * 64).collect();
+    let [line] = changed[..] else { panic!("one line names the holder: {changed:x?}") };
+    let life = fabric.load_line(line)[1];
+    assert_ne!(life, 0);
+    // The first host is choosing: first without a known life, as after half of a line was written
+    // back, then in its own.
+    for (ticket, life, waits) in [(1, 0, false), (1, life, true)] {
+        fabric.write_word(Offset::new(line), ticket);
+        fabric.write_word(Offset::new(line + 8), life);
+        assert_eq!(second.lock_user(0, SOON).is_err(), waits, "{ticket} {life}");
+    }
+}
+
+/// A host that begins a new life records it in the lines of its chunks, and may die meanwhile.
+#[test]
+fn blocks_outlive_the_death_of_their_host_at_noting_whose_they_are() {
+    let (fabric, [first, second]) = two_hosts(24);
+    let words = || -> Vec<[u64; 8]> { (0..fabric.len() / 64).map(|line| fabric.load_line(line * 64)).collect() };
+    let changed_by = |change: &dyn Fn()| -> Vec<u64> {
+        let before = words();
+        change();
+        (0..).zip(words()).filter(|(line, now)| before[*line as usize] != *now).map(|(line, _)| line * 64).collect()
+    };
+    let lines = changed_by(&|| first.put_object("root", b"bytes").expect("there is room"));
+    let is_chunk = |&line: &u64| matches!(fabric.load_line(line), [1, _, slot, 1, 0, 0, 0, _] if slot >= 64);
+    let chunk = lines.into_iter().find(is_chunk).expect("host 0 took a chunk");
+    let [user] = changed_by(&|| std::mem::forget(first.lock_user(0, SOON).expect("it is free")))[..] else {
+        panic!("one line names the holder")
+    };
+    // The lock of chunks is two before it.
+    let lock = user - 2 * 64;
+    for (at, word) in [(0, 2), (8, fabric.load_line(user)[1]), (16, 1)] {
+        fabric.write_word(Offset::new(lock + at), word);
+    }
+    let whole = fabric.load_line(chunk);
+    fabric.write_word(Offset::new(chunk + 8), whole[1] + 1);
+    second.fence_host(HostId(0)).expect("it attached");
+    // It needs a chunk of its own, so it takes the lock and repairs what the dead host left.
+    second.put_object("leaf", b"others").expect("there is room");
+    assert_eq!(fabric.load_line(chunk), whole);
+    assert_eq!(second.get_object("root").expect("a key").as_deref(), Some(&b"bytes"[..]));
+    let owned = second.info().hosts.iter().map(|host| host.chunks).collect::<Vec<_>>();
+    assert_eq!(owned, [1, 1]);
+    std::mem::forget(first);
+}
+
+#[test]
+fn hosts_are_listed_with_their_chunks() {
+    let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
+    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
+    Superblock::format(&fabric, &small_config(22)).expect("the configuration fits");
+    let options = |host| AttachOptions { private: true, host: HostId(host), ..AttachOptions::named("test") };
+    let attach = |host| Pool::attach(Arc::clone(&fabric), &options(host)).expect("each host has its slot");
+    let (first, second) = (attach(0), attach(1));
+    first.put_object("root", b"bytes").expect("there is room");
+    let rows = |pool: &Pool<Arc<Flushed>>| -> Vec<_> {
+        let hosts = pool.info().hosts;
+        hosts.iter().map(|host| (host.host, host.alive, host.marked_dead, host.workers, host.chunks)).collect()
+    };
+    assert_eq!(rows(&second), [(0, None, false, 1, 1), (1, Some(true), false, 1, 0)], "no heartbeat was read yet");
+    second.tick();
+    assert_eq!(rows(&second)[0], (0, Some(true), false, 1, 1), "its heart was heard");
+    second.fence_host(HostId(0)).expect("it attached");
+    assert_eq!(rows(&second)[0], (0, Some(false), true, 1, 1));
+    let inspector = Inspector::open(&fabric, &options(1)).expect("it is a region");
+    let report = inspector.check(true);
+    assert!(report.is_clean(), "{report:#?}");
+    let dead = report.pending.iter().find(|finding| finding.what == "host 0").expect("it is told");
+    assert!(dead.fact.contains("owns 1 chunk"), "{dead:?}");
+    assert_eq!((report.objects, report.chunks), (1, 1), "chunks of all hosts are walked");
+    drop(first);
+}
+
+/// A worker of host 1, which a test starts. It publishes until it is killed mid-publish.
+#[test]
+#[ignore = "the process that other tests start"]
+fn publisher() {
+    let source = std::env::var(REGION).expect("other tests start this one");
+    let pool = attach_host(&source.parse().expect("a region"), 1);
+    let ns = namespace_of(&pool);
+    fault::arm(Plan { point: Point::PublishPayload, pass: 3 }, |_| {
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).expect("it can");
+    });
+    for prompt in 500..600 {
+        publish_on(&pool, &ns, prompt);
+    }
+}
+
+type FlushedPool = Pool<Arc<Flushed>>;
+
+fn attach_host(source: &RegionSource, host: u8) -> FlushedPool {
+    let mapping = Mapping::open(source, &MapOptions::default()).expect("the region is there");
+    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
+    let options = AttachOptions { host: HostId(host), ..AttachOptions::named("test") };
+    Pool::attach(fabric, &options).expect("each host has its slot")
+}
+
+fn namespace_of(pool: &FlushedPool) -> Namespace {
+    let record = NamespaceRecord {
+        fingerprint: [1; 32],
+        label: "model".to_owned(),
+        block_bytes: BLOCK_BYTES,
+        block_tokens: 16,
+        num_layers: 2,
+    };
+    pool.namespace(&record).expect("the table has room")
+}
+
+fn publish_on(pool: &FlushedPool, ns: &Namespace, prompt: u32) -> Publish {
+    let hash = chain(ns, prompt, 1)[0];
+    pool.publish(&NewBlock::new(ns, hash, 0), &[&payload(hash, BLOCK_BYTES)])
+}
+
+/// A quota limits the sum over hosts. A host evicts only its own blocks for it. Reservations of a
+/// killed worker count until they are recovered.
+#[test]
+fn hosts_share_a_quota() {
+    let source = RegionSource::Shm(format!("cenote-test-quota-{}", std::process::id()));
+    let mapping = Mapping::create(&source, 4 << 20, 0o600, &MapOptions::default()).expect("memory");
+    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
+    let mut config = small_config(23);
+    config.uuid[..4].copy_from_slice(&std::process::id().to_le_bytes());
+    let superblock = Superblock::format(&fabric, &config).expect("the configuration fits");
+    let (first, second) = (attach_host(&source, 0), attach_host(&source, 1));
+    let (ns, same) = (namespace_of(&first), namespace_of(&second));
+    first.set_quota(ns.id, 6 * BLOCK_BYTES).expect("the row is there");
+    second.tick();
+    let used = || first.info().namespaces[0].used_bytes / BLOCK_BYTES;
+    let published = |pool: &FlushedPool, prompts: std::ops::Range<u32>| {
+        let outcomes = prompts.map(|prompt| publish_on(pool, &ns, prompt));
+        outcomes.filter(|outcome| *outcome == Publish::Published).count()
+    };
+    assert_eq!((published(&first, 0..4), published(&second, 10..12), used()), (4, 2, 6));
+    // Each continues within the rest that the other leaves it, by evicting its own blocks.
+    assert_eq!((published(&second, 12..20), used(), second.counter(Counter::Evicted)), (8, 6, 8));
+    assert_eq!((published(&first, 4..8), used(), first.counter(Counter::Evicted)), (4, 6, 4));
+    assert_eq!(second.lookup(&chain(&same, 7, 1)).len(), 1, "the newest of the other host is there");
+    // A host without blocks of the namespace is refused as long as the other uses the whole quota.
+    assert_eq!(second.evict(100), 2);
+    assert_eq!((published(&first, 20..22), used()), (2, 6));
+    assert_eq!((publish_on(&second, &same, 30), second.counter(Counter::QuotaRefused)), (Publish::OverQuota, 1));
+
+    // A worker of the second host dies with a slot reserved, which counts until its host recovers
+    // it.
+    first.evict(3);
+    let mut child = Command::new(std::env::current_exe().expect("this test"));
+    child
+        .args(["--exact", "hosts::publisher", "--ignored"])
+        .env(REGION, source.to_string())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let status = child.status().expect("the test starts itself");
+    assert_eq!(status.signal(), Some(9), "{status}");
+    assert_eq!(used(), 6, "three of the first host, two whole ones and a reservation of the second");
+    assert_eq!((published(&first, 40..45), used()), (5, 6), "the living make room among their own");
+    assert_eq!(second.tick().reservations, 1);
+    assert_eq!(used(), 5);
+    for pool in [&first, &second] {
+        let report = pool.check(true).expect("no lock is held");
+        assert!(report.is_clean(), "{report:#?}");
+    }
+
+    // A dead host's blocks do not count. Adopted, they count for their new owner, which returns to
+    // the quota with its next publish.
+    drop(first.lookup(&chain(&ns, 44, 1)));
+    first.fence_host(HostId(1)).expect("it attached");
+    assert_eq!(used(), 3);
+    assert_eq!((published(&first, 50..60), used()), (10, 6));
+    assert!(first.gc().expect("no lock is held").chunks_adopted > 0);
+    assert_eq!(used(), 8, "two blocks came with the chunks");
+    assert_eq!((published(&first, 60..61), used()), (1, 6));
+    // Its memory still lists chunks that another host has adopted; the next life recounts.
+    second.tick();
+    let report = second.check(true).expect("no lock is held");
+    assert!(report.is_clean(), "{report:#?}");
+    assert_eq!((publish_on(&second, &same, 70), used()), (Publish::OverQuota, 6));
+    let _ = Mapping::remove(&source);
+    cenote_pool::remove_host_memory(&superblock).expect("it is ours");
+}
+
+/// Writes a block's payload in place, as a device would.
+fn write_in_place(fabric: &Flushed, offset: u64, bytes: &[u8]) {
+    for (word, bytes) in bytes.chunks_exact(8).enumerate() {
+        let word = Offset::new(offset + 8 * word as u64);
+        fabric.write_word(word, u64::from_le_bytes(bytes.try_into().expect("eight bytes")));
+    }
+    fabric.fence();
+}
+
+fn model(pool: &Pool<Arc<Flushed>>) -> Namespace {
+    let record = NamespaceRecord {
+        fingerprint: [5; 32],
+        label: "model".to_owned(),
+        block_bytes: BLOCK_BYTES,
+        block_tokens: 16,
+        num_layers: 2,
+    };
+    pool.namespace(&record).expect("the table has room")
+}
+
+/// Publishes blocks until one is at `offset`, and returns its hash and a pin that keeps it there.
+fn publish_at(pool: &Pool<Arc<Flushed>>, ns: &Namespace, offset: u64) -> (BlockHash, Pin<Arc<Flushed>>) {
+    for prompt in 100..1000 {
+        let hash = chain(ns, prompt, 1)[0];
+        if !pool.peek(&[hash]).is_empty() {
+            continue;
+        }
+        assert_eq!(pool.publish(&NewBlock::new(ns, hash, 0), &[&payload(hash, BLOCK_BYTES)]), Publish::Published);
+        let pin = pool.peek(&[hash]).first().and_then(|hit| pool.pin(hit)).expect("it was just published");
+        if pin.extent().0 == offset {
+            return (hash, pin);
+        }
+    }
+    panic!("no block came to lie at {offset:#x}");
+}
+
+/// A host is stopped with a block filled in place (SIGSTOP, a paused machine), declared dead, and
+/// continued. By then another host has published a block in the slot. A checksum of the slot would
+/// cover that block's bytes under the first one's name.
+#[test]
+fn a_resumed_host_does_not_vouch_for_bytes_of_others() {
+    let (fabric, [first, second]) = two_hosts(31);
+    let (ns, theirs) = (model(&first), model(&second));
+    let hash = chain(&ns, 1, 1)[0];
+    let filling = first.begin_in_place(&NewBlock::new(&ns, hash, 0)).expect("there is room");
+    let (offset, _) = filling.extent();
+    write_in_place(&fabric, offset, &payload(hash, BLOCK_BYTES));
+    second.fence_host(HostId(0)).expect("it attached");
+    let (other, _pin) = publish_at(&second, &theirs, offset);
+    assert_eq!(filling.publish(), Publish::NoRoom);
+    assert!(second.lookup(&[hash]).is_empty() && first.lookup(&[hash]).is_empty(), "nothing bears the name");
+    let hit = second.lookup(&[other])[0];
+    let mut bytes = vec![0; BLOCK_BYTES as usize];
+    assert_eq!(second.read(&hit, &mut [&mut bytes]), ReadOutcome::Whole, "the other block is still there");
+    assert!(bytes == payload(other, BLOCK_BYTES));
+}
+
+/// A host that was declared dead may have dirty lines of in-place writes in its caches, and may
+/// write them back at any later time. So its chunks take copies only, in any host's hands, until it
+/// has no worker of an earlier life and one joins.
+#[test]
+fn chunks_of_a_dead_host_take_copies_only() {
+    let (fabric, [first, second]) = two_hosts(36);
+    let (ns, theirs) = (model(&first), model(&second));
+    let mut prompts = 1..;
+    while first.info().chunks_taken < first.info().num_chunks {
+        let hash = chain(&ns, prompts.next().expect("endless"), 1)[0];
+        assert_eq!(first.publish(&NewBlock::new(&ns, hash, 0), &[&payload(hash, BLOCK_BYTES)]), Publish::Published);
+    }
+    assert_eq!(first.info().chunks_with_strays, 0);
+    second.fence_host(HostId(0)).expect("it attached");
+    let in_place = || second.begin_in_place(&NewBlock::new(&theirs, BlockHash([9; 16]), 0));
+    let refused = |when: &str| {
+        assert_eq!(in_place().err(), Some(Publish::NoRoom), "{when}");
+        assert!(second.allocate(BLOCK_BYTES).is_err(), "{when}: memory of users has no checksum at all");
+        assert_eq!(second.info().chunks_with_strays, second.info().num_chunks, "{when}");
+    };
+    refused("they are adopted now");
+    let copied = chain(&theirs, 1000, 1)[0];
+    assert_eq!(
+        second.publish(&NewBlock::new(&theirs, copied, 0), &[&payload(copied, BLOCK_BYTES)]),
+        Publish::Published
+    );
+    let hit = second.lookup(&[copied])[0];
+    assert_eq!(second.strays(&hit), Strays::Possible);
+    let pin = second.pin(&hit).expect("it is there");
+    assert_eq!((pin.verify(), pin.protects()), (ReadOutcome::Whole, false), "a use in place is not safe there");
+    drop(pin);
+    second.gc().expect("the locks are free");
+    while second.evict(usize::MAX) > 0 {}
+    second.gc().expect("the locks are free");
+    assert_eq!(second.info().chunks_taken, 0);
+    refused("they were given back, and are claimed anew");
+
+    first.tick();
+    refused("the host is back, and so are its workers of the time before");
+    let rejoined = {
+        drop(first);
+        let options = AttachOptions { private: true, host: HostId(0), ..AttachOptions::named("test") };
+        Pool::attach(Arc::clone(&fabric), &options).expect("its slot is free")
+    };
+    assert_eq!(rejoined.info().chunks_with_strays, 0, "it has written back what it had");
+    let filling = in_place().expect("there is room");
+    write_in_place(&fabric, filling.extent().0, &payload(BlockHash([9; 16]), BLOCK_BYTES));
+    assert_eq!(filling.publish(), Publish::Published);
+    assert!(second.allocate(BLOCK_BYTES).is_ok());
+}
+
+/// The same host drops its unfinished blocks, before and after it learns that it has begun a new
+/// life.
+#[test]
+fn a_resumed_host_frees_no_block_of_others() {
+    for notices in [false, true] {
+        let (_, [first, second]) = two_hosts(32 + u8::from(notices));
+        let (ns, theirs) = (model(&first), model(&second));
+        let filling = first.begin_in_place(&NewBlock::new(&ns, chain(&ns, 1, 1)[0], 0)).expect("there is room");
+        let memory = first.allocate(BLOCK_BYTES).expect("there is room");
+        second.fence_host(HostId(0)).expect("it attached");
+        let (hash, pin) = publish_at(&second, &theirs, filling.extent().0);
+        if notices {
+            first.tick();
+        }
+        drop(filling);
+        assert_eq!(pin.verify(), ReadOutcome::Whole, "{notices}");
+        assert_eq!(second.lookup(&[hash]).len(), 1, "{notices}: another host's block went");
+        // Memory is the region's, not its maker's.
+        assert!(second.allocated_bytes(memory).expect("it outlives its host") >= BLOCK_BYTES);
+        second.free(memory).expect("any host frees it");
+        assert!(second.free(memory).is_err() && first.free(memory).is_err());
+    }
+}
+
+/// A worker that finds no free slot changes nothing of its host. If it began the host's new life,
+/// the other workers would go on with a heap of the life before.
+#[test]
+fn a_worker_that_finds_no_slot_begins_no_life() {
+    let source = RegionSource::Shm(format!("cenote-test-full-{}", std::process::id()));
+    let mapping = Mapping::create(&source, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
+    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
+    let mut config = PoolConfig { workers_per_host: 1, ..small_config(37) };
+    config.uuid[..4].copy_from_slice(&std::process::id().to_le_bytes());
+    let superblock = Superblock::format(&fabric, &config).expect("the configuration fits");
+    let (first, second) = (attach_host(&source, 0), attach_host(&source, 1));
+    let life = || second.info().hosts.first().map(|host| (host.incarnation, host.marked_dead));
+    second.fence_host(HostId(0)).expect("it attached");
+    assert_eq!(life(), Some((1, true)));
+    let refused =
+        Pool::attach(Arc::clone(&fabric), &AttachOptions { host: HostId(0), ..AttachOptions::named("third") });
+    assert!(matches!(refused.err(), Some(PoolError::WorkersFull { .. })));
+    assert_eq!(life(), Some((1, true)));
+    first.tick();
+    assert_eq!(life(), Some((2, false)));
+    let _ = Mapping::remove(&source);
+    cenote_pool::remove_host_memory(&superblock).expect("it is ours");
+}
+
+/// A host that was declared dead while it waited for a lock must not enter, because others ignore
+/// what it holds. No clock decides this, because clocks stop while a machine is suspended or
+/// paused.
+#[test]
+fn a_host_that_was_declared_dead_while_it_waited_does_not_enter() {
+    let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
+    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
+    Superblock::format(&fabric, &PoolConfig { max_hosts: 3, ..small_config(34) }).expect("the configuration fits");
+    let attach = |host| {
+        let options = AttachOptions { private: true, host: HostId(host), ..AttachOptions::named("test") };
+        Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot")
+    };
+    let [first, second, third] = [0, 1, 2].map(attach);
+    let held = first.lock_user(0, SOON).expect("it is free");
+    let words = || -> Vec<[u64; 8]> { (0..fabric.len() / 64).map(|line| fabric.load_line(line * 64)).collect() };
+    let before = words();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| second.lock_user(0, Duration::from_secs(20)).is_ok());
+        // Until it has announced that it wants the lock.
+        while words() == before {
+            std::thread::yield_now();
+        }
+        third.fence_host(HostId(1)).expect("it attached");
+        drop(held);
+        assert!(!waits.join().expect("no panic"), "it entered in a life that is over");
+    });
+    // In its next life it may enter.
+    second.tick();
+    assert!(second.lock_user(0, Duration::from_secs(20)).is_ok());
+}
+
+/// A user in place checks after the use whether the bytes were protected all the time.
+#[test]
+fn a_pin_of_a_host_that_was_declared_dead_protects_nothing() {
+    let (_, [first, second]) = two_hosts(35);
+    let ns = model(&first);
+    let hash = chain(&ns, 1, 1)[0];
+    assert_eq!(first.publish(&NewBlock::new(&ns, hash, 0), &[&payload(hash, BLOCK_BYTES)]), Publish::Published);
+    let pin = first.pin(&first.lookup(&[hash])[0]).expect("it is there");
+    assert!(pin.protects());
+    second.fence_host(HostId(0)).expect("it attached");
+    assert!(!pin.protects(), "before this host has noticed");
+    first.tick();
+    assert!(!pin.protects(), "in its next life");
+    assert!(first.lookup(&[hash]).first().and_then(|hit| first.pin(hit)).is_some_and(|pin| pin.protects()));
+}

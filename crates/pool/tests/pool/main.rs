@@ -1,0 +1,20 @@
+//! The pool from outside: one program, so that each crate is linked to tests once.
+#![forbid(unsafe_code)]
+
+mod corrupted;
+mod crash;
+mod designs;
+mod events;
+mod group;
+mod hostile;
+mod hosts;
+mod memory;
+mod namespaces;
+mod outside;
+mod pool;
+mod rack;
+mod roots;
+mod rows;
+mod support;
+mod swap;
+mod together;
