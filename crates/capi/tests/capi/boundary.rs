@@ -2,8 +2,6 @@
 //! fuzzer's inputs drawn from seeds. `cargo xtask fuzz capi` searches further, guided by coverage
 //! (docs/evidence/testing.md).
 
-mod calls;
-
 use cenote::*;
 use cenote_base::fault::{self, Plan, Point};
 use cenote_base::prng::Prng;
@@ -208,7 +206,7 @@ fn calls_in_any_order_match_the_model() {
     for seed in 0..600 {
         let mut prng = Prng::new(seed);
         let input: Vec<u8> = (0..64 + prng.below(448)).map(|_| prng.next_u64() as u8).collect();
-        if let Err(panic) = std::panic::catch_unwind(|| calls::play(&input)) {
+        if let Err(panic) = std::panic::catch_unwind(|| crate::calls::play(&input)) {
             eprintln!("seed {seed}");
             std::panic::resume_unwind(panic);
         }

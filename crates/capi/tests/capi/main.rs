@@ -2,4 +2,5 @@
 
 mod boundary;
 mod c;
+mod calls;
 mod fork;
