@@ -11,8 +11,7 @@ use cenote_mem::region::RegionFile;
 use cenote_mem::{AreaFile, HostArea, HostLocal, HostSpec, conformance};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 const SPEC: HostSpec = HostSpec { mutexes: 3, words32: 10, words64: 20, slots: 70 };
@@ -592,41 +591,41 @@ fn the_killed_hold_no_area() {
 /// later openers of the name share it.
 #[test]
 fn sweeping_never_separates_openers() {
-    /// In these rounds both openers have nothing open, until a sweep has removed the name.
-    const SWEPT_ROUNDS: u64 = 500;
+    /// Before each of so many rounds an opener has nothing open until one more sweep has succeeded. It
+    /// does at the latest when the other opener waits too.
+    const ROUNDS_PER_SWEEP: u64 = 500;
     let name = Name::new("sweep-race");
-    let opened = AtomicU64::new(0);
     let swept = AtomicU64::new(0);
-    let closed = Barrier::new(2);
+    let done = AtomicBool::new(false);
     let owner = &gone_region();
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                while opened.load(Ordering::Relaxed) < 4000 {
+                while !done.load(Ordering::Relaxed) {
                     swept.fetch_add(sweep(&name, true) as u64, Ordering::Relaxed);
                 }
             });
         }
-        for number in 1..=2_u64 {
-            let (name, opened, swept, closed) = (&name, &opened, &swept, &closed);
+        let openers = [1, 2].map(|number: u64| {
+            let (name, swept) = (&name, &swept);
             scope.spawn(move || {
                 for round in 0..2000_u64 {
-                    if round % SWEPT_ROUNDS == 1 {
-                        closed.wait();
-                        let wanted = round / SWEPT_ROUNDS + 1;
+                    if round % ROUNDS_PER_SWEEP == 1 {
+                        let wanted = round / ROUNDS_PER_SWEEP + 1;
                         until("a sweep", || (swept.load(Ordering::Relaxed) >= wanted).then_some(()));
                     }
                     let (area, _) = HostArea::open_for(&name.0, SPEC, Some(owner)).expect("it opens");
                     area.words64()[number as usize].store(round + 1, Ordering::Relaxed);
                     let (again, _) = HostArea::open_for(&name.0, SPEC, Some(owner)).expect("it opens");
                     let seen = again.words64()[number as usize].load(Ordering::Relaxed);
-                    opened.fetch_add(1, Ordering::Relaxed);
                     assert_eq!(seen, round + 1, "the name leads to another area while this one is open");
                 }
-            });
-        }
+            })
+        });
+        let ended = openers.map(|opener| opener.join());
+        done.store(true, Ordering::Relaxed);
+        assert!(ended.iter().all(Result::is_ok), "an opener found another area");
     });
-    assert!(swept.load(Ordering::Relaxed) >= 2000 / SWEPT_ROUNDS);
 }
 
 /// A process and its forked child do not share what the process holds.
