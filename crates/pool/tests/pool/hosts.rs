@@ -19,6 +19,15 @@ use std::time::Duration;
 /// locks that are never released.
 const SOON: Duration = Duration::from_millis(20);
 
+/// Lets time pass when a test ends, so that a wait of another thread ends although the test failed.
+struct Ending(&'static ManualTime);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.advance(Duration::from_secs(3600));
+    }
+}
+
 #[test]
 fn a_dead_host_is_reported_once() {
     let (_, [first, second]) = two_hosts(&small_config(21));
@@ -46,6 +55,7 @@ fn a_waiter_for_a_dead_host_is_not_declared_dead() {
     std::mem::forget(first.lock_user(0, SOON).expect("it is free"));
     third.tick();
     std::thread::scope(|scope| {
+        let _ending = Ending(time);
         let waits = scope.spawn(|| second.lock_user(0, 20 * host_timeout).map(|lock| lock.abandoned()));
         // The waiter beats once for each of these steps, and the watcher looks in between.
         let mut steps = 0;
@@ -86,12 +96,13 @@ fn the_space_of_a_silent_host_waits_for_the_quarantine_and_that_of_a_fenced_one_
         if is_fenced {
             second.fence_host(HostId(0)).expect("it attached");
         } else {
-            time.advance(host_timeout + Duration::from_nanos(1));
+            let moment = Duration::from_millis(1);
+            time.advance(host_timeout + moment);
             second.tick();
             assert_eq!(second.counter(Counter::HostsDeclaredDead), 1);
-            time.advance(quarantine - Duration::from_nanos(1));
+            time.advance(quarantine - 2 * moment);
             assert_eq!(adopted(), 0, "it may have been suspended");
-            time.advance(Duration::from_nanos(2));
+            time.advance(2 * moment);
         }
         assert_eq!(adopted(), 1, "fenced: {is_fenced}");
     }
@@ -412,9 +423,9 @@ fn a_worker_that_finds_no_slot_begins_no_life() {
 fn a_host_that_was_declared_dead_while_it_waited_does_not_enter() {
     let fabric = without_coherence(2 << 20, &PoolConfig { max_hosts: 3, ..small_config(34) });
     // No time passes, so the wait ends by the lock alone.
-    let clock = Some(ManualTime::start().clock());
+    let time = ManualTime::start();
     let attach = |host| {
-        let options = AttachOptions { clock, ..private(host) };
+        let options = AttachOptions { clock: Some(time.clock()), ..private(host) };
         Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot")
     };
     let [first, second, third] = [0, 1, 2].map(attach);
@@ -422,6 +433,7 @@ fn a_host_that_was_declared_dead_while_it_waited_does_not_enter() {
     let words = || -> Vec<[u64; 8]> { (0..fabric.len() / 64).map(|line| fabric.load_line(line * 64)).collect() };
     let before = words();
     std::thread::scope(|scope| {
+        let _ending = Ending(time);
         let waits = scope.spawn(|| second.lock_user(0, SOON).is_ok());
         until("the waiter announces that it wants the lock", || (words() != before).then_some(()));
         third.fence_host(HostId(1)).expect("it attached");
