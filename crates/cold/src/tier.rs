@@ -96,7 +96,7 @@ impl Tier {
             counters: Counters::default(),
             ladder: Mutex::default(),
             queue: Queue::default(),
-            reads: Reads::default(),
+            reads: Reads::new(Clock::system()),
             is_open: AtomicBool::new(false),
             threads: Mutex::new(0),
             ended: Condvar::new(),
