@@ -120,6 +120,7 @@ fn asked(id: u64, prompt: Vec<TokenId>, output_tokens: u32) -> Request {
 }
 
 fn engine_swaps(watermark: &Watermark, load: &Workload) -> Vec<Swap> {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo");
     let config = EngineConfig {
         threads: 1,
         kv_blocks: Some(BLOCKS as usize),
@@ -129,7 +130,7 @@ fn engine_swaps(watermark: &Watermark, load: &Workload) -> Vec<Swap> {
         watermark: watermark.clone(),
         swap_bytes: 1 << 30,
         always_swap: true,
-        ..EngineConfig::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo"))
+        ..EngineConfig::new(model, Clock::system())
     };
     let trace = Trace::default();
     let store = Box::new(Space(ChainHasher::new(&HashSeed([7; 32]), &[1; 32])));
