@@ -1,7 +1,7 @@
 //! All checks, the cheapest first. A check whose inputs passed on this machine before is skipped, and
 //! the summary says so; `--all` repeats everything.
 
-mod inputs;
+pub mod inputs;
 pub mod nextest;
 mod stamps;
 

@@ -1,6 +1,7 @@
 //! Rules of the source tree that no compiler checks. Each finding states its place, the problem,
 //! and the fix.
 
+mod inputs;
 mod layers;
 mod links;
 mod one_policy;
@@ -126,8 +127,15 @@ pub fn draw(root: &Path) -> Result<(), String> {
 }
 
 fn check(tree: &Tree) -> Vec<Finding> {
-    [layers::check(tree), one_policy::check(tree), sources::check(tree), texts::check(tree), links::check(tree)]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        inputs::check(tree),
+        layers::check(tree),
+        one_policy::check(tree),
+        sources::check(tree),
+        texts::check(tree),
+        links::check(tree),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }

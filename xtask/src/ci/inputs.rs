@@ -29,15 +29,15 @@ pub const COMMON: [&str; 12] = [
 const BESIDE: &str = "../shared/data";
 
 /// A package of the repository.
-pub struct Package {
+struct Package {
     /// Folder below the root.
-    pub folder: String,
+    folder: String,
     /// Names of the packages of this repository that it depends on, for its tests too.
     uses: BTreeSet<String>,
     /// Further files and folders.
     inputs: Vec<String>,
     /// Whether it belongs to the main workspace.
-    pub is_member: bool,
+    is_member: bool,
 }
 
 /// All packages by name.
@@ -50,27 +50,44 @@ impl Packages {
     /// A manifest cannot be read or parsed; the message names it.
     pub fn read(root: &Path) -> Result<Self, String> {
         let folders = fs::read_dir(root.join("crates")).map_err(|error| format!("crates: {error}"))?;
-        let mut folders: Vec<String> =
-            folders.flatten().map(|entry| format!("crates/{}", entry.file_name().to_string_lossy())).collect();
-        folders.push("xtask".to_owned());
+        let folders = folders.flatten().map(|entry| format!("crates/{}", entry.file_name().to_string_lossy()));
+        let mut manifests = Vec::new();
+        for path in folders.chain(["xtask".to_owned()]).map(|folder| format!("{folder}/Cargo.toml")) {
+            if root.join(&path).is_file() {
+                let text = fs::read_to_string(root.join(&path)).map_err(|error| format!("{path}: {error}"))?;
+                manifests.push((path, text));
+            }
+        }
+        Self::parse(manifests.iter().map(|(path, text)| (path.as_str(), text.as_str())))
+    }
+
+    /// Reads manifests, by path and text. Those without a package are left out.
+    ///
+    /// # Errors
+    /// A manifest cannot be parsed; the message names it.
+    pub fn parse<'a>(manifests: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Self, String> {
         let mut packages = BTreeMap::new();
-        for folder in folders.into_iter().filter(|folder| root.join(folder).join("Cargo.toml").is_file()) {
-            let path = root.join(&folder).join("Cargo.toml");
-            let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-            let table: toml::Table = text.parse().map_err(|error| format!("{}: {error}", path.display()))?;
-            let name = table.get("package").and_then(|package| package.get("name")).and_then(toml::Value::as_str);
-            let name = name.ok_or_else(|| format!("{}: a package without a name", path.display()))?.to_owned();
-            let metadata = table.get("package").and_then(|package| package.get("metadata")?.get("cenote"));
-            let inputs = metadata.and_then(|metadata| metadata.get("inputs")?.as_array());
+        for (path, text) in manifests {
+            let table: toml::Table = text.parse().map_err(|error| format!("{path}: {error}"))?;
+            let Some(package) = table.get("package") else { continue };
+            let name = package.get("name").and_then(toml::Value::as_str);
+            let name = name.ok_or_else(|| format!("{path}: a package without a name"))?.to_owned();
+            let inputs = package.get("metadata").and_then(|metadata| metadata.get("cenote")?.get("inputs")?.as_array());
             let inputs = inputs.into_iter().flatten().filter_map(|input| input.as_str().map(str::to_owned)).collect();
             let sections = ["dependencies", "dev-dependencies", "build-dependencies"];
             let named =
                 sections.iter().filter_map(|section| table.get(*section)?.as_table()).flat_map(toml::Table::keys);
             let uses = named.filter(|key| key.starts_with("cenote-")).cloned().collect();
+            let folder = path.strip_suffix("/Cargo.toml").unwrap_or_default().to_owned();
             let is_member = !table.contains_key("workspace");
             packages.insert(name, Package { folder, uses, inputs, is_member });
         }
         Ok(Self(packages))
+    }
+
+    /// A package's folder below the root; empty for an unknown one.
+    pub fn folder(&self, name: &str) -> &str {
+        self.0.get(name).map_or("", |package| &package.folder)
     }
 
     /// Names of the members of the main workspace.
