@@ -11,6 +11,7 @@ mod fuzz;
 mod install_c;
 mod peers;
 mod python;
+mod python_text;
 mod rtl;
 mod rust_text;
 mod sglang;

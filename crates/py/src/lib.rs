@@ -26,7 +26,13 @@ mod rows;
 mod save;
 mod tables;
 
+use cenote_base::Clock;
 use pyo3::prelude::*;
+
+/// The clock of this package's waits and measurements.
+fn clock() -> Clock {
+    Clock::system()
+}
 
 #[pymodule]
 mod _native {
