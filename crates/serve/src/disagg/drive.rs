@@ -206,23 +206,29 @@ async fn find_worker(
     let patience = shared.clock.after(shared.config.worker_wait).min(deadline);
     let pause = shared.clock.after(failures.backoff(&shared.config));
     loop {
-        // A new worker ends the pause early. After the pause, workers that failed are tried again.
-        let wait = if pause.passed() { patience } else { pause.min(patience) };
-        let news = before(wait, changes.changed()).await;
         if let Some(lease) = choose(&failures.avoid) {
             return Ok(lease);
         }
-        if pause.passed()
-            && let Some(lease) = choose(&[])
-        {
+        // A new worker ends the pause early. After the pause, workers that failed are tried again.
+        let rested = pause.passed();
+        if rested && let Some(lease) = choose(&[]) {
             return Ok(lease);
         }
         if deadline.passed() {
             return Err(time_is_up());
         }
-        if patience.passed() || matches!(news, Some(Err(_))) {
-            let none = EngineError::new(ErrorKind::Unavailable, "no worker is alive");
-            return Err(failures.last.clone().unwrap_or(none));
+        if patience.passed() {
+            return Err(no_worker(failures));
+        }
+        let next = if rested { patience } else { pause.min(patience) };
+        if let Some(Err(_)) = before(next, changes.changed()).await {
+            return Err(no_worker(failures));
         }
     }
+}
+
+/// The last worker's error, which says more than that there is no other worker.
+fn no_worker(failures: &Failures) -> EngineError {
+    let none = || EngineError::new(ErrorKind::Unavailable, "no worker is alive");
+    failures.last.clone().unwrap_or_else(none)
 }

@@ -231,6 +231,19 @@ async fn without_usable_workers_there_is_one_failure() {
     assert_eq!(events.iter().filter(|event| matches!(event, Event::Failed(_))).count(), 1);
 }
 
+/// A pause that had passed before the router looked at it once made a request wait for news.
+#[tokio::test]
+async fn a_pause_of_no_time_tries_a_failed_worker_again_at_once() {
+    let engine = FakeEngine::new();
+    engine.die_after(4);
+    let none = Duration::ZERO;
+    let config = DisaggregatedConfig { backoff_min: none, backoff_max: none, ..DisaggregatedConfig::default() };
+    let router = Disaggregated::new(fleet(&[(Role::Whole, &engine)]), config, Clock::stopped());
+    let events = answer_of(&router, request(1, Prompt::Tokens(vec![1, 2]), 40)).await;
+    assert_eq!((events.len(), failure(&events).kind), (5, ErrorKind::Unavailable));
+    assert_eq!(engine.seen().borrow().len(), 6, "the worker was tried until the limit");
+}
+
 #[tokio::test]
 async fn without_any_worker_a_request_waits_for_one_within_its_deadline() {
     let fleet = Fleet::new(&[Role::Whole]);
