@@ -7,6 +7,7 @@ use crate::openai::{Answer, ApiError, Call};
 use crate::time::before;
 use cenote_base::engine::{Event, Phase, Request, Usage};
 use cenote_base::{CacheSalt, Deadline, RequestId};
+use std::iter::repeat_n;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -51,7 +52,7 @@ impl Generation {
     /// `share` is the body's part of the budget, returned when the engine has dropped the prompts.
     pub(super) fn start(
         state: &Arc<AppState>,
-        call: &Call,
+        call: Call,
         salt: Option<CacheSalt>,
         timeout: Duration,
         share: Option<Share>,
@@ -76,9 +77,9 @@ impl Generation {
             choices: call.choices,
             complete: false,
         };
-        let prompts = call.prompts.iter().flat_map(|prompt| std::iter::repeat_n(prompt, call.choices));
-        for (index, prompt) in prompts.enumerate() {
-            let mut sampling = call.sampling.clone();
+        // The last choice takes the prompt itself: a copy of a long one is worth avoiding.
+        let prompts = call.prompts.into_iter().flat_map(|prompt| repeat_n(prompt, call.choices));
+        for (index, (prompt, mut sampling)) in prompts.zip(repeat_n(call.sampling, count)).enumerate() {
             // Choices of one prompt must differ, and the first must equal the choice of a request
             // for one, as in vLLM.
             let choice = (index % call.choices) as u64;
@@ -87,7 +88,7 @@ impl Generation {
             generation.open[index] = Some(id);
             let request = Request {
                 id,
-                prompt: prompt.clone(),
+                prompt,
                 sampling,
                 phase: Phase::Whole,
                 use_pool: call.use_pool,

@@ -94,7 +94,7 @@ async fn answer(
     share: Option<Share>,
 ) -> Result<Response, ApiError> {
     let stream = call.stream;
-    let generation = Generation::start(state, &call, salt, timeout, share)?;
+    let generation = Generation::start(state, call, salt, timeout, share)?;
     if stream {
         return sse::respond(generation, reply, state.config.keep_alive, state.clock).await;
     }
