@@ -128,6 +128,7 @@ pub fn draw(root: &Path) -> Result<(), String> {
 }
 
 fn check(tree: &Tree) -> Vec<Finding> {
-    let checks = [inputs::check, layers::check, one_policy::check, sources::check, waits::check, texts::check, links::check];
+    let checks =
+        [inputs::check, layers::check, one_policy::check, sources::check, waits::check, texts::check, links::check];
     checks.into_iter().flat_map(|check| check(tree)).collect()
 }

@@ -5,7 +5,7 @@ use crate::clock;
 use crate::errors::{CenoteError, guarded, of_gather, of_opening, of_pool, of_table, wrong};
 use crate::numbers::{Items, integers};
 use crate::region::{Open, Region, parse, seconds, source};
-use cenote_base::{Clock, HostId};
+use cenote_base::HostId;
 use cenote_mem::MapOptions;
 use cenote_mem::fork::ProcessStamp;
 use cenote_mem::numa;
@@ -504,7 +504,7 @@ pub fn load_tables<'py>(
     let loaded = PyList::empty(py);
     for (name, source) in &sources {
         let outcome =
-            py.detach(|| cenote_tables::load(&pool, name, source, &LoadOptions::waiting(Clock::system().after(wait))));
+            py.detach(|| cenote_tables::load(&pool, name, source, &LoadOptions::waiting(clock().after(wait))));
         let (word, resumed, digest) = match outcome.map_err(|error| of_table(&shown, &error))? {
             Outcome::Loaded { resumed_bytes, digest } => ("loaded", resumed_bytes, digest),
             Outcome::Found { digest } => ("found", 0, digest),
@@ -546,6 +546,5 @@ pub fn check_table<'py>(py: Python<'py>, region: At<'py>, name: &str, host_slot:
 #[pyo3(signature = (region, name, *, host_slot=0))]
 pub fn drop_table<'py>(py: Python<'py>, region: At<'py>, name: &str, host_slot: u8) -> PyResult<bool> {
     let pool = region.join(py, host_slot, "engram drop")?;
-    py.detach(|| cenote_tables::drop_table(&pool, name, Clock::system()))
-        .map_err(|error| of_table(region.name(), &error))
+    py.detach(|| cenote_tables::drop_table(&pool, name, clock())).map_err(|error| of_table(region.name(), &error))
 }
