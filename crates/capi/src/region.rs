@@ -3,7 +3,7 @@
 use crate::blocks::Namespaces;
 use crate::errors::{Fault, status, text};
 use crate::rows::RowSets;
-use cenote_base::{HashSeed, HostId};
+use cenote_base::{Clock, HashSeed, HostId};
 use cenote_mem::fork::ProcessStamp;
 use cenote_mem::{Flush, MapOptions, Mapped, RegionSource};
 use cenote_pool::{AttachOptions, HostPool, Pool, PoolConfig, Ticker, make_region, open_region, random_bytes};
@@ -103,6 +103,7 @@ pub unsafe extern "C" fn cenote_create(region: *const c_char, size: u64, chunk_s
         }
         let mut config = PoolConfig::new(HashSeed(random_bytes()?), random_bytes()?);
         config.max_hosts = hosts;
+        config.created = Clock::system().unix().as_secs();
         config.validate()?;
         if chunk_size != 0 {
             config.chunk_bytes = chunk_size;

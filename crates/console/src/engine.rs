@@ -82,7 +82,7 @@ pub fn start_observed(
         return Ok(Running { engine: Arc::new(LlmEngine::start_observed(model, None, observer)?), _ticker: None });
     };
     let spec = model.namespace_spec(&args.tenant_salt);
-    let mut store = RegionStore::new(pool.clone(), &spec).map_err(|error| region.explain(&error))?;
+    let mut store = RegionStore::new(pool.clone(), &spec, Clock::system()).map_err(|error| region.explain(&error))?;
     facts::record(&pool, &spec);
     if let Some(codec) = block_codec(args, &model)? {
         store = store.with_codec(codec, &spec);

@@ -4,7 +4,7 @@ use crate::args::{DesignArg, FlushArg, HostsLockArg, NewRegionArgs, RegionArgs, 
 use crate::failure::Failure;
 use crate::signals::EndSignals;
 use cenote_base::units::ByteSize;
-use cenote_base::{HashSeed, HostId};
+use cenote_base::{Clock, HashSeed, HostId};
 use cenote_mem::numa::{self, Place};
 use cenote_mem::{Flush, MapError, MapOptions, Mapped, Mapping, ReadMapping, ReadOnly, RegionSource, UnsupportedFlush};
 pub use cenote_pool::HostPool;
@@ -196,6 +196,7 @@ impl NewRegionArgs {
             eviction: self.eviction,
             hazard_lines_per_worker: self.hazard_lines(),
             events_per_host: self.events,
+            created: Clock::system().unix().as_secs(),
             ..PoolConfig::new(seed, random_bytes()?)
         })
     }
@@ -280,7 +281,8 @@ pub fn create_again(
     size: Option<ByteSize>,
 ) -> Result<(Arc<Mapped>, Superblock), Failure> {
     let size = size.map_or(settings.region_bytes, |size| size.0);
-    let config = PoolConfig { uuid: random_bytes()?, ..settings.config.clone() };
+    let created = Clock::system().unix().as_secs();
+    let config = PoolConfig { uuid: random_bytes()?, created, ..settings.config.clone() };
     make_region(region.source()?, size, 0o600, settings.flush, &config, &region.map_options())
         .map_err(|error| region.explain_open(error))
 }

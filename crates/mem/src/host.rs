@@ -15,6 +15,7 @@ mod layout;
 mod local;
 mod lock;
 mod slot;
+mod time;
 
 pub use file::Permissions;
 pub(crate) use file::UNMAPPED;
@@ -134,7 +135,10 @@ fn failed(path: &Path, action: &'static str, source: impl Into<io::Error>) -> Ho
 
 /// An open area. Clones share one mapping; dropping the last clone unmaps it.
 #[derive(Clone, Debug)]
-pub struct HostArea(Arc<Inner>);
+pub struct HostArea {
+    inner: Arc<Inner>,
+    clock: Clock,
+}
 
 #[derive(Debug)]
 struct Inner {
@@ -218,7 +222,7 @@ impl HostArea {
             let (base, created) = opened;
             let inner = Inner::new(base, layout, path, Backing::File(file), number);
             lock::succeed(&inner);
-            return Ok((Self(Arc::new(inner)), created));
+            return Ok((Self::of(inner), created));
         }
         Err(HostError::Busy { path })
     }
@@ -294,38 +298,57 @@ impl HostArea {
             return Ok(None);
         }
         let (base, _) = Self::open_made(&path, &file, layout, Sharing::Copied)?;
-        Ok(Some(Self(Arc::new(Inner::new(base, layout, path, Backing::View(file), NonZeroU32::MIN)))))
+        Ok(Some(Self::of(Inner::new(base, layout, path, Backing::View(file), NonZeroU32::MIN))))
+    }
+
+    /// An area on the kernel's clock.
+    fn of(inner: Inner) -> Self {
+        Self { inner: Arc::new(inner), clock: time::kernel() }
+    }
+
+    /// The area on another clock: its times and its waits with a timeout are of `clock`. Processes
+    /// compare times through the area, so all of them must use one clock.
+    #[must_use]
+    pub fn with_clock(self, clock: Clock) -> Self {
+        Self { clock, ..self }
+    }
+
+    /// The clock of its times: the kernel's monotonic clock, unless [`HostArea::with_clock`] set
+    /// another one.
+    #[must_use]
+    pub const fn clock(&self) -> Clock {
+        self.clock
     }
 
     /// Specification with which the area was made.
     #[must_use]
     pub fn spec(&self) -> HostSpec {
-        self.0.layout.spec
+        self.inner.layout.spec
     }
 
     /// The 32-bit words.
     #[must_use]
     pub fn words32(&self) -> &[AtomicU32] {
-        let layout = &self.0.layout;
+        let layout = &self.inner.layout;
         // SAFETY: `Layout::of` placed `words32` words inside the mapping, aligned; the mapping
         // lives as long as `self`. The words are accessed only as atomics, for which every bit
         // pattern is valid.
-        unsafe { std::slice::from_raw_parts(self.0.at(layout.words32).cast(), layout.spec.words32 as usize) }
+        unsafe { std::slice::from_raw_parts(self.inner.at(layout.words32).cast(), layout.spec.words32 as usize) }
     }
 
     /// The 64-bit words.
     #[must_use]
     pub fn words64(&self) -> &[AtomicU64] {
-        let layout = &self.0.layout;
+        let layout = &self.inner.layout;
         // SAFETY: as in `words32`, for the array of 64-bit words.
-        unsafe { std::slice::from_raw_parts(self.0.at(layout.words64).cast(), layout.spec.words64 as usize) }
+        unsafe { std::slice::from_raw_parts(self.inner.at(layout.words64).cast(), layout.spec.words64 as usize) }
     }
 
     /// Whether this process was forked from the one that opened the area. It must not take or
     /// release the parent's locks and slots.
     #[must_use]
     pub fn is_inherited(&self) -> bool {
-        self.0.stamp.is_inherited()
+        self.inner.stamp.is_inherited()
     }
 
     /// Takes lock `index`, waiting until `deadline` at the latest. Panics if the index is out of
@@ -334,7 +357,7 @@ impl HostArea {
     /// # Errors
     /// The deadline passed, this process inherited the area, or the area is a view.
     pub fn lock(&self, index: u32, deadline: Deadline) -> Result<HostLock<'_>, LockTimeout> {
-        if matches!(self.0.backing, Backing::View(_)) {
+        if matches!(self.inner.backing, Backing::View(_)) {
             return Err(LockTimeout::Passed { index });
         }
         lock::lock(self, index, Some(deadline))
@@ -343,7 +366,7 @@ impl HostArea {
     /// Takes lock `index` if it is free. Panics if the index is out of range.
     #[must_use]
     pub fn try_lock(&self, index: u32) -> Option<HostLock<'_>> {
-        (!matches!(self.0.backing, Backing::View(_))).then(|| lock::lock(self, index, None).ok()).flatten()
+        (!matches!(self.inner.backing, Backing::View(_))).then(|| lock::lock(self, index, None).ok()).flatten()
     }
 
     /// Claims `slot` until the claim is dropped or this process ends. Returns `None` if it is
@@ -371,7 +394,7 @@ impl HostArea {
         // has the address.
         unsafe { layout.initialise(base) };
         let backing = Backing::Private(Mutex::new(vec![false; layout.spec.slots as usize]));
-        Ok(Self(Arc::new(Inner::new(base, layout, path, backing, NonZeroU32::MIN))))
+        Ok(Self::of(Inner::new(base, layout, path, backing, NonZeroU32::MIN)))
     }
 
     /// Maps the file, and initialises it first unless it is ready. The caller holds the file's

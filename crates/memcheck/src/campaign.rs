@@ -4,6 +4,7 @@ use crate::Args;
 use crate::oracle::Violation;
 use crate::run::{Outcome, POINTS, Setting, run};
 use crate::sample::{DETECTED_TENTHS_MIN, sample};
+use cenote_base::Clock;
 use cenote_base::fault::{Mistake, Point};
 use cenote_memmodel::{Mutation, Place, Site};
 use cenote_pool::Design;
@@ -12,7 +13,6 @@ use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Instant;
 
 /// Exit code of a campaign that was clean but reached too few crashes or fault points.
 const EXIT_SHORTFALL: u8 = 16;
@@ -176,9 +176,16 @@ fn repeat_command(seed: u64, args: &Args) -> String {
     command
 }
 
+/// The clock of reports, and its time now. The time of a run is the model's.
+#[allow(clippy::disallowed_methods, reason = "a report tells how long its campaign took")]
+fn started() -> (Clock, u64) {
+    let clock = Clock::system();
+    (clock, clock.now_ns())
+}
+
 /// Runs all seeds. Fails if one does, or if the campaign reached too little.
 pub fn explore(args: &Args) -> ExitCode {
-    let start = Instant::now();
+    let (clock, start) = started();
     let total = run_seeds(&args.all_seeds(), &args.setting(), false);
     println!(
         "{} seeds, {} operations, {} process and {} host crashes, {} reads whole, {} missed, {} blocks used in place, {:.1} s",
@@ -189,7 +196,7 @@ pub fn explore(args: &Args) -> ExitCode {
         total.reads_whole,
         total.reads_missed,
         total.pins,
-        start.elapsed().as_secs_f64()
+        clock.since(start).as_secs_f64()
     );
     println!("fault points passed / crashed at:");
     for point in POINTS.iter() {
@@ -277,7 +284,7 @@ pub fn repeat(seed: u64, args: &Args) -> ExitCode {
 /// Applies each mutation and each deliberate mistake in turn. Some seed must detect it, and that
 /// seed must be clean without it.
 pub fn mutate(args: &Args) -> ExitCode {
-    let start = Instant::now();
+    let (clock, start) = started();
     let all = args.all_seeds();
     let sound = Setting { design: args.design, ..Setting::default() };
     let passes = Mutex::new(Passes::default());
@@ -327,7 +334,7 @@ pub fn mutate(args: &Args) -> ExitCode {
         tally.noticed,
         tally.unnoticed,
         tally.unsound,
-        start.elapsed().as_secs_f64()
+        clock.since(start).as_secs_f64()
     );
     let is_enough = |tally: &Tally| 10 * tally.noticed >= DETECTED_TENTHS_MIN * (tally.noticed + tally.unnoticed);
     if args.sample.is_some() && tally.noticed > 0 && tally.unsound == 0 && is_enough(&tally) {

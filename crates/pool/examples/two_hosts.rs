@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 type Pool = cenote_pool::Pool<Flushed>;
 
@@ -137,14 +137,15 @@ fn format(fabric: &Flushed) -> Result<Superblock, String> {
         _ => return Err("the region is not fresh: it is not zero".to_owned()),
     }
     // A unique name of host-local memory: other runs may be active on this machine.
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos());
-    let uuid = (now << 32 | u128::from(std::process::id())).to_le_bytes();
+    let now = Clock::system().unix();
+    let uuid = (now.as_nanos() << 32 | u128::from(std::process::id())).to_le_bytes();
     let config = PoolConfig {
         chunk_bytes: CHUNK_BYTES,
         min_block_bytes: CHUNK_BYTES / SLOTS_PER_CHUNK,
         max_hosts: 3,
         workers_per_host: 4,
         hazard_lines_per_worker: 2,
+        created: now.as_secs(),
         ..PoolConfig::new(HashSeed([7; 32]), uuid)
     };
     Superblock::format(fabric, &config).map_err(|error| error.to_string())

@@ -5,6 +5,7 @@
 use cenote::*;
 use cenote_base::fault::{self, Plan, Point};
 use cenote_base::prng::Prng;
+use cenote_base::testing::PATIENCE;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -135,7 +136,7 @@ fn a_lock_that_is_freed_while_a_thread_waits_for_it_is_refused() {
         assert_eq!(unsafe { cxl_shm_allocate_lock(&raw mut lock) }, 0);
         let (freed, acquired) = std::thread::scope(|scope| {
             let waiter = scope.spawn(|| {
-                let acquired = cxl_shm_acquire_lock_within(lock, 1000);
+                let acquired = cxl_shm_acquire_lock_within(lock, PATIENCE.as_millis() as u32);
                 (acquired, cxl_shm_release_lock(lock))
             });
             let mut freed = cxl_shm_free_lock(lock);

@@ -8,6 +8,7 @@
 //! only.
 
 use cenote_base::prng::Prng;
+use cenote_base::testing::PATIENCE;
 use cenote_base::{BlockHash, HashSeed};
 use cenote_mem::{Flush, MapOptions, Mapped, Mapping, RegionSource};
 use cenote_pool::{
@@ -22,7 +23,8 @@ const BLOCK_BYTES: u64 = 16 << 10;
 const REGION: &str = "CENOTE_TEST_REGION";
 const ROLE: &str = "CENOTE_TEST_ROLE";
 
-/// Lock timeout of a child: the parent holds the lock all the time.
+/// Timeout of locks that are free, which are taken without a wait, and of locks that another process
+/// holds all the time.
 const SOON: Duration = Duration::from_millis(20);
 /// The user lock that the parent holds.
 const LOCK: u16 = 3;
@@ -64,7 +66,8 @@ impl Drop for Region {
 
 fn attach(source: &RegionSource) -> HostPool {
     let fabric = cenote_pool::open_region(source, &MapOptions::default()).expect("the region is there");
-    Pool::attach(fabric, &AttachOptions::named("test")).expect("it attaches")
+    let options = AttachOptions { lock_timeout: PATIENCE, ..AttachOptions::named("test") };
+    Pool::attach(fabric, &options).expect("it attaches")
 }
 
 fn namespace(pool: &HostPool) -> Namespace {
@@ -310,7 +313,7 @@ fn a_child_that_outlives_its_parent_holds_nothing_of_it() {
         parent.child.kill().expect("it can be killed");
         parent.child.wait().expect("it was a child");
         let recovered = pool.tick();
-        let lock = pool.lock_user(LOCK, Duration::from_secs(5)).map(|lock| lock.abandoned());
+        let lock = pool.lock_user(LOCK, PATIENCE).map(|lock| lock.abandoned());
         let child = rustix::process::Pid::from_raw(child).expect("a process id");
         rustix::process::kill_process(child, rustix::process::Signal::KILL).expect("it lived until now");
         assert_eq!(recovered.workers, 1, "{flush:?}");

@@ -3,10 +3,9 @@
 //! checker can substitute its own and explore memory orders.
 
 use super::{HostArea, HostError, HostLock, LockTimeout, SlotClaim};
-use cenote_base::Clock;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// An atomic word: the methods of the standard library's atomics that host-local memory needs.
 pub trait Word<T>: Send + Sync {
@@ -185,7 +184,7 @@ impl HostLocal for HostArea {
     }
 
     fn lock(&self, index: u32, timeout: Duration) -> Result<HostLock<'_>, LockTimeout> {
-        Self::lock(self, index, Clock::system().after(timeout))
+        Self::lock(self, index, self.clock.after(timeout))
     }
 
     fn claim_slot(&self, slot: u32) -> Result<Option<SlotClaim>, HostError> {
@@ -201,14 +200,11 @@ impl HostLocal for HostArea {
     }
 
     fn now(&self) -> Duration {
-        // The kernel's monotonic clock is the same for all processes; `Instant` only hides its
-        // origin.
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
+        Duration::from_nanos(self.clock.now_ns())
     }
 
     fn unix_time(&self) -> Duration {
-        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+        self.clock.unix()
     }
 
     fn pause(&self, looks: u32) {

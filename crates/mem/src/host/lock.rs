@@ -94,9 +94,9 @@ impl HostLock<'_> {
         if self.area.is_inherited() {
             return;
         }
-        let word = word(&self.area.0, self.index);
+        let word = word(&self.area.inner, self.index);
         let was = word.swap(left, Ordering::Release);
-        debug_assert_eq!(was & OWNER, self.area.0.number.get(), "a held lock bears its holder's number");
+        debug_assert_eq!(was & OWNER, self.area.inner.number.get(), "a held lock bears its holder's number");
         if was & WAITED != 0 {
             wake(word);
         }
@@ -127,8 +127,8 @@ pub(super) fn lock(area: &HostArea, index: u32, deadline: Option<Deadline>) -> R
     if area.is_inherited() {
         return Err(LockTimeout::Inherited { index });
     }
-    let word = word(&area.0, index);
-    let number = area.0.number.get();
+    let word = word(&area.inner, index);
+    let number = area.inner.number.get();
     // After a sleep other waiters may still sleep, so the release must wake one.
     let mut waited = 0;
     let mut looks = 0;
@@ -141,10 +141,10 @@ pub(super) fn lock(area: &HostArea, index: u32, deadline: Option<Deadline>) -> R
             }
             continue;
         }
-        let remaining = deadline.map_or(Duration::ZERO, |deadline| deadline.remaining());
-        if remaining.is_zero() {
+        let patience = deadline.map_or(Duration::ZERO, |deadline| deadline.block_for());
+        if patience.is_zero() {
             // The owner may be dead, and a caller that never waits would not learn it otherwise.
-            if seize(&area.0, word, seen) {
+            if seize(&area.inner, word, seen) {
                 continue;
             }
             return Err(LockTimeout::Passed { index });
@@ -159,11 +159,11 @@ pub(super) fn lock(area: &HostArea, index: u32, deadline: Option<Deadline>) -> R
             continue;
         }
         waited = WAITED;
-        let sleep = remaining.min(LOOK_EVERY);
+        let sleep = patience.min(LOOK_EVERY);
         let timeout = futex::Timespec { tv_sec: 0, tv_nsec: sleep.subsec_nanos().into() };
         let woken = futex::wait(word, futex::Flags::empty(), marked, Some(&timeout));
         if woken == Err(rustix::io::Errno::TIMEDOUT) {
-            seize(&area.0, word, marked);
+            seize(&area.inner, word, marked);
         }
     }
 }

@@ -44,20 +44,20 @@ impl Drop for SlotClaim {
         if let Some(description) = &self.description {
             let _ = byte_lock(description, libc::F_OFD_SETLK, libc::F_UNLCK, self.slot);
         }
-        if let Backing::Private(claimed) = &self.area.0.backing {
+        if let Backing::Private(claimed) = &self.area.inner.backing {
             claimed.lock().unwrap_or_else(PoisonError::into_inner)[self.slot as usize] = false;
         }
     }
 }
 
 fn check(area: &HostArea, slot: u32) {
-    let slots = area.0.layout.spec.slots;
+    let slots = area.inner.layout.spec.slots;
     assert!(slot < slots, "there is no slot {slot} among {slots}");
 }
 
 pub(super) fn claim(area: &HostArea, slot: u32) -> Result<Option<SlotClaim>, HostError> {
     check(area, slot);
-    let file = match &area.0.backing {
+    let file = match &area.inner.backing {
         Backing::File(file) => file,
         Backing::View(_) => return Ok(None),
         Backing::Private(claimed) => {
@@ -73,7 +73,7 @@ pub(super) fn claim(area: &HostArea, slot: u32) -> Result<Option<SlotClaim>, Hos
     let again = format!("/proc/self/fd/{}", file.as_raw_fd());
     let description = rustix::fs::open(&again, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map(File::from)
-        .map_err(|error| failed(&area.0.path, "open it once more through /proc", error))?;
+        .map_err(|error| failed(&area.inner.path, "open it once more through /proc", error))?;
     match byte_lock(&description, libc::F_OFD_SETLK, libc::F_WRLCK, slot) {
         Ok(_) => {
             let registration = Some(Registration::descriptor(description.as_raw_fd()));
@@ -81,13 +81,13 @@ pub(super) fn claim(area: &HostArea, slot: u32) -> Result<Option<SlotClaim>, Hos
             Ok(Some(SlotClaim { area, slot, stamp, _registration: registration, description }))
         }
         Err(error) if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EAGAIN)) => Ok(None),
-        Err(error) => Err(failed(&area.0.path, "lock a byte", error)),
+        Err(error) => Err(failed(&area.inner.path, "lock a byte", error)),
     }
 }
 
 pub(super) fn alive(area: &HostArea, slot: u32) -> bool {
     check(area, slot);
-    match &area.0.backing {
+    match &area.inner.backing {
         // The area's own description never locks a slot's byte, so every holder is another one. If
         // the kernel does not answer, the slot stays with its owner.
         Backing::File(file) | Backing::View(file) => {

@@ -4,15 +4,16 @@
 //! through a pipe and are then killed with SIGKILL. No test waits for a time to pass.
 
 use cenote_base::fault::{self, Point};
-use cenote_base::testing::skip;
+use cenote_base::testing::{ManualTime, PATIENCE, skip, until};
 use cenote_base::{Clock, Deadline};
 use cenote_mem::host::{HostError, LockTimeout};
 use cenote_mem::region::RegionFile;
-use cenote_mem::{AreaFile, HostArea, HostSpec, conformance};
+use cenote_mem::{AreaFile, HostArea, HostLocal, HostSpec, conformance};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const SPEC: HostSpec = HostSpec { mutexes: 3, words32: 10, words64: 20, slots: 70 };
 const ROLE: &str = "CENOTE_TEST_ROLE";
@@ -20,7 +21,7 @@ const NAME: &str = "CENOTE_TEST_NAME";
 const FAULT: &str = "CENOTE_TEST_FAULT";
 
 fn soon() -> Deadline {
-    Clock::system().after(Duration::from_secs(60))
+    Clock::system().after(PATIENCE)
 }
 
 fn at_once() -> Deadline {
@@ -321,6 +322,36 @@ fn a_planted_file_is_not_trusted() {
     assert!(matches!(HostArea::open(&name.0, SPEC, false), Err(HostError::NotAnArea { .. })), "no SIGBUS later");
 }
 
+/// The clock of an area is that of its times and of its waits.
+#[test]
+fn an_area_runs_on_the_clock_that_it_is_given() {
+    let name = Name::new("clock");
+    let time = ManualTime::start();
+    let area = name.open().0.with_clock(time.clock());
+    let (then, since_1970) = (HostLocal::now(&area), area.unix_time());
+    time.advance(Duration::from_secs(5));
+    assert_eq!(HostLocal::now(&area.clone()) - then, Duration::from_secs(5));
+    assert_eq!(area.unix_time() - since_1970, Duration::from_secs(5));
+    let held = area.lock(0, at_once()).expect("free");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| HostLocal::lock(&area, 0, Duration::from_secs(1)).map(drop));
+        // Whether it waits already or not, it has a second from its first look on.
+        until("the wait ends", || {
+            time.advance(Duration::from_millis(100));
+            waiter.is_finished().then_some(())
+        });
+        assert_eq!(waiter.join().expect("ended"), Err(LockTimeout::Passed { index: 0 }));
+    });
+    drop(held);
+    // Without one it runs on the kernel's clock, whose origin all processes share.
+    let kernel = || {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).expect("below a second"))
+    };
+    let (before, now, after) = (kernel(), HostLocal::now(&name.open().0), kernel());
+    assert!((before..=after).contains(&now), "{before:?}, {now:?}, {after:?}");
+}
+
 #[test]
 fn a_lock_excludes_and_gives_up_at_its_deadline() {
     let name = Name::new("exclude");
@@ -333,6 +364,7 @@ fn a_lock_excludes_and_gives_up_at_its_deadline() {
             let other = scope.spawn(|| {
                 assert!(area.try_lock(0).is_none());
                 assert_eq!(area.lock(0, at_once()).err(), Some(LockTimeout::Passed { index: 0 }));
+                // Held all the time, so the wait ends with its time.
                 let late = area.lock(0, Clock::system().after(Duration::from_millis(5)));
                 assert_eq!(late.err(), Some(LockTimeout::Passed { index: 0 }));
                 assert_eq!(area.try_lock(1).expect("another lock is free").index(), 1);
@@ -510,14 +542,7 @@ fn sweep(name: &Name, is_orphan: bool) -> usize {
 /// As [`sweep`], once no process has it open: a process that another test is starting holds all
 /// open files until its `exec`.
 fn sweep_once_closed(name: &Name, is_orphan: bool) -> usize {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    loop {
-        let swept = sweep(name, is_orphan);
-        if swept > 0 || Instant::now() > deadline {
-            return swept;
-        }
-        std::thread::yield_now();
-    }
+    until("a swept area", || Some(sweep(name, is_orphan)).filter(|&swept| swept > 0))
 }
 
 #[test]
@@ -567,9 +592,12 @@ fn the_killed_hold_no_area() {
 /// later openers of the name share it.
 #[test]
 fn sweeping_never_separates_openers() {
+    /// In these rounds both openers have nothing open, until a sweep has removed the name.
+    const SWEPT_ROUNDS: u64 = 500;
     let name = Name::new("sweep-race");
     let opened = AtomicU64::new(0);
     let swept = AtomicU64::new(0);
+    let closed = Barrier::new(2);
     let owner = &gone_region();
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -580,9 +608,14 @@ fn sweeping_never_separates_openers() {
             });
         }
         for number in 1..=2_u64 {
-            let (name, opened) = (&name, &opened);
+            let (name, opened, swept, closed) = (&name, &opened, &swept, &closed);
             scope.spawn(move || {
                 for round in 0..2000_u64 {
+                    if round % SWEPT_ROUNDS == 1 {
+                        closed.wait();
+                        let wanted = round / SWEPT_ROUNDS + 1;
+                        until("a sweep", || (swept.load(Ordering::Relaxed) >= wanted).then_some(()));
+                    }
                     let (area, _) = HostArea::open_for(&name.0, SPEC, Some(owner)).expect("it opens");
                     area.words64()[number as usize].store(round + 1, Ordering::Relaxed);
                     let (again, _) = HostArea::open_for(&name.0, SPEC, Some(owner)).expect("it opens");
@@ -593,7 +626,7 @@ fn sweeping_never_separates_openers() {
             });
         }
     });
-    assert!(swept.load(Ordering::Relaxed) > 0, "nothing was ever swept");
+    assert!(swept.load(Ordering::Relaxed) >= 2000 / SWEPT_ROUNDS);
 }
 
 /// A process and its forked child do not share what the process holds.
@@ -619,7 +652,7 @@ fn a_forked_child_keeps_nothing_of_its_dead_parent() {
     let child: i32 = parent.told("child").parse().expect("a number");
     parent.kill();
     let alive = area.slot_alive(69);
-    let lock = area.lock(1, Clock::system().after(Duration::from_secs(5))).map(|lock| lock.abandoned());
+    let lock = area.lock(1, soon()).map(|lock| lock.abandoned());
     let child = rustix::process::Pid::from_raw(child).expect("a process id");
     rustix::process::kill_process(child, rustix::process::Signal::KILL).expect("it lived until now");
     assert!(!alive, "the child keeps its dead parent's slot");
@@ -641,8 +674,8 @@ fn a_waiter_of_another_pid_namespace_dies_without_harm() {
     for _ in 0..20 {
         let mut waiter = Helper::start_apart("wait", &name).expect("it worked before");
         waiter.wait_for("waiting");
-        // At any progress of the waiter.
-        std::thread::yield_now();
+        // The waiter dies at any progress. The owner holds the lock all the time, so each wait ends
+        // with its time.
         let late = area.lock(1, Clock::system().after(Duration::from_millis(20))).map(|lock| lock.abandoned());
         assert_eq!(late, Err(LockTimeout::Passed { index: 1 }), "the owner lives");
         waiter.kill();

@@ -27,7 +27,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             num_chunks: self.region.layout.num_chunks,
             fabric: if self.region.fabric.flush().is_coherent() { "coherent" } else { "flushed" },
             uuid: hex(&self.region.superblock.config.uuid),
-            created: self.region.superblock.created,
+            created: self.region.superblock.config.created,
             design: self.region.superblock.config.design.name(),
             eviction: self.region.superblock.config.eviction.policy().name(),
             pins_per_worker: self.region.layout.hazard_lines_per_worker * u64::from(PINS_PER_LINE),

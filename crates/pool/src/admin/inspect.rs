@@ -11,6 +11,7 @@ use crate::error::PoolError;
 use crate::log::follow::{Followed, Follower};
 use crate::members::Member;
 use crate::region::Region;
+use crate::region::area::on_clock;
 use crate::region::config::AttachOptions;
 use crate::region::lines::ChunkLine;
 use crate::region::superblock::Superblock;
@@ -262,7 +263,8 @@ fn view<F: Fabric>(fabric: F, options: &AttachOptions) -> Result<(Member<F, Host
     let region = Region::open(fabric, options, |name, spec| {
         let there = if options.private { None } else { HostArea::view(name, spec, region.as_ref())? };
         found.set(there.is_some());
-        there.map_or_else(|| Ok::<_, HostError>(HostArea::open(name, spec, true)?.0), Ok)
+        let area = there.map_or_else(|| Ok::<_, HostError>(HostArea::open(name, spec, true)?.0), Ok)?;
+        Ok(on_clock(area, options.clock))
     })?;
     Ok((Member::observe(region), found.get()))
 }

@@ -3,6 +3,7 @@
 use super::Hosts;
 use crate::log::recorder::Event;
 use crate::region::counters::Counter;
+use crate::region::host_layout::LONG_AGO;
 use crate::region::lines::{HostLine, Line, WorkerLine, pack_text};
 use crate::sync::{Holds, Membership};
 use cenote_base::fault::{self, Point};
@@ -75,7 +76,8 @@ impl<F: Fabric, H: HostLocal> Hosts<F, H> {
         }
         let beat = region.beat(host);
         let waited = region.area.now().saturating_sub(Duration::from_nanos(beat.since));
-        beat.incarnation != 0 && waited > region.host_timeout + region.quarantine
+        let is_past = beat.since == LONG_AGO || waited > region.host_timeout + region.quarantine;
+        beat.incarnation != 0 && is_past
     }
 
     /// Enters a worker in its slot; returns its epoch.

@@ -278,7 +278,7 @@ mod tests {
 
     const BLOCK_BYTES: u64 = 4 << 10;
 
-    /// Hosts 0 and 1, which soon give up on a busy lock.
+    /// Hosts 0 and 1, which soon give up on a busy lock. A free one they take without a wait.
     fn two_hosts() -> [Pool<Arc<Flushed>>; 2] {
         let config = PoolConfig {
             chunk_bytes: 64 << 10,

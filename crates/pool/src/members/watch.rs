@@ -13,7 +13,7 @@
 
 use super::Member;
 use crate::error::PoolError;
-use crate::region::host_layout::Beat;
+use crate::region::host_layout::{Beat, LONG_AGO};
 use crate::sync::{Heap, Holds, Intent, Membership, Name, Timeout};
 use cenote_base::HostId;
 use cenote_base::fault::{self, Point};
@@ -51,7 +51,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             let known = region.beat(host);
             let seen = Beat { incarnation: line.incarnation, heartbeat: line.heartbeat, since: known.since };
             if seen != known {
-                region.set_beat(host, Beat { since: now, ..seen });
+                region.set_beat(host, Beat { since: now.max(LONG_AGO + 1), ..seen });
             } else if now.saturating_sub(known.since) > timeout && !region.is_dead(host, line.incarnation) {
                 self.hosts.mark_dead(&membership, host, line.incarnation);
             }
@@ -115,7 +115,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         let membership = self.locks.lock_membership(self.locks.patient()).map_err(PoolError::lock("membership"))?;
         let Some(line) = region.read_host(number) else { return refuse("it never attached") };
         self.hosts.mark_dead(&membership, number, line.incarnation);
-        region.set_beat(number, Beat { incarnation: line.incarnation, heartbeat: line.heartbeat, since: 0 });
+        region.set_beat(number, Beat { incarnation: line.incarnation, heartbeat: line.heartbeat, since: LONG_AGO });
         Ok(())
     }
 }

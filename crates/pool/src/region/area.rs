@@ -3,6 +3,7 @@
 use crate::error::PoolError;
 use crate::region::config::AttachOptions;
 use crate::region::superblock::Superblock;
+use cenote_base::Clock;
 use cenote_mem::host::HostError;
 use cenote_mem::region::SHM_DIRECTORY;
 use cenote_mem::{Fabric, Flush, HostArea, HostSpec, MapError, ReadMapping, ReadOnly, RegionSource};
@@ -34,11 +35,19 @@ pub(crate) fn area_opener<F: Fabric>(
     fabric: &F,
     options: &AttachOptions,
 ) -> impl FnOnce(&str, HostSpec) -> Result<HostArea, HostError> + use<F> {
-    let (private, region) = (options.private, fabric.region_file());
+    let (private, clock, region) = (options.private, options.clock, fabric.region_file());
     move |name, spec| {
         let opened =
             if private { HostArea::open(name, spec, true) } else { HostArea::open_for(name, spec, region.as_ref()) };
-        Ok(opened?.0)
+        Ok(on_clock(opened?.0, clock))
+    }
+}
+
+/// Host memory on the clock of a participant's options.
+pub(crate) fn on_clock(area: HostArea, clock: Option<Clock>) -> HostArea {
+    match clock {
+        Some(clock) => area.with_clock(clock),
+        None => area,
     }
 }
 

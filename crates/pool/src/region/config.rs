@@ -2,7 +2,7 @@
 
 use crate::error::PoolError;
 use crate::region::layout::NAMESPACES;
-use cenote_base::{HashSeed, HostId};
+use cenote_base::{Clock, HashSeed, HostId};
 use cenote_policy::Eviction;
 use std::time::Duration;
 
@@ -91,6 +91,8 @@ pub struct PoolConfig {
     pub seed: HashSeed,
     /// Identity of the region; names its host-local memory.
     pub uuid: [u8; 16],
+    /// When the creator made it, in seconds since 1970, for reports; 0: not recorded.
+    pub created: u64,
 }
 
 impl PoolConfig {
@@ -111,6 +113,7 @@ impl PoolConfig {
             eviction: Eviction::Lru,
             seed,
             uuid,
+            created: 0,
         }
     }
 
@@ -187,6 +190,9 @@ pub struct AttachOptions {
     pub quarantine: Duration,
     /// The region is anonymous memory of this process; so is its host-local memory.
     pub private: bool,
+    /// Clock of all timeouts; `None`: the kernel's monotonic clock, which all processes of a host
+    /// share. Memory that [`crate::Pool::attach_on`] is given has its own clock.
+    pub clock: Option<Clock>,
 }
 
 impl AttachOptions {
@@ -218,6 +224,7 @@ impl AttachOptions {
             host_timeout: Duration::from_secs(10),
             quarantine: Duration::from_secs(30),
             private: false,
+            clock: None,
         }
     }
 }

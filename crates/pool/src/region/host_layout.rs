@@ -182,9 +182,13 @@ const PEER_WORDS: usize = 5;
 pub(crate) struct Beat {
     pub incarnation: u64,
     pub heartbeat: u64,
-    /// Nanoseconds of this host's clock when the heartbeat was first seen at this value.
+    /// Nanoseconds of this host's clock when the heartbeat was first seen at this value;
+    /// [`LONG_AGO`]: before any timeout.
     pub since: u64,
 }
+
+/// A time that is past every timeout, however young the clock is.
+pub(crate) const LONG_AGO: u64 = 0;
 
 impl<F: Fabric, H: HostLocal> Region<F, H> {
     fn word(&self, word: Single) -> &H::Word64 {

@@ -8,7 +8,6 @@ use cenote_base::HashSeed;
 use cenote_base::fault::{self, Point};
 use cenote_mem::{Fabric, Flush, LINE, Offset, assert_layout};
 use cenote_policy::Eviction;
-use std::time::{SystemTime, UNIX_EPOCH};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Version of the format; another one is refused.
@@ -90,8 +89,6 @@ pub struct Superblock {
     pub config: PoolConfig,
     /// Bytes of the region.
     pub region_bytes: u64,
-    /// Seconds since 1970.
-    pub created: u64,
     /// How lines reach other hosts. Every process that opens the region must use the same.
     pub flush: Flush,
 }
@@ -119,7 +116,7 @@ impl Superblock {
         }
         fault::point(Point::FormatCleared);
         fabric.fence();
-        let superblock = Self { config: config.clone(), region_bytes, created: unix_seconds(), flush: fabric.flush() };
+        let superblock = Self { config: config.clone(), region_bytes, flush: fabric.flush() };
         superblock.store(fabric);
         fault::point(Point::FormatWritten);
         Ok(superblock)
@@ -147,7 +144,7 @@ impl Superblock {
                 | u64::from(config.records_per_host) << 40,
             tables: tables_word(config.namespaces),
             uuid: zerocopy::transmute!(config.uuid),
-            created: self.created,
+            created: config.created,
             flush: self.flush as u64
                 | (config.hosts_lock as u64) << 8
                 | (config.eviction as u64) << 16
@@ -238,18 +235,14 @@ impl Superblock {
             eviction,
             seed: HashSeed(zerocopy::transmute!(words.seed)),
             uuid: zerocopy::transmute!(words.uuid),
+            created: words.created,
         };
         config.validate()?;
-        Ok(Self { config, region_bytes: words.region_bytes, created: words.created, flush })
+        Ok(Self { config, region_bytes: words.region_bytes, flush })
     }
 }
 
 /// The superblock's word with the sizes of tables.
 fn tables_word(namespaces: u16) -> u64 {
     LOCKS | u64::from(namespaces) << 16 | OBJECTS << 32
-}
-
-/// Wall-clock seconds, for reports and recency. Safety never depends on them.
-pub(crate) fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
 }

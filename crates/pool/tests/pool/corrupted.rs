@@ -1,43 +1,70 @@
 //! A region that is corrupted while it is in use. Whatever is overwritten, no read is wrong, no
 //! call takes long, and the pool works again when the corruption ends.
 
+use crate::support::shared::shm;
 use crate::support::*;
-use cenote_base::Health;
 use cenote_base::prng::Prng;
+use cenote_base::testing::{ManualTime, until};
+use cenote_base::time::TimeSource;
+use cenote_base::{Clock, Health};
 use cenote_mem::{Fabric, Flush, MapOptions, Mapped, Mapping, Offset, RegionSource};
-use cenote_pool::{AttachOptions, Namespace, Pool, ReadOutcome, Superblock};
+use cenote_pool::{AttachOptions, Counter, Namespace, Pool, ReadOutcome, Superblock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 type MappedPool = Pool<Arc<Mapped>>;
+
+/// Time that passes as it is looked at: a wait ends after a number of looks, at any speed of the
+/// machine.
+struct Looks(&'static ManualTime);
+
+impl TimeSource for Looks {
+    fn now_ns(&self) -> u64 {
+        self.0.advance(Duration::from_micros(100));
+        self.0.now_ns()
+    }
+
+    fn unix(&self) -> Duration {
+        self.0.unix()
+    }
+
+    fn block_for(&self, ahead: Duration) -> Duration {
+        self.0.block_for(ahead)
+    }
+}
 
 fn flushes() -> [Flush; 2] {
     [Flush::None, Flush::available()[0]]
 }
 
-fn make(source: &RegionSource, flush: Flush, seed: u8) -> (Arc<Mapped>, MappedPool) {
+/// A region, its worker, and the time of both.
+fn make(source: &RegionSource, flush: Flush, seed: u8) -> (Arc<Mapped>, MappedPool, &'static ManualTime) {
+    let time = ManualTime::start();
     let mapping = Mapping::create(source, 8 << 20, 0o600, &MapOptions::default()).expect("memory");
     let fabric = Arc::new(Mapped::new(mapping, flush).expect("it is available"));
     Superblock::format(&fabric, &small_config(seed)).expect("the configuration fits");
-    let options =
-        AttachOptions { private: true, lock_timeout: Duration::from_millis(20), ..AttachOptions::named("test") };
+    let clock = Clock::of(Box::leak(Box::new(Looks(time))));
+    let options = AttachOptions { lock_timeout: Duration::from_millis(20), clock: Some(clock), ..private(0) };
     let pool = Pool::attach(Arc::clone(&fabric), &options).expect("it attaches");
-    (fabric, pool)
+    (fabric, pool, time)
 }
 
-/// Ticks until the pool is healthy.
-fn tick_until(pool: &MappedPool, what: &str, so: impl Fn(&Health) -> bool) -> Health {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
+/// The longest pause between two attempts to return to a region.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Ticks until the pool's health is so. There is an attempt to return to the region in each tick.
+fn tick_until(pool: &MappedPool, time: &ManualTime, what: &str, so: impl Fn(&Health) -> bool) -> Health {
+    let mut health = pool.health();
+    for _ in 0..100 {
         pool.tick();
-        let health = pool.health();
+        health = pool.health();
         if so(&health) {
             return health;
         }
-        assert!(Instant::now() < deadline, "{what}: {health:?}");
-        std::thread::yield_now();
+        time.advance(LONGEST_PAUSE);
     }
+    panic!("{what}: {health:?}");
 }
 
 fn is_ok(health: &Health) -> bool {
@@ -60,7 +87,7 @@ fn serve(pool: &MappedPool, ns: &Namespace, prompt: u32) -> usize {
 #[test]
 fn writes_at_random_cost_hits_for_as_long_as_they_last() {
     for flush in flushes() {
-        let (fabric, pool) = make(&RegionSource::Anon, flush, 51);
+        let (fabric, pool, time) = make(&RegionSource::Anon, flush, 51);
         let ns = namespace(&pool, 1, BLOCK_BYTES);
         let (stop, prompts) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {
@@ -80,14 +107,16 @@ fn writes_at_random_cost_hits_for_as_long_as_they_last() {
                     fabric.write_word(Offset::new(prng.below(fabric.len() / 8) * 8), prng.next_u64());
                 }
                 pool.tick();
-                let before = prompts.load(Ordering::Relaxed);
-                let deadline = Instant::now() + Duration::from_secs(20);
-                while prompts.load(Ordering::Relaxed) < before + 4 {
-                    assert!(Instant::now() < deadline, "{flush:?}, round {round}: no thread makes progress");
-                    std::thread::yield_now();
+                // In every fourth round the worker tries to return to the region.
+                if round % 4 == 0 {
+                    time.advance(LONGEST_PAUSE);
                 }
+                let enough = prompts.load(Ordering::Relaxed) + 4;
+                until(&format!("{flush:?}, round {round}: four prompts are served"), || {
+                    (prompts.load(Ordering::Relaxed) >= enough).then_some(())
+                });
             }
-            tick_until(&pool, "after the last write", is_ok);
+            tick_until(&pool, time, "after the last write", is_ok);
             stop.store(true, Ordering::Relaxed);
         });
         // Reading detects corrupt payloads, from the first block of a prompt on.
@@ -103,7 +132,7 @@ fn writes_at_random_cost_hits_for_as_long_as_they_last() {
 #[test]
 fn a_damaged_block_is_published_anew() {
     for flush in flushes() {
-        let (fabric, pool) = make(&RegionSource::Anon, flush, 52);
+        let (fabric, pool, _) = make(&RegionSource::Anon, flush, 52);
         let ns = namespace(&pool, 1, BLOCK_BYTES);
         assert_eq!(serve(&pool, &ns, 1), 0);
         assert_eq!(serve(&pool, &ns, 1), 4);
@@ -118,7 +147,7 @@ fn a_damaged_block_is_published_anew() {
 /// A lock with a line that says that a living host holds it: each call would wait for its timeout.
 #[test]
 fn a_worker_with_lock_timeouts_leaves_the_region() {
-    let (fabric, pool) = make(&RegionSource::Anon, flushes()[1], 53);
+    let (fabric, pool, time) = make(&RegionSource::Anon, flushes()[1], 53);
     let ns = namespace(&pool, 1, BLOCK_BYTES);
     let words = || -> Vec<[u64; 8]> { (0..fabric.len() / 64).map(|line| fabric.load_line(line * 64)).collect() };
     let before = words();
@@ -136,30 +165,32 @@ fn a_worker_with_lock_timeouts_leaves_the_region() {
         serve(&pool, &ns, prompt);
     }
     assert!(pool.health().is_degraded());
-    let start = Instant::now();
+    let waits = pool.counter(Counter::LockTimeouts);
+    assert!((4..=20).contains(&waits), "{waits} waits, of which four suffice");
     assert_eq!((0..1000).map(|prompt| serve(&pool, &ns, prompt)).sum::<usize>(), 0);
-    assert!(start.elapsed() < Duration::from_secs(5), "no call waits for a lock any more: {:?}", start.elapsed());
+    assert_eq!(pool.counter(Counter::LockTimeouts), waits, "no call waits for a lock any more");
     for lock in 0..66 {
         fabric.write_word(Offset::new(first + lock * 64), 0);
     }
-    tick_until(&pool, "the locks are free", is_ok);
+    tick_until(&pool, time, "the locks are free", is_ok);
     serve(&pool, &ns, 1);
     assert_eq!(serve(&pool, &ns, 1), 4);
 }
 
 #[test]
 fn a_scribbled_superblock_is_mended_and_another_one_is_left_alone() {
-    let (fabric, pool) = make(&RegionSource::Anon, Flush::None, 54);
+    let (fabric, pool, time) = make(&RegionSource::Anon, Flush::None, 54);
     fabric.write_word(Offset::new(24), 1 << 40);
     fabric.write_word(Offset::new(184), 1);
-    tick_until(&pool, "it is noticed", Health::is_degraded);
-    tick_until(&pool, "it is mended", is_ok);
+    tick_until(&pool, time, "it is noticed", Health::is_degraded);
+    tick_until(&pool, time, "it is mended", is_ok);
     assert!(Superblock::read(&fabric).is_ok());
     let other = Superblock::format(&fabric, &small_config(55)).expect("the configuration fits");
-    let health = tick_until(&pool, "it is noticed", Health::is_degraded);
+    let health = tick_until(&pool, time, "it is noticed", Health::is_degraded);
     assert!(health.reasons()[0].contains("formatted again"), "{health:?}");
     for _ in 0..100 {
         pool.tick();
+        time.advance(LONGEST_PAUSE);
     }
     assert_eq!(Superblock::read(&fabric).expect("it is whole"), other);
     std::mem::forget(pool);
@@ -169,8 +200,8 @@ fn a_scribbled_superblock_is_mended_and_another_one_is_left_alone() {
 #[test]
 fn a_region_that_is_cut_costs_hits_and_no_process() {
     for flush in flushes() {
-        let source = RegionSource::Shm(format!("cenote-test-cut-{}", std::process::id()));
-        let (_, pool) = make(&source, flush, 56);
+        let source = shm("cut");
+        let (_, pool, time) = make(&source, flush, 56);
         let path = source.path().expect("a file");
         let file = std::fs::File::options().write(true).open(&path).expect("it is there");
         std::fs::remove_file(&path).expect("it is there");
@@ -180,7 +211,7 @@ fn a_region_that_is_cut_costs_hits_and_no_process() {
         (0..20).for_each(|prompt| _ = serve(&pool, &ns, prompt));
         file.set_len(0).expect("cut");
         (0..20).for_each(|prompt| _ = serve(&pool, &ns, prompt));
-        let health = tick_until(&pool, "it is noticed", Health::is_degraded);
+        let health = tick_until(&pool, time, "it is noticed", Health::is_degraded);
         assert!(health.reasons()[0].contains("gone"), "{health:?}");
         assert_eq!(serve(&pool, &ns, 1), 0);
     }

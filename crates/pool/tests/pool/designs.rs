@@ -1,34 +1,18 @@
 //! Both designs, with two hosts that share a region without coherence.
 
-use crate::support::{BLOCK_BYTES, chain, each_design, namespace, payload, publish, read, small_config};
+use crate::support::*;
 use cenote_base::HostId;
 use cenote_base::prng::Prng;
-use cenote_mem::{Fabric, Flush, Flushed, MapOptions, Mapping, RegionSource};
-use cenote_pool::{AttachOptions, Counter, Design, Pool, PoolConfig, Publish, ReadOutcome, Superblock};
+use cenote_base::testing::ManualTime;
+use cenote_mem::Fabric;
+use cenote_pool::{AttachOptions, Counter, Design, Pool, PoolConfig, Publish, ReadOutcome};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-type HostPool = Pool<Arc<Flushed>>;
-
-/// Hosts 0 and 1 on a region of their own.
-fn two_hosts(config: &PoolConfig) -> [HostPool; 2] {
-    let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
-    let flush = Flush::available()[0];
-    let fabric = Arc::new(Flushed::new(mapping, flush).expect("it is available"));
-    Superblock::format(&fabric, config).expect("the configuration fits");
-    [0, 1].map(|host| {
-        // On a busy machine a thread may wait long for a lock, and timeouts would be misses.
-        let lock_timeout = Duration::from_secs(60);
-        let named = AttachOptions::named("test");
-        let options = AttachOptions { private: true, host: HostId(host), lock_timeout, ..named };
-        Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot")
-    })
-}
+use std::time::Duration;
 
 #[test]
 fn one_host_reads_blocks_of_another() {
     for config in each_design(22) {
-        let pools = two_hosts(&config);
+        let (_, pools) = two_hosts(&config);
         let ns = pools.each_ref().map(|pool| namespace(pool, 1, BLOCK_BYTES));
         let hashes = chain(&ns[0], 1, 6);
         for (depth, &hash) in (0..).zip(&hashes) {
@@ -54,11 +38,11 @@ fn one_host_reads_blocks_of_another() {
 #[test]
 fn a_block_stays_until_its_last_pin_ends() {
     for config in each_design(23) {
-        let [owner, other] = two_hosts(&config);
+        let (_, [owner, other]) = two_hosts(&config);
         let ns = namespace(&owner, 1, BLOCK_BYTES);
         let hash = chain(&ns, 1, 1)[0];
         publish(&owner, &ns, hash, 0);
-        let pin = |pool: &HostPool| pool.pin(&pool.lookup(&[hash])[0]).expect("it is there");
+        let pin = |pool: &FlushedPool| pool.pin(&pool.lookup(&[hash])[0]).expect("it is there");
         let mut pins = vec![pin(&owner), pin(&other), pin(&other)];
         while let Some(pin) = pins.pop() {
             assert_eq!(owner.check(false).unwrap().pinned, 1);
@@ -76,7 +60,7 @@ fn a_block_stays_until_its_last_pin_ends() {
 #[test]
 fn hosts_at_work_together_leave_no_count_and_no_pin() {
     for config in each_design(24) {
-        let pools = two_hosts(&config);
+        let (_, pools) = two_hosts(&config);
         let ns = namespace(&pools[0], 1, BLOCK_BYTES);
         std::thread::scope(|scope| {
             for seed in 0..4 {
@@ -126,7 +110,9 @@ fn hosts_at_work_together_leave_no_count_and_no_pin() {
 #[test]
 fn the_first_read_of_a_lookup_keeps_and_moves_all_its_blocks() {
     let config = PoolConfig { design: Design::Plain, ..small_config(26) };
-    let [pool, _] = two_hosts(&config);
+    let time = ManualTime::start();
+    let options = AttachOptions { clock: Some(time.clock()), ..private(0) };
+    let pool = Pool::attach(without_coherence(2 << 20, &config), &options).expect("its slot is free");
     let ns = namespace(&pool, 1, BLOCK_BYTES);
     let [older, newer] = [1, 2].map(|prompt| chain(&ns, prompt, 3));
     for (depth, &hash) in (0..3).chain(0..3).zip(older.iter().chain(&newer)) {
@@ -137,11 +123,10 @@ fn the_first_read_of_a_lookup_keeps_and_moves_all_its_blocks() {
         assert_eq!(read(&pool, &hits[0]), ReadOutcome::Whole);
     }
     assert_eq!(pool.check(false).unwrap().pinned, 4, "all but the two with ended reads");
-    // An unread hit loses its count after a while.
-    let start = Instant::now();
-    while pool.check(false).unwrap().pinned > 0 {
-        assert!(start.elapsed() < Duration::from_secs(60), "unread hits keep their counts");
-    }
+    // An unread hit loses its count after a second.
+    time.advance(Duration::from_secs(1));
+    pool.tick();
+    assert_eq!(pool.check(false).unwrap().pinned, 0, "unread hits keep their counts");
     assert_eq!(pool.evict(4), 4);
     assert!(newer.iter().all(|&hash| pool.peek(&[hash]).is_empty()), "it was read first");
     assert_eq!(pool.peek(&older).len(), 2, "a prompt leaves from its end");
@@ -152,7 +137,7 @@ fn the_first_read_of_a_lookup_keeps_and_moves_all_its_blocks() {
 #[test]
 fn a_hit_that_left_before_its_read_is_a_miss_and_leaves_no_count() {
     for config in each_design(27) {
-        let [owner, other] = two_hosts(&config);
+        let (_, [owner, other]) = two_hosts(&config);
         let ns = namespace(&owner, 1, BLOCK_BYTES);
         let hashes = chain(&ns, 1, 3);
         (0..).zip(&hashes).for_each(|(depth, &hash)| assert_eq!(publish(&owner, &ns, hash, depth), Publish::Published));
@@ -172,7 +157,7 @@ fn a_hit_that_left_before_its_read_is_a_miss_and_leaves_no_count() {
 #[test]
 fn counts_of_dead_workers_are_cleared_when_no_other_lives() {
     let config = PoolConfig { design: Design::Plain, ..small_config(25) };
-    let [first, second] = two_hosts(&config);
+    let (fabric, [first, second]) = two_hosts(&config);
     let ns = namespace(&first, 1, BLOCK_BYTES);
     let hash = chain(&ns, 1, 1)[0];
     publish(&first, &ns, hash, 0);
@@ -181,17 +166,12 @@ fn counts_of_dead_workers_are_cleared_when_no_other_lives() {
     assert_eq!(first.evict(1), 0);
     second.fence_host(HostId(0)).expect("it attached");
     std::mem::forget(second);
-    let fabric = Arc::clone(first.fabric());
     drop(first);
-    let attach = |host| {
-        let options = AttachOptions { private: true, host: HostId(host), ..AttachOptions::named("test") };
-        Pool::attach(Arc::clone(&fabric), &options).expect("it attaches")
-    };
-    let early = attach(0);
+    let early = attach_host(&fabric, 0);
     assert_eq!(early.check(false).unwrap().pinned, 1, "host 1 may live and use it");
     early.fence_host(HostId(1)).expect("it attached");
     drop(early);
-    let late = attach(0);
+    let late = attach_host(&fabric, 0);
     assert_eq!(late.check(false).unwrap().pinned, 0);
     assert_eq!(late.evict(1), 1);
 }

@@ -1,20 +1,19 @@
 //! A follower of the event log knows which blocks are there, whichever process stored or evicted
 //! them, and whatever part of the log was lost.
 
-use crate::support::{BLOCK_BYTES, TestPool, anonymous, chain, each_design, namespace, payload, publish, small_config};
+use crate::support::*;
 use cenote_base::fault::{self, Point};
+use cenote_base::testing::ManualTime;
 use cenote_base::{BlockHash, HostId};
-use cenote_mem::{Fabric, Flush, Flushed, MapOptions, Mapping, RegionSource};
+use cenote_mem::Fabric;
 use cenote_pool::{
     AttachOptions, BlockEvent, Follower, Inspector, Names, Namespace, NewBlock, Pool, PoolConfig, Publish, Resync,
-    Superblock,
 };
 use std::cell::RefCell;
-use std::sync::Arc;
 use std::time::Duration;
 
-/// Longer than a follower waits for a number without a line.
-const LONG: Duration = Duration::from_millis(150);
+/// The time for which a follower waits for a number without a line.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 fn names(number: u64) -> Names {
     Names { name: 1000 + number, parent: 999 + number }
@@ -160,7 +159,9 @@ fn an_overtaken_follower_misses_nothing() {
 /// follower finds out what it may have logged.
 #[test]
 fn a_corrupt_event_line_is_detected() {
-    let (fabric, pool) = anonymous(2 << 20, &small_config(55));
+    let time = ManualTime::start();
+    let options = AttachOptions { clock: Some(time.clock()), ..private(0) };
+    let (fabric, pool) = anonymous_for(2 << 20, &small_config(55), &options);
     let ns = namespace(&pool, 1, BLOCK_BYTES);
     let hashes = chain(&ns, 1, 3);
     let mut follower = Follower::default();
@@ -177,15 +178,10 @@ fn a_corrupt_event_line_is_detected() {
     assert!(report.is_clean() && report.events == 3, "two blocks, and that the host began a life: {report:?}");
     assert!(report.pending.iter().any(|finding| finding.what == "event log of host 0"), "{report:?}");
     // The follower's own deadline; it passes without further events.
-    let since = std::time::Instant::now();
-    let found = loop {
-        let found = look(&pool, &mut follower);
-        if found.2.is_some() || since.elapsed() > 20 * LONG {
-            break found;
-        }
-        std::thread::yield_now();
-    };
-    assert_eq!(found, (vec![1001], vec![], Some(Resync::Lost)));
+    time.advance(PATIENCE);
+    assert_eq!(look(&pool, &mut follower), (vec![], vec![], None), "its writer may still be at it");
+    time.advance(Duration::from_nanos(1));
+    assert_eq!(look(&pool, &mut follower), (vec![1001], vec![], Some(Resync::Lost)));
     assert!(follower.is_settled());
     words[4] ^= 1;
     fabric.store_line(at, &words);
@@ -220,14 +216,7 @@ fn a_region_without_a_log_says_so() {
 /// A follower on another host sees a host's evictions, and its death.
 #[test]
 fn hosts_tell_each_other() {
-    let mapping = Mapping::create(&RegionSource::Anon, 4 << 20, 0o600, &MapOptions::default()).expect("memory");
-    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
-    Superblock::format(&fabric, &small_config(57)).expect("the configuration fits");
-    let attach = |host| {
-        let options = AttachOptions { private: true, host: HostId(host), ..AttachOptions::named("test") };
-        Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot")
-    };
-    let (first, second) = (attach(0), attach(1));
+    let (fabric, [first, second]) = two_hosts(&small_config(57));
     let (ns, same) = (namespace(&first, 1, BLOCK_BYTES), namespace(&second, 1, BLOCK_BYTES));
     let (hashes, others) = (chain(&ns, 1, 4), chain(&ns, 2, 4));
     let mut follower = Follower::default();

@@ -1,34 +1,27 @@
 //! Two hosts that share a region without coherence, in one process.
 
-use crate::support::{BLOCK_BYTES, chain, payload, small_config};
+use crate::support::shared::{Shared, attach_flushed, region_of_process};
+use crate::support::*;
 use cenote_base::fault::{self, Plan, Point};
+use cenote_base::testing::{ManualTime, until};
 use cenote_base::{BlockHash, HostId};
-use cenote_mem::{Fabric, Flush, Flushed, MapOptions, Mapping, Offset, RegionSource};
+use cenote_mem::{Fabric, Flush, Flushed, Offset};
 use cenote_pool::{
     AttachOptions, Counter, Inspector, Namespace, NamespaceRecord, NewBlock, Pin, Pool, PoolConfig, PoolError, Publish,
-    ReadOutcome, Strays, Superblock,
+    ReadOutcome, Strays,
 };
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-const REGION: &str = "CENOTE_TEST_REGION";
-
-/// Timeout of locks that are free, or never released.
+/// Timeout of locks that are free or that only the dead hold, which are taken without a wait, and of
+/// locks that are never released.
 const SOON: Duration = Duration::from_millis(20);
 
 #[test]
 fn a_dead_host_is_reported_once() {
-    let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
-    let flush = Flush::available()[0];
-    let fabric = Arc::new(Flushed::new(mapping, flush).expect("it is available"));
-    Superblock::format(&fabric, &small_config(21)).expect("the configuration fits");
-    let attach = |host| {
-        let options = AttachOptions { private: true, host: HostId(host), ..AttachOptions::named("test") };
-        Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot")
-    };
-    let (first, second) = (attach(0), attach(1));
+    let (_, [first, second]) = two_hosts(&small_config(21));
     // A dead host never releases its lock.
     std::mem::forget(first.lock_user(0, SOON).expect("it is free"));
     assert!(second.lock_user(0, SOON).is_err(), "a living host has it");
@@ -42,44 +35,71 @@ fn a_dead_host_is_reported_once() {
 /// Of three hosts, the first dies with a lock, the second only waits for it, the third watches.
 #[test]
 fn a_waiter_for_a_dead_host_is_not_declared_dead() {
-    let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
-    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
-    let config = PoolConfig { max_hosts: 3, ..small_config(24) };
-    Superblock::format(&fabric, &config).expect("the configuration fits");
+    let time = ManualTime::start();
+    let fabric = without_coherence(2 << 20, &PoolConfig { max_hosts: 3, ..small_config(24) });
     let host_timeout = Duration::from_secs(1);
     let attach = |host| {
-        let options = AttachOptions { private: true, host: HostId(host), host_timeout, ..AttachOptions::named("test") };
+        let options = AttachOptions { host_timeout, clock: Some(time.clock()), ..private(host) };
         Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot")
     };
     let [first, second, third] = [0, 1, 2].map(attach);
     std::mem::forget(first.lock_user(0, SOON).expect("it is free"));
+    third.tick();
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| second.lock_user(0, 20 * host_timeout).map(|lock| lock.abandoned()));
+        // The waiter beats once for each of these steps, and the watcher looks in between.
+        let mut steps = 0;
         while !waits.is_finished() {
+            time.advance(host_timeout / 4);
+            let heard = || third.info().hosts.iter().any(|host| (host.host, host.silent_ms) == (1, Some(0)));
+            until("the waiter's heart", || (heard() || waits.is_finished()).then_some(()));
             third.tick();
-            std::thread::yield_now();
+            steps += 1;
+            if third.counter(Counter::HostsDeclaredDead) > 0 {
+                break;
+            }
         }
+        assert_eq!(steps, 5, "the first step after the host timeout");
         assert!(waits.join().expect("no panic").expect("its holder is declared dead"));
     });
     let dead: Vec<u8> = third.info().hosts.iter().filter(|host| host.marked_dead).map(|host| host.host).collect();
     assert_eq!(dead, [0]);
 }
 
-/// A flushed region and two hosts of it.
-fn two_hosts(seed: u8) -> (Arc<Flushed>, [Pool<Arc<Flushed>>; 2]) {
-    let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
-    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
-    Superblock::format(&fabric, &small_config(seed)).expect("the configuration fits");
-    let hosts = [0, 1].map(|host| {
-        let options = AttachOptions { private: true, host: HostId(host), ..AttachOptions::named("test") };
-        Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot")
-    });
-    (fabric, hosts)
+/// A suspended host may write for a while, so its space waits. An operator's word that it writes no
+/// more ends the wait, also where the clock has just begun.
+#[test]
+fn the_space_of_a_silent_host_waits_for_the_quarantine_and_that_of_a_fenced_one_does_not() {
+    for is_fenced in [false, true] {
+        let time = ManualTime::start();
+        let fabric = without_coherence(2 << 20, &small_config(26));
+        let [host_timeout, quarantine] = [10, 30].map(Duration::from_secs);
+        let [first, second] = [0, 1].map(|host| {
+            let options = AttachOptions { host_timeout, quarantine, clock: Some(time.clock()), ..private(host) };
+            Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot")
+        });
+        let ns = model(&first);
+        let hash = chain(&ns, 1, 1)[0];
+        assert_eq!(first.publish(&NewBlock::new(&ns, hash, 0), &[&payload(hash, BLOCK_BYTES)]), Publish::Published);
+        second.tick();
+        let adopted = || second.gc().expect("the locks are free").chunks_adopted;
+        if is_fenced {
+            second.fence_host(HostId(0)).expect("it attached");
+        } else {
+            time.advance(host_timeout + Duration::from_nanos(1));
+            second.tick();
+            assert_eq!(second.counter(Counter::HostsDeclaredDead), 1);
+            time.advance(quarantine - Duration::from_nanos(1));
+            assert_eq!(adopted(), 0, "it may have been suspended");
+            time.advance(Duration::from_nanos(2));
+        }
+        assert_eq!(adopted(), 1, "fenced: {is_fenced}");
+    }
 }
 
 #[test]
 fn a_host_with_a_partial_announcement_is_not_waited_for() {
-    let (fabric, [first, second]) = two_hosts(23);
+    let (fabric, [first, second]) = two_hosts(&small_config(23));
     let words = || -> Vec<[u64; 8]> { (0..fabric.len() / 64).map(|line| fabric.load_line(line * 64)).collect() };
     let before = words();
     std::mem::forget(first.lock_user(0, SOON).expect("it is free"));
@@ -100,7 +120,7 @@ fn a_host_with_a_partial_announcement_is_not_waited_for() {
 /// A host that begins a new life records it in the lines of its chunks, and may die meanwhile.
 #[test]
 fn blocks_outlive_the_death_of_their_host_at_noting_whose_they_are() {
-    let (fabric, [first, second]) = two_hosts(24);
+    let (fabric, [first, second]) = two_hosts(&small_config(24));
     let words = || -> Vec<[u64; 8]> { (0..fabric.len() / 64).map(|line| fabric.load_line(line * 64)).collect() };
     let changed_by = |change: &dyn Fn()| -> Vec<u64> {
         let before = words();
@@ -132,12 +152,7 @@ fn blocks_outlive_the_death_of_their_host_at_noting_whose_they_are() {
 
 #[test]
 fn hosts_are_listed_with_their_chunks() {
-    let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
-    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
-    Superblock::format(&fabric, &small_config(22)).expect("the configuration fits");
-    let options = |host| AttachOptions { private: true, host: HostId(host), ..AttachOptions::named("test") };
-    let attach = |host| Pool::attach(Arc::clone(&fabric), &options(host)).expect("each host has its slot");
-    let (first, second) = (attach(0), attach(1));
+    let (fabric, [first, second]) = two_hosts(&small_config(22));
     first.put_object("root", b"bytes").expect("there is room");
     let rows = |pool: &Pool<Arc<Flushed>>| -> Vec<_> {
         let hosts = pool.info().hosts;
@@ -148,7 +163,7 @@ fn hosts_are_listed_with_their_chunks() {
     assert_eq!(rows(&second)[0], (0, Some(true), false, 1, 1), "its heart was heard");
     second.fence_host(HostId(0)).expect("it attached");
     assert_eq!(rows(&second)[0], (0, Some(false), true, 1, 1));
-    let inspector = Inspector::open(&fabric, &options(1)).expect("it is a region");
+    let inspector = Inspector::open(&fabric, &private(1)).expect("it is a region");
     let report = inspector.check(true);
     assert!(report.is_clean(), "{report:#?}");
     let dead = report.pending.iter().find(|finding| finding.what == "host 0").expect("it is told");
@@ -161,8 +176,7 @@ fn hosts_are_listed_with_their_chunks() {
 #[test]
 #[ignore = "the process that other tests start"]
 fn publisher() {
-    let source = std::env::var(REGION).expect("other tests start this one");
-    let pool = attach_host(&source.parse().expect("a region"), 1);
+    let pool = attach_flushed(&region_of_process(), 1);
     let ns = namespace_of(&pool);
     fault::arm(Plan { point: Point::PublishPayload, pass: 3 }, |_| {
         rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).expect("it can");
@@ -170,15 +184,6 @@ fn publisher() {
     for prompt in 500..600 {
         publish_on(&pool, &ns, prompt);
     }
-}
-
-type FlushedPool = Pool<Arc<Flushed>>;
-
-fn attach_host(source: &RegionSource, host: u8) -> FlushedPool {
-    let mapping = Mapping::open(source, &MapOptions::default()).expect("the region is there");
-    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
-    let options = AttachOptions { host: HostId(host), ..AttachOptions::named("test") };
-    Pool::attach(fabric, &options).expect("each host has its slot")
 }
 
 fn namespace_of(pool: &FlushedPool) -> Namespace {
@@ -201,13 +206,8 @@ fn publish_on(pool: &FlushedPool, ns: &Namespace, prompt: u32) -> Publish {
 /// killed worker count until they are recovered.
 #[test]
 fn hosts_share_a_quota() {
-    let source = RegionSource::Shm(format!("cenote-test-quota-{}", std::process::id()));
-    let mapping = Mapping::create(&source, 4 << 20, 0o600, &MapOptions::default()).expect("memory");
-    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
-    let mut config = small_config(23);
-    config.uuid[..4].copy_from_slice(&std::process::id().to_le_bytes());
-    let superblock = Superblock::format(&fabric, &config).expect("the configuration fits");
-    let (first, second) = (attach_host(&source, 0), attach_host(&source, 1));
+    let region = Shared::make("quota", 4 << 20, small_config(23), Flush::available()[0]);
+    let (first, second) = (attach_flushed(&region.source, 0), attach_flushed(&region.source, 1));
     let (ns, same) = (namespace_of(&first), namespace_of(&second));
     first.set_quota(ns.id, 6 * BLOCK_BYTES).expect("the row is there");
     second.tick();
@@ -229,13 +229,8 @@ fn hosts_share_a_quota() {
     // A worker of the second host dies with a slot reserved, which counts until its host recovers
     // it.
     first.evict(3);
-    let mut child = Command::new(std::env::current_exe().expect("this test"));
-    child
-        .args(["--exact", "hosts::publisher", "--ignored"])
-        .env(REGION, source.to_string())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    let status = child.status().expect("the test starts itself");
+    let mut child = region.process("hosts::publisher", None);
+    let status = child.stdout(Stdio::null()).stderr(Stdio::null()).status().expect("the test starts itself");
     assert_eq!(status.signal(), Some(9), "{status}");
     assert_eq!(used(), 6, "three of the first host, two whole ones and a reservation of the second");
     assert_eq!((published(&first, 40..45), used()), (5, 6), "the living make room among their own");
@@ -260,8 +255,6 @@ fn hosts_share_a_quota() {
     let report = second.check(true).expect("no lock is held");
     assert!(report.is_clean(), "{report:#?}");
     assert_eq!((publish_on(&second, &same, 70), used()), (Publish::OverQuota, 6));
-    let _ = Mapping::remove(&source);
-    cenote_pool::remove_host_memory(&superblock).expect("it is ours");
 }
 
 /// Writes a block's payload in place, as a device would.
@@ -305,7 +298,7 @@ fn publish_at(pool: &Pool<Arc<Flushed>>, ns: &Namespace, offset: u64) -> (BlockH
 /// cover that block's bytes under the first one's name.
 #[test]
 fn a_resumed_host_does_not_vouch_for_bytes_of_others() {
-    let (fabric, [first, second]) = two_hosts(31);
+    let (fabric, [first, second]) = two_hosts(&small_config(31));
     let (ns, theirs) = (model(&first), model(&second));
     let hash = chain(&ns, 1, 1)[0];
     let filling = first.begin_in_place(&NewBlock::new(&ns, hash, 0)).expect("there is room");
@@ -326,7 +319,7 @@ fn a_resumed_host_does_not_vouch_for_bytes_of_others() {
 /// has no worker of an earlier life and one joins.
 #[test]
 fn chunks_of_a_dead_host_take_copies_only() {
-    let (fabric, [first, second]) = two_hosts(36);
+    let (fabric, [first, second]) = two_hosts(&small_config(36));
     let (ns, theirs) = (model(&first), model(&second));
     let mut prompts = 1..;
     while first.info().chunks_taken < first.info().num_chunks {
@@ -362,8 +355,7 @@ fn chunks_of_a_dead_host_take_copies_only() {
     refused("the host is back, and so are its workers of the time before");
     let rejoined = {
         drop(first);
-        let options = AttachOptions { private: true, host: HostId(0), ..AttachOptions::named("test") };
-        Pool::attach(Arc::clone(&fabric), &options).expect("its slot is free")
+        attach_host(&fabric, 0)
     };
     assert_eq!(rejoined.info().chunks_with_strays, 0, "it has written back what it had");
     let filling = in_place().expect("there is room");
@@ -377,7 +369,7 @@ fn chunks_of_a_dead_host_take_copies_only() {
 #[test]
 fn a_resumed_host_frees_no_block_of_others() {
     for notices in [false, true] {
-        let (_, [first, second]) = two_hosts(32 + u8::from(notices));
+        let (_, [first, second]) = two_hosts(&small_config(32 + u8::from(notices)));
         let (ns, theirs) = (model(&first), model(&second));
         let filling = first.begin_in_place(&NewBlock::new(&ns, chain(&ns, 1, 1)[0], 0)).expect("there is room");
         let memory = first.allocate(BLOCK_BYTES).expect("there is room");
@@ -400,24 +392,17 @@ fn a_resumed_host_frees_no_block_of_others() {
 /// the other workers would go on with a heap of the life before.
 #[test]
 fn a_worker_that_finds_no_slot_begins_no_life() {
-    let source = RegionSource::Shm(format!("cenote-test-full-{}", std::process::id()));
-    let mapping = Mapping::create(&source, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
-    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
-    let mut config = PoolConfig { workers_per_host: 1, ..small_config(37) };
-    config.uuid[..4].copy_from_slice(&std::process::id().to_le_bytes());
-    let superblock = Superblock::format(&fabric, &config).expect("the configuration fits");
-    let (first, second) = (attach_host(&source, 0), attach_host(&source, 1));
+    let config = PoolConfig { workers_per_host: 1, ..small_config(37) };
+    let region = Shared::make("full", 2 << 20, config, Flush::available()[0]);
+    let (first, second) = (attach_flushed(&region.source, 0), attach_flushed(&region.source, 1));
     let life = || second.info().hosts.first().map(|host| (host.incarnation, host.marked_dead));
     second.fence_host(HostId(0)).expect("it attached");
     assert_eq!(life(), Some((1, true)));
-    let refused =
-        Pool::attach(Arc::clone(&fabric), &AttachOptions { host: HostId(0), ..AttachOptions::named("third") });
+    let refused = Pool::attach(Arc::clone(second.fabric()), &patient(0));
     assert!(matches!(refused.err(), Some(PoolError::WorkersFull { .. })));
     assert_eq!(life(), Some((1, true)));
     first.tick();
     assert_eq!(life(), Some((2, false)));
-    let _ = Mapping::remove(&source);
-    cenote_pool::remove_host_memory(&superblock).expect("it is ours");
 }
 
 /// A host that was declared dead while it waited for a lock must not enter, because others ignore
@@ -425,11 +410,11 @@ fn a_worker_that_finds_no_slot_begins_no_life() {
 /// paused.
 #[test]
 fn a_host_that_was_declared_dead_while_it_waited_does_not_enter() {
-    let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
-    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
-    Superblock::format(&fabric, &PoolConfig { max_hosts: 3, ..small_config(34) }).expect("the configuration fits");
+    let fabric = without_coherence(2 << 20, &PoolConfig { max_hosts: 3, ..small_config(34) });
+    // No time passes, so the wait ends by the lock alone.
+    let clock = Some(ManualTime::start().clock());
     let attach = |host| {
-        let options = AttachOptions { private: true, host: HostId(host), ..AttachOptions::named("test") };
+        let options = AttachOptions { clock, ..private(host) };
         Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot")
     };
     let [first, second, third] = [0, 1, 2].map(attach);
@@ -437,24 +422,21 @@ fn a_host_that_was_declared_dead_while_it_waited_does_not_enter() {
     let words = || -> Vec<[u64; 8]> { (0..fabric.len() / 64).map(|line| fabric.load_line(line * 64)).collect() };
     let before = words();
     std::thread::scope(|scope| {
-        let waits = scope.spawn(|| second.lock_user(0, Duration::from_secs(20)).is_ok());
-        // Until it has announced that it wants the lock.
-        while words() == before {
-            std::thread::yield_now();
-        }
+        let waits = scope.spawn(|| second.lock_user(0, SOON).is_ok());
+        until("the waiter announces that it wants the lock", || (words() != before).then_some(()));
         third.fence_host(HostId(1)).expect("it attached");
         drop(held);
         assert!(!waits.join().expect("no panic"), "it entered in a life that is over");
     });
     // In its next life it may enter.
     second.tick();
-    assert!(second.lock_user(0, Duration::from_secs(20)).is_ok());
+    assert!(second.lock_user(0, SOON).is_ok());
 }
 
 /// A user in place checks after the use whether the bytes were protected all the time.
 #[test]
 fn a_pin_of_a_host_that_was_declared_dead_protects_nothing() {
-    let (_, [first, second]) = two_hosts(35);
+    let (_, [first, second]) = two_hosts(&small_config(35));
     let ns = model(&first);
     let hash = chain(&ns, 1, 1)[0];
     assert_eq!(first.publish(&NewBlock::new(&ns, hash, 0), &[&payload(hash, BLOCK_BYTES)]), Publish::Published);

@@ -1,47 +1,20 @@
 //! Memory of users that outlives its maker (TraCT §3.5): on one host, and on two hosts without
 //! coherence. The maker is a process of its own, which dies by SIGKILL.
 
-use crate::support::shared::{Shared, region_of_process};
+use crate::support::shared::{Shared, attach_host, region_of_process};
 use crate::support::*;
 use cenote_base::HostId;
 use cenote_base::fault::{Plan, Point};
 use cenote_base::prng::Prng;
-use cenote_mem::{Fabric, Flush, Flushed, MapOptions, Mapping, Offset, RegionSource};
-use cenote_pool::{
-    AttachOptions, HostPool, Inspector, Maker, Pool, PoolConfig, PoolError, Publish, Superblock, open_region,
-};
+use cenote_base::testing::PATIENCE;
+use cenote_mem::{Fabric, Flush, Offset};
+use cenote_pool::{AttachOptions, HostPool, Inspector, Maker, PoolConfig, PoolError, Publish};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
 const NODES: u64 = 500;
-
-/// A region in shared memory, removed after the test.
-struct Region(Shared);
-
-impl Region {
-    fn new(test: &str, flush: Flush) -> Self {
-        let config = PoolConfig { events_per_host: 0, ..small_config(flush as u8) };
-        Self(Shared::make(&format!("{test}-{}", flush.name()), 4 << 20, config, flush))
-    }
-
-    fn attach(&self, host: u8) -> HostPool {
-        attach(&self.0.source, host)
-    }
-}
-
-fn attach(source: &RegionSource, host: u8) -> HostPool {
-    let fabric = open_region(source, &MapOptions::default()).expect("the region is there");
-    let options = AttachOptions {
-        host: HostId(host),
-        host_timeout: Duration::from_millis(400),
-        quarantine: Duration::from_millis(100),
-        ..AttachOptions::named("test")
-    };
-    Pool::attach(fabric, &options).expect("it attaches")
-}
 
 /// Stores words at the start of a piece, around the caches.
 fn store(pool: &HostPool, offset: u64, words: &[u64]) {
@@ -60,7 +33,7 @@ fn load(pool: &HostPool, offset: u64) -> [u64; 8] {
 #[test]
 #[ignore = "the process that another test starts"]
 fn maker() {
-    let pool = attach(&region_of_process(), 0);
+    let pool = attach_host(&region_of_process(), 0);
     let root = pool.allocate(64).expect("there is room");
     let mut next = 0;
     for number in (0..NODES).rev() {
@@ -78,9 +51,8 @@ fn maker() {
     std::io::stdin().read_line(&mut String::new()).expect("the test kills it before");
 }
 
-fn build_and_die(region: &Region) {
+fn build_and_die(region: &Shared) {
     let mut maker: Child = region
-        .0
         .process("memory::maker", None)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -97,9 +69,9 @@ fn build_and_die(region: &Region) {
 fn a_list_outlives_the_process_that_built_it() {
     let flushes = [Flush::None].into_iter().chain(Flush::available().first().copied());
     for flush in flushes {
-        let region = Region::new("list", flush);
+        let region = Shared::for_flush("list", flush);
         let reader_host = u8::from(flush != Flush::None);
-        let reader = region.attach(reader_host);
+        let reader = region.attach_host(reader_host);
         build_and_die(&region);
         reader.tick();
         if reader_host == 1 {
@@ -151,9 +123,9 @@ fn a_list_outlives_the_process_that_built_it() {
 /// another, and each keeps its content until it is freed.
 #[test]
 fn pieces_never_overlap_and_keep_their_content() {
-    let region = Region::new("random", Flush::available().first().copied().unwrap_or(Flush::None));
-    let hosts = if region.0.superblock.flush.is_coherent() { [0, 0] } else { [0, 1] };
-    let pools = hosts.map(|host| region.attach(host));
+    let region = Shared::for_flush("random", Flush::available().first().copied().unwrap_or(Flush::None));
+    let hosts = if region.superblock.flush.is_coherent() { [0, 0] } else { [0, 1] };
+    let pools = hosts.map(|host| region.attach_host(host));
     let mut prng = Prng::new(5);
     let mut pieces = BTreeMap::<u64, (u64, u64)>::new();
     let mut refused = 0;
@@ -248,18 +220,6 @@ fn corrupt_words_of_memory_are_found_and_not_believed() {
     assert!("0.3".parse::<Maker>().is_err());
 }
 
-/// A region of two hosts that do not share their caches, in one process.
-fn two_hosts(identity: u8) -> (Arc<Flushed>, [Pool<Arc<Flushed>>; 2]) {
-    let mapping = Mapping::create(&RegionSource::Anon, 4 << 20, 0o600, &MapOptions::default()).expect("memory");
-    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
-    Superblock::format(&fabric, &small_config(identity)).expect("the configuration fits");
-    let pools = [0, 1].map(|host| {
-        let options = AttachOptions { private: true, host: HostId(host), ..AttachOptions::named("test") };
-        Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot")
-    });
-    (fabric, pools)
-}
-
 /// The only line of the region that `is_it` holds for.
 fn line_of<F: Fabric>(fabric: &F, is_it: impl Fn(&[u64; 8]) -> bool) -> u64 {
     let lines: Vec<u64> = (0..fabric.len()).step_by(64).filter(|&at| is_it(&fabric.load_line(at))).collect();
@@ -284,7 +244,7 @@ fn forge<F: Fabric>(fabric: &F, at: u64, mut words: [u64; 8], identity: u8) {
 /// Earlier, the name of memory was removed and its memory stayed, with a name that no key leads to.
 #[test]
 fn a_name_takes_its_memory_with_it_while_its_chunks_line_is_written() {
-    let (fabric, [first, second]) = two_hosts(65);
+    let (fabric, [first, second]) = two_hosts(&small_config(65));
     let piece = first.allocate(64).expect("there is room");
     let other = first.allocate(64).expect("there is room");
     first.name_memory("root", piece).expect("the table has room");
@@ -304,7 +264,7 @@ fn a_name_takes_its_memory_with_it_while_its_chunks_line_is_written() {
 /// Earlier, a host that others held dead counted pieces at the same time as they.
 #[test]
 fn a_host_that_is_declared_dead_frees_and_gives_out_nothing() {
-    let (_, [first, second]) = two_hosts(69);
+    let (_, [first, second]) = two_hosts(&small_config(69));
     let piece = first.allocate(64).expect("there is room");
     let lock = first.allocate_lock().expect("there are locks");
     second.fence_host(HostId(0)).expect("it attached");
@@ -405,7 +365,7 @@ fn a_slot_with_a_corrupt_word_keeps_its_memory() {
 #[test]
 #[ignore = "the process that another test starts"]
 fn freer() {
-    let pool = attach(&region_of_process(), 0);
+    let pool = attach_host(&region_of_process(), 0);
     let lock = pool.allocate_lock().expect("there are locks");
     let _ = pool.free_lock(lock);
 }
@@ -417,16 +377,16 @@ fn a_lock_is_free_after_its_holder_died_at_freeing_it() {
     let Some(flush) = Flush::available().first().copied() else {
         return cenote_base::testing::skip("this processor has no flush instruction");
     };
-    let region = Region::new("freer", flush);
-    let (survivor, other) = (region.attach(0), region.attach(1));
+    let region = Shared::for_flush("freer", flush);
+    let (survivor, other) = (region.attach_host(0), region.attach_host(1));
     let death = Plan::first(Point::LockTakenBack);
-    let mut freer = region.0.process("memory::freer", Some(death));
+    let mut freer = region.process("memory::freer", Some(death));
     let died = freer.stdout(Stdio::null()).status().expect("the test starts itself");
     assert!(!died.success(), "it was killed");
     survivor.tick();
     let lock = other.allocate_lock().expect("there are locks");
-    drop(other.lock_user(lock, Duration::from_millis(300)).expect("the dead hold nothing"));
-    drop(survivor.lock_user(lock, Duration::from_millis(300)).expect("it is free"));
+    drop(other.lock_user(lock, PATIENCE).expect("the dead hold nothing"));
+    drop(survivor.lock_user(lock, PATIENCE).expect("it is free"));
 }
 
 /// Earlier, there were six locks, and allocating one needed memory of the region.
@@ -439,6 +399,7 @@ fn a_thousand_locks_are_allocated_in_a_full_region() {
     let locks: Vec<u16> = std::iter::from_fn(|| pool.allocate_lock().ok()).collect();
     assert_eq!(locks.len(), 1024);
     assert!(matches!(pool.allocate_lock(), Err(PoolError::TableFull { .. })));
+    // Free locks are taken without a wait, and a freed one is refused without a wait.
     let soon = Duration::from_millis(10);
     let held: Vec<_> = locks.iter().map(|&lock| pool.lock_user(lock, soon).expect("it is free")).collect();
     assert!(held.iter().all(|lock| !lock.abandoned()));

@@ -4,16 +4,17 @@
 use crate::support::shared::{Shared, attach, region_of_process};
 use crate::support::*;
 use cenote_base::fault::{Plan, Point};
+use cenote_base::testing::ManualTime;
 use cenote_base::{Health, HostId};
-use cenote_mem::{Fabric, Flush, Flushed, MapOptions, Mapping, Offset, RegionSource};
+use cenote_mem::{Fabric, Flush, Offset};
 use cenote_pool::{
-    AttachOptions, Namespace, NamespaceRecord, NewBlock, Pool, PoolConfig, PoolError, Publish, ReadOutcome, Superblock,
+    AttachOptions, Namespace, NamespaceRecord, NewBlock, Pool, PoolConfig, PoolError, Publish, ReadOutcome,
 };
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const MODEL: &str = "CENOTE_TEST_MODEL";
 /// The line with which a worker says that its model is open.
@@ -212,24 +213,9 @@ fn a_death_while_a_row_is_reclaimed_leaves_a_free_row() {
     assert!(pool.check(true).expect("no lock is held").is_clean());
 }
 
-/// A region of two hosts without common caches, with so many rows.
-fn two_hosts(identity: u8, namespaces: u16) -> (Arc<Flushed>, [Pool<Arc<Flushed>>; 2]) {
-    let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
-    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
-    let config = PoolConfig { namespaces, ..small_config(identity) };
-    Superblock::format(&fabric, &config).expect("the configuration fits");
-    let hosts = [0, 1].map(|host| attach_host(&fabric, host));
-    (fabric, hosts)
-}
-
-fn attach_host(fabric: &Arc<Flushed>, host: u8) -> Pool<Arc<Flushed>> {
-    let options = AttachOptions { private: true, host: HostId(host), ..AttachOptions::named("test") };
-    Pool::attach(Arc::clone(fabric), &options).expect("each host has its slot")
-}
-
 #[test]
 fn a_row_that_another_host_has_open_is_not_reclaimed() {
-    let (fabric, [first, second]) = two_hosts(82, 2);
+    let (fabric, [first, second]) = two_hosts(&PoolConfig { namespaces: 2, ..small_config(82) });
     let (kept, theirs) = (open(&first, 0).expect("a free table"), open(&second, 1).expect("a free row"));
     assert!(matches!(open(&first, 2), Err(PoolError::TableFull { .. })));
     assert_eq!(publish_one(&second, &theirs, 1), Publish::Published);
@@ -247,7 +233,7 @@ fn a_row_that_another_host_has_open_is_not_reclaimed() {
 /// Its workers may have written before they noticed.
 #[test]
 fn a_dead_hosts_row_is_reclaimed_and_its_return_withdraws_what_it_wrote() {
-    let (_fabric, [first, second]) = two_hosts(83, 2);
+    let (_fabric, [first, second]) = two_hosts(&PoolConfig { namespaces: 2, ..small_config(83) });
     let theirs = open(&second, 1).expect("a free table");
     let both = open(&second, 0).expect("a free row");
     assert!(matches!(open(&first, 2), Err(PoolError::TableFull { .. })));
@@ -274,7 +260,12 @@ fn a_dead_hosts_row_is_reclaimed_and_its_return_withdraws_what_it_wrote() {
 /// A corrupt line hides which rows its worker has open.
 #[test]
 fn a_corrupt_line_keeps_all_rows_until_its_worker_repairs_it() {
-    let (fabric, [first, second]) = two_hosts(84, 2);
+    let time = ManualTime::start();
+    let fabric = without_coherence(2 << 20, &PoolConfig { namespaces: 2, ..small_config(84) });
+    let [first, second] = [0, 1].map(|host| {
+        let options = AttachOptions { clock: Some(time.clock()), ..private(host) };
+        Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot")
+    });
     open(&first, 0).expect("a free table");
     let words = || -> Vec<[u64; 8]> { (0..fabric.len() / 64).map(|line| fabric.load_line(line * 64)).collect() };
     let before = words();
@@ -287,12 +278,12 @@ fn a_corrupt_line_keeps_all_rows_until_its_worker_repairs_it() {
     fabric.write_word(Offset::new(line), 8);
     assert!(matches!(open(&first, 1), Err(PoolError::TableFull { .. })), "the free row is not given out either");
     assert!(!second.check(false).expect("no lock is held").pending.is_empty());
-    let since = Instant::now();
     second.tick();
-    while second.health() != Health::Ok {
-        assert!(since.elapsed() < Duration::from_secs(20), "{:?}", second.health());
-        std::thread::yield_now();
-        second.tick();
-    }
+    assert!(second.health().is_degraded(), "it has found the line");
+    second.tick();
+    assert!(second.health().is_degraded(), "its first attempt to repair comes later");
+    time.advance(Duration::from_secs(1));
+    second.tick();
+    assert_eq!(second.health(), Health::Ok);
     open(&first, 1).expect("the line holds again");
 }

@@ -1,5 +1,6 @@
 //! An observer maps a region to read it. It knows which blocks may be there, and changes no byte.
 
+use crate::support::shared::shm;
 use crate::support::{BLOCK_BYTES, chain, each_design, namespace, publish, small_config};
 use cenote_base::BlockHash;
 use cenote_mem::{Coherent, Fabric, Flush, Flushed, MapOptions, Mapping, ReadMapping, ReadOnly, RegionSource};
@@ -13,7 +14,7 @@ struct Made(RegionSource);
 
 impl Made {
     fn new(test: &str) -> Self {
-        Self(RegionSource::Shm(format!("cenote-test-{test}-{}", std::process::id())))
+        Self(shm(test))
     }
 
     fn format<F: Fabric>(&self, config: &PoolConfig, fabric: impl FnOnce(Mapping) -> F) -> Arc<F> {

@@ -296,6 +296,14 @@ fn attaching_refuses_foreign_regions() {
 }
 
 #[test]
+fn a_region_tells_when_it_was_made() {
+    let config = PoolConfig { created: 1_790_000_000, ..small_config(8) };
+    let (fabric, pool) = anonymous(2 << 20, &config);
+    assert_eq!(pool.info().created, 1_790_000_000);
+    assert_eq!(Superblock::read(&fabric).expect("it is a region").config, config);
+}
+
+#[test]
 fn configurations_that_cannot_work_are_named() {
     let (fabric, pool) = anonymous(2 << 20, &small_config(7));
     drop(pool);

@@ -3,13 +3,11 @@
 //! the same region.
 #![allow(clippy::print_stdout, reason = "the figures are stated in docs/internals/protocol.md")]
 
-use crate::support::{chain, payload, small_config};
+use crate::support::{FlushedPool, attach_host, chain, payload, small_config, without_coherence};
+use cenote_base::BlockHash;
 use cenote_base::prng::Prng;
-use cenote_base::{BlockHash, HostId};
-use cenote_mem::{Flush, Flushed, MapOptions, Mapping, RegionSource};
 use cenote_policy::Eviction;
-use cenote_pool::{AttachOptions, Counter, Namespace, NewBlock, Pool, PoolConfig};
-use std::sync::Arc;
+use cenote_pool::{Counter, Namespace, NewBlock, PoolConfig};
 
 /// Blocks are small, so that many of them are soon published.
 const BLOCK: u64 = 4 << 10;
@@ -19,7 +17,7 @@ const REQUESTS_PER_TICK: usize = 20;
 
 /// A region and its hosts.
 struct Rack {
-    hosts: Vec<(Pool<Arc<Flushed>>, Namespace)>,
+    hosts: Vec<(FlushedPool, Namespace)>,
     requests: usize,
     requests_per_tick: usize,
 }
@@ -39,13 +37,10 @@ impl Hits {
 
 impl Rack {
     fn new(hosts: u8, bytes: u64, eviction: Eviction) -> Self {
-        let mapping = Mapping::create(&RegionSource::Anon, bytes, 0o600, &MapOptions::default()).expect("memory");
-        let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
         let config = PoolConfig { max_hosts: 8, eviction, events_per_host: 0, ..small_config(71) };
-        cenote_pool::Superblock::format(&fabric, &config).expect("the configuration fits");
+        let fabric = without_coherence(bytes, &config);
         let attach = |host| {
-            let options = AttachOptions { private: true, host: HostId(host), ..AttachOptions::named("test") };
-            let pool = Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot");
+            let pool = attach_host(&fabric, host);
             let namespace = crate::support::namespace(&pool, 1, BLOCK);
             (pool, namespace)
         };

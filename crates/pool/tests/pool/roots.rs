@@ -1,27 +1,8 @@
 //! Objects that change hands: a caller replaces what it has read, and nothing newer.
 
 use crate::support::shared::Shared;
-use crate::support::*;
-use cenote_base::HostId;
-use cenote_mem::{Flush, MapOptions};
-use cenote_pool::{AttachOptions, HostPool, Over, Pool, PoolConfig, open_region};
-use std::time::Duration;
-
-struct Region(Shared);
-
-impl Region {
-    fn new(test: &str, flush: Flush) -> Self {
-        let config = PoolConfig { events_per_host: 0, ..small_config(flush as u8) };
-        Self(Shared::make(&format!("{test}-{}", flush.name()), 4 << 20, config, flush))
-    }
-
-    fn attach(&self, host: u8) -> HostPool {
-        let fabric = open_region(&self.0.source, &MapOptions::default()).expect("the region is there");
-        let options =
-            AttachOptions { host: HostId(host), host_timeout: Duration::from_secs(60), ..AttachOptions::named("test") };
-        Pool::attach(fabric, &options).expect("it attaches")
-    }
-}
+use cenote_mem::Flush;
+use cenote_pool::Over;
 
 fn flushes() -> impl Iterator<Item = Flush> {
     [Flush::None].into_iter().chain(Flush::available().first().copied())
@@ -30,9 +11,9 @@ fn flushes() -> impl Iterator<Item = Flush> {
 #[test]
 fn a_root_stands_for_one_publication() {
     for flush in flushes() {
-        let region = Region::new("root", flush);
-        let pool = region.attach(0);
-        let other = region.attach(u8::from(flush != Flush::None));
+        let region = Shared::for_flush("root", flush);
+        let pool = region.attach_host(0);
+        let other = region.attach_host(u8::from(flush != Flush::None));
         assert!(other.get_root("key").unwrap().is_none());
         let first = pool.put_object_over("key", b"one", Over::Nothing).unwrap().expect("there was none");
         assert_eq!(pool.put_object_over("key", b"two", Over::Nothing).unwrap(), None);
@@ -50,7 +31,7 @@ fn a_root_stands_for_one_publication() {
         let third = pool.put_object_over("key", b"two", Over::Any).unwrap().expect("any state");
         assert!(third != second && !other.holds(&second) && other.holds(&third));
         drop((pool, other));
-        let pool = region.attach(0);
+        let pool = region.attach_host(0);
         pool.tick();
         assert!(pool.check(true).unwrap().is_clean());
     }
@@ -61,14 +42,14 @@ fn a_root_stands_for_one_publication() {
 fn one_of_several_replacements_wins() {
     const STEPS: u64 = 50;
     for flush in flushes() {
-        let region = Region::new("race", flush);
-        region.attach(0).put_object("count", &0_u64.to_le_bytes()).unwrap();
+        let region = Shared::for_flush("race", flush);
+        region.attach_host(0).put_object("count", &0_u64.to_le_bytes()).unwrap();
         std::thread::scope(|scope| {
             for worker in 0..3_u8 {
                 let host = if flush == Flush::None { 0 } else { worker % 2 };
                 let region = &region;
                 scope.spawn(move || {
-                    let pool = region.attach(host);
+                    let pool = region.attach_host(host);
                     let mut done = 0;
                     while done < STEPS {
                         let Some((root, bytes)) = pool.get_root("count").unwrap() else { continue };
@@ -79,7 +60,7 @@ fn one_of_several_replacements_wins() {
                 });
             }
         });
-        let pool = region.attach(0);
+        let pool = region.attach_host(0);
         assert_eq!(pool.get_object("count").unwrap().unwrap(), (3 * STEPS).to_le_bytes(), "{flush:?}");
         pool.tick();
         assert!(pool.check(true).unwrap().is_clean());
@@ -89,8 +70,8 @@ fn one_of_several_replacements_wins() {
 /// Memory goes back only if it is still as it was listed.
 #[test]
 fn pieces_are_freed_once_and_only_their_makers() {
-    let region = Region::new("pieces", Flush::None);
-    let (pool, other) = (region.attach(0), region.attach(0));
+    let region = Shared::for_flush("pieces", Flush::None);
+    let (pool, other) = (region.attach_host(0), region.attach_host(0));
     let [small, large] = [100, 50_000].map(|bytes| pool.allocate(bytes).unwrap());
     let theirs = other.allocate(200).unwrap();
     let mut pieces = pool.memory_of(&[pool.maker()]);

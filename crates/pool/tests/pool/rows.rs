@@ -2,30 +2,13 @@
 
 use crate::support::*;
 use cenote_base::prng::Prng;
+use cenote_base::testing::until;
 use cenote_base::{BlockHash, HostId};
-use cenote_mem::{Fabric, Flush, Flushed, MapOptions, Mapping, Offset, RegionSource};
+use cenote_mem::{Fabric, Offset};
 use cenote_pool::{
-    AttachOptions, Counter, Gathered, Namespace, NewBlock, PinnedRows, Pool, Publish, RowError, RowRef, RowShape,
-    Strays, Superblock,
+    Counter, Gathered, Namespace, NewBlock, PinnedRows, Pool, Publish, RowError, RowRef, RowShape, Strays,
 };
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-type FlushedPool = Pool<Arc<Flushed>>;
-
-/// A region of two hosts without coherence, and a worker of each.
-fn two_hosts(identity: u8) -> (Arc<Flushed>, [FlushedPool; 2]) {
-    let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
-    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
-    Superblock::format(&fabric, &small_config(identity)).expect("the configuration fits");
-    let hosts = [0, 1].map(|host| attach(&fabric, host));
-    (fabric, hosts)
-}
-
-fn attach(fabric: &Arc<Flushed>, host: u8) -> FlushedPool {
-    let options = AttachOptions { private: true, host: HostId(host), ..AttachOptions::named("test") };
-    Pool::attach(Arc::clone(fabric), &options).expect("each host has its slot")
-}
 
 /// Publishes the blocks of a prompt and pins them.
 fn pinned<F: Fabric>(pool: &Pool<F>, ns: &Namespace, hashes: &[BlockHash]) -> PinnedRows<F> {
@@ -268,7 +251,7 @@ fn blocks_beyond_the_pins_are_misses() {
 
 #[test]
 fn another_host_reads_no_stale_lines_of_an_earlier_block_in_the_slot() {
-    let (_, [first, second]) = two_hosts(58);
+    let (_, [first, second]) = two_hosts(&small_config(58));
     let (ns, theirs) = (namespace(&first, 1, BLOCK_BYTES), namespace(&second, 1, BLOCK_BYTES));
     let shape = RowShape::packed(0, 512);
     for prompt in 0..300 {
@@ -293,7 +276,7 @@ fn another_host_reads_no_stale_lines_of_an_earlier_block_in_the_slot() {
 /// an ended life returns such bytes, not even one that runs meanwhile.
 #[test]
 fn a_set_of_a_host_that_was_declared_dead_misses_everything() {
-    let (_, [first, second]) = two_hosts(59);
+    let (_, [first, second]) = two_hosts(&small_config(59));
     let (ns, theirs) = (namespace(&first, 1, BLOCK_BYTES), namespace(&second, 1, BLOCK_BYTES));
     let hashes = chain(&ns, 1, 4);
     let mut set = pinned(&first, &ns, &hashes);
@@ -310,9 +293,7 @@ fn a_set_of_a_host_that_was_declared_dead_misses_everything() {
                 gathers.store(true, Ordering::Release);
             }
         });
-        while !gathers.load(Ordering::Acquire) {
-            std::thread::yield_now();
-        }
+        until("the first gather", || gathers.load(Ordering::Acquire).then_some(()));
         second.fence_host(HostId(0)).expect("it attached");
         for prompt in 100..400 {
             publish(&second, &theirs, chain(&theirs, prompt, 1)[0], 0);
@@ -335,7 +316,7 @@ fn a_set_of_a_host_that_was_declared_dead_misses_everything() {
 /// Where a dead host may still write, a sum says nothing of the next instant.
 #[test]
 fn blocks_where_a_dead_host_may_write_are_misses_until_it_has_returned() {
-    let (fabric, [first, second]) = two_hosts(60);
+    let (fabric, [first, second]) = two_hosts(&small_config(60));
     let (ns, theirs) = (namespace(&first, 1, BLOCK_BYTES), namespace(&second, 1, BLOCK_BYTES));
     let mut prompts = 1..;
     while first.info().chunks_taken < first.info().num_chunks {
@@ -352,7 +333,7 @@ fn blocks_where_a_dead_host_may_write_are_misses_until_it_has_returned() {
     assert_eq!(set.gather(&rows, &shape, &mut to), missed(&[0, 1]));
     assert!(set.is_there(0), "it is no damage");
     drop(first);
-    let _rejoined = attach(&fabric, 0);
+    let _rejoined = attach_host(&fabric, 0);
     assert_eq!(second.strays(&second.lookup(&hashes)[0]), Strays::Past);
     assert_eq!(set.gather(&rows, &shape, &mut to), whole(), "its caches are written back");
     assert_rows(&hashes, &rows, &shape, &to, &[]);

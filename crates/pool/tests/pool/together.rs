@@ -1,13 +1,11 @@
 //! Several blocks in one call.
 
+use crate::support::shared::{Shared, attach_flushed, region_of_process};
 use crate::support::*;
-use cenote_base::fault::{self, Plan, Point};
-use cenote_base::{BlockHash, HostId};
-use cenote_mem::{Fabric, Flush, Flushed, MapOptions, Mapping, RegionSource};
-use cenote_pool::{
-    AttachOptions, Counter, Filling, Namespace, NewBlock, Pool, PoolConfig, Publish, ReadOutcome, Superblock,
-};
-use std::sync::Arc;
+use cenote_base::BlockHash;
+use cenote_base::fault::{Plan, Point};
+use cenote_mem::{Fabric, Flush};
+use cenote_pool::{Counter, Filling, Namespace, NewBlock, Pool, Publish, ReadOutcome};
 
 fn publish_all<F: Fabric>(pool: &Pool<F>, blocks: &[(&Namespace, BlockHash)]) -> Vec<Publish> {
     let payloads: Vec<Vec<u8>> = blocks.iter().map(|&(ns, hash)| payload(hash, ns.block_bytes)).collect();
@@ -27,17 +25,6 @@ fn expect_whole<F: Fabric>(pool: &Pool<F>, hashes: &[BlockHash]) {
 fn expect_clean<F: Fabric>(pool: &Pool<F>) {
     let report = pool.check(true).expect("no lock is held");
     assert!(report.is_clean() && report.reserved == 0, "{report:?}");
-}
-
-/// A region of two hosts without coherence, and a worker of each.
-fn two_hosts(config: &PoolConfig) -> [Pool<Arc<Flushed>>; 2] {
-    let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
-    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
-    Superblock::format(&fabric, config).expect("the configuration fits");
-    [0, 1].map(|host| {
-        let options = AttachOptions { private: true, host: HostId(host), ..AttachOptions::named("test") };
-        Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot")
-    })
 }
 
 #[test]
@@ -63,7 +50,7 @@ fn each_block_has_the_outcome_of_a_call_of_its_own() {
 
 #[test]
 fn blocks_of_a_large_call_are_found_by_another_host() {
-    let [first, second] = two_hosts(&small_config(42));
+    let (_, [first, second]) = two_hosts(&small_config(42));
     let ns = namespace(&first, 1, 4 << 10);
     let hashes = chain(&ns, 1, 150);
     let blocks: Vec<_> = hashes.iter().map(|&hash| (&ns, hash)).collect();
@@ -110,7 +97,7 @@ fn a_block_over_its_quota_does_not_keep_others_from_the_pool() {
 
 #[test]
 fn blocks_that_are_filled_together_are_published_together() {
-    let [first, second] = two_hosts(&small_config(45));
+    let (_, [first, second]) = two_hosts(&small_config(45));
     let ns = namespace(&first, 1, BLOCK_BYTES);
     // Workers publish only in namespaces that they have opened.
     namespace(&second, 1, BLOCK_BYTES);
@@ -142,56 +129,39 @@ fn blocks_that_are_filled_together_are_published_together() {
     expect_clean(&second);
 }
 
+/// A namespace and the hashes of forty blocks.
+fn forty(pool: &FlushedPool) -> (Namespace, Vec<BlockHash>) {
+    let ns = namespace(pool, 1, 4 << 10);
+    let hashes = chain(&ns, 1, 40);
+    (ns, hashes)
+}
+
+/// The process that the next test starts.
+#[test]
+#[ignore = "the process that another test starts"]
+fn publisher() {
+    let pool = attach_flushed(&region_of_process(), 0);
+    let (ns, hashes) = forty(&pool);
+    publish_all(&pool, &hashes.iter().map(|&hash| (&ns, hash)).collect::<Vec<_>>());
+}
+
 /// The process that dies holds the locks of several shards.
 #[test]
 fn locks_that_are_held_together_are_repaired_after_a_death() {
-    const REGION: &str = "CENOTE_TEST_TOGETHER";
-    let source = |name: &str| name.parse::<RegionSource>().expect("a region");
-    let attach = |name: &str, host| {
-        let mapping = Mapping::open(&source(name), &MapOptions::default()).expect("the region is there");
-        let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
-        Pool::attach(fabric, &AttachOptions { host: HostId(host), ..AttachOptions::named("test") }).expect("a slot")
-    };
-    let blocks = |pool: &Pool<Arc<Flushed>>| {
-        let ns = namespace(pool, 1, 4 << 10);
-        let hashes = chain(&ns, 1, 40);
-        (ns, hashes)
-    };
-    if let Ok(name) = std::env::var(REGION) {
-        fault::arm(Plan { point: Point::IndexCounted, pass: 20 }, |_| {
-            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).expect("it can");
-        });
-        let pool = attach(&name, 0);
-        let (ns, hashes) = blocks(&pool);
-        publish_all(&pool, &hashes.iter().map(|&hash| (&ns, hash)).collect::<Vec<_>>());
-        return;
-    }
-    let name = format!("shm:cenote-test-together-{}", std::process::id());
-    let mut config = small_config(46);
-    config.uuid[..4].copy_from_slice(&std::process::id().to_le_bytes());
-    let mapping = Mapping::create(&source(&name), 2 << 20, 0o600, &MapOptions::default()).expect("shared memory");
-    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
-    let superblock = Superblock::format(&fabric, &config).expect("the configuration fits");
-    let pool = attach(&name, 0);
-    let test = "together::locks_that_are_held_together_are_repaired_after_a_death";
-    let child = std::process::Command::new(std::env::current_exe().expect("this test"))
-        .args(["--exact", test])
-        .env(REGION, &name)
-        .output()
-        .expect("the test starts itself");
+    let region = Shared::make("together", 2 << 20, small_config(46), Flush::available()[0]);
+    let pool = attach_flushed(&region.source, 0);
+    let death = Plan { point: Point::IndexCounted, pass: 20 };
+    let child = region.process("together::publisher", Some(death)).output().expect("the test starts itself");
     assert!(!child.status.success(), "the child dies at the twentieth entry");
     assert_eq!(pool.tick().workers, 1);
-    let (ns, hashes) = blocks(&pool);
+    let (ns, hashes) = forty(&pool);
     assert!(pool.counter(Counter::LocksAbandoned) > 5, "{}", pool.counter(Counter::LocksAbandoned));
     // The child had written all descriptors, so recovery finishes what it began.
     expect_whole(&pool, &hashes);
-    let other = attach(&name, 1);
+    let other = attach_flushed(&region.source, 1);
     expect_whole(&other, &hashes);
     let all: Vec<_> = hashes.iter().map(|&hash| (&ns, hash)).collect();
     assert_eq!(publish_all(&other, &all), [Publish::Duplicate; 40]);
     expect_clean(&pool);
     assert_eq!((pool.counter(Counter::LockTimeouts), other.counter(Counter::LockTimeouts)), (0, 0));
-    drop((pool, other));
-    Mapping::remove(&source(&name)).expect("it is ours");
-    cenote_pool::remove_host_memory(&superblock).expect("it is unused");
 }

@@ -215,6 +215,7 @@ impl SnapshotSettings {
             eviction: number::<Eviction>(&lines, "eviction")?,
             seed: HashSeed(unhex(lines.get("seed")?)?),
             uuid: [0; 16],
+            created: 0,
         };
         Some(Self { region_bytes: number(&lines, "region_bytes")?, flush: number(&lines, "flush")?, config })
     }

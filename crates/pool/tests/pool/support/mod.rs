@@ -3,8 +3,9 @@
 
 pub mod shared;
 
-use cenote_base::{BlockHash, HashSeed};
-use cenote_mem::{Coherent, Fabric, MapOptions, Mapping, RegionSource};
+use cenote_base::testing::PATIENCE;
+use cenote_base::{BlockHash, HashSeed, HostId};
+use cenote_mem::{Coherent, Fabric, Flush, Flushed, MapOptions, Mapping, RegionSource};
 use cenote_pool::{
     AttachOptions, Design, Hit, Namespace, NamespaceRecord, NewBlock, Pool, PoolConfig, Publish, ReadOutcome,
     Superblock,
@@ -12,6 +13,7 @@ use cenote_pool::{
 use std::sync::Arc;
 
 pub type TestPool = Pool<Arc<Coherent>>;
+pub type FlushedPool = Pool<Arc<Flushed>>;
 
 pub const BLOCK_BYTES: u64 = 16 << 10;
 
@@ -33,13 +35,48 @@ pub fn each_design(identity: u8) -> impl Iterator<Item = PoolConfig> {
     Design::ALL.into_iter().map(move |design| PoolConfig { design, ..small_config(identity) })
 }
 
+/// Options of a worker whose timeouts outlast any pause of a busy machine. Tests declare a host dead
+/// by `fence_host`, or let the time of a clock of their own pass.
+pub fn patient(host: u8) -> AttachOptions {
+    AttachOptions { host: HostId(host), lock_timeout: PATIENCE, host_timeout: PATIENCE, ..AttachOptions::named("test") }
+}
+
+/// As [`patient`], on memory of this process.
+pub fn private(host: u8) -> AttachOptions {
+    AttachOptions { private: true, ..patient(host) }
+}
+
 pub fn anonymous(bytes: u64, config: &PoolConfig) -> (Arc<Coherent>, TestPool) {
+    anonymous_for(bytes, config, &private(0))
+}
+
+/// As [`anonymous`], for a worker with these options.
+pub fn anonymous_for(bytes: u64, config: &PoolConfig, options: &AttachOptions) -> (Arc<Coherent>, TestPool) {
     let mapping = Mapping::create(&RegionSource::Anon, bytes, 0o600, &MapOptions::default()).expect("anonymous memory");
     let fabric = Arc::new(Coherent::new(mapping));
     Superblock::format(&fabric, config).expect("the configuration fits");
-    let options = AttachOptions { private: true, ..AttachOptions::named("test") };
-    let pool = Pool::attach(Arc::clone(&fabric), &options).expect("a fresh region attaches");
+    let pool = Pool::attach(Arc::clone(&fabric), options).expect("a fresh region attaches");
     (fabric, pool)
+}
+
+/// An empty region whose hosts do not share their caches.
+pub fn without_coherence(bytes: u64, config: &PoolConfig) -> Arc<Flushed> {
+    let mapping = Mapping::create(&RegionSource::Anon, bytes, 0o600, &MapOptions::default()).expect("anonymous memory");
+    let fabric = Arc::new(Flushed::new(mapping, Flush::available()[0]).expect("it is available"));
+    Superblock::format(&fabric, config).expect("the configuration fits");
+    fabric
+}
+
+/// A region of hosts without coherence, and a worker on each of two hosts.
+pub fn two_hosts(config: &PoolConfig) -> (Arc<Flushed>, [FlushedPool; 2]) {
+    let fabric = without_coherence(2 << 20, config);
+    let hosts = [0, 1].map(|host| attach_host(&fabric, host));
+    (fabric, hosts)
+}
+
+/// A worker of a host of [`two_hosts`].
+pub fn attach_host(fabric: &Arc<Flushed>, host: u8) -> FlushedPool {
+    Pool::attach(Arc::clone(fabric), &private(host)).expect("each host has its slot")
 }
 
 pub fn namespace<F: Fabric>(pool: &Pool<F>, fingerprint: u8, block_bytes: u64) -> Namespace {

@@ -128,7 +128,8 @@ impl Case {
         let pool = region.attach_watching("tiers", &WatchArgs::default())?;
         // Encoded blocks have a name of their own, so that a run finds blocks of its kind.
         let spec = model.namespace_spec(if codec.is_some() { "encoded" } else { "" });
-        let mut store = RegionStore::new(pool.clone(), &spec).map_err(|error| region.explain(&error))?;
+        let mut store =
+            RegionStore::new(pool.clone(), &spec, Clock::system()).map_err(|error| region.explain(&error))?;
         let args = EngineArgs {
             codec: codec.cloned(),
             profile: self.profile.clone(),
