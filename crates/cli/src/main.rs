@@ -1,6 +1,7 @@
 //! The `cenote` command: wires regions, engines and servers into processes. Lower crates decide;
 //! this one has flags, messages and processes.
 #![forbid(unsafe_code)]
+#![allow(clippy::disallowed_methods, reason = "commands are a rim: they take the machine's clocks")]
 
 mod args;
 mod commands;
