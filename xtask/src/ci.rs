@@ -1,97 +1,212 @@
-//! All checks, the cheapest first.
+//! All checks, the cheapest first. A check whose inputs passed on this machine before is skipped, and
+//! the summary says so; `--all` repeats everything.
 
-use crate::{dynamo, python, rtl, tidy};
+pub mod inputs;
+pub mod nextest;
+mod stamps;
+
+use crate::{apart, python, rtl, tidy};
+use inputs::{Packages, Tree, version};
+use stamps::Stamps;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Cargo's switch for what a second build of a changed tree needs. This one builds once: it takes less
 /// time and some gigabytes less without.
-const INCREMENTAL: &str = "CARGO_INCREMENTAL";
+pub const INCREMENTAL: &str = "CARGO_INCREMENTAL";
+/// The package whose models take minutes to build.
+const RTL: &str = "cenote-rtl";
 
-/// Runs every check and stops at the first that fails.
+/// Runs the checks, and stops at the first that fails. With `all`, no earlier result counts.
 ///
 /// # Errors
 /// Names the step that failed; its own output is above.
-pub fn run(root: &Path) -> Result<(), String> {
+pub fn run(root: &Path, all: bool) -> Result<(), String> {
     if std::env::var_os(INCREMENTAL).is_none() {
         // For all builds alike, also those that maturin starts: a build of another kind begins anew.
         let program = std::env::current_exe().map_err(|error| format!("this program has no path: {error}"))?;
-        let again = Command::new(program).arg("ci").env(INCREMENTAL, "0").current_dir(root).status();
+        let flags = if all { &["ci", "--all"][..] } else { &["ci"] };
+        let again = Command::new(program).args(flags).env(INCREMENTAL, "0").current_dir(root).status();
         let status = again.map_err(|error| format!("the checks cannot be run: {error}"))?;
         return if status.success() { Ok(()) } else { Err(format!("a check failed ({status})")) };
     }
-    let mut steps = Steps { done: 0, start: Instant::now() };
+    let mut steps = Steps::start(root, all)?;
+    let result = check(root, &mut steps);
+    println!("\n{}", steps.table());
+    result?;
+    println!("ci: all passed in {:.1} s", steps.start.elapsed().as_secs_f64());
+    // Repeated, because the first messages are far above by now.
+    steps.notices.iter().for_each(|notice| println!("{notice}"));
+    Ok(())
+}
+
+fn check(root: &Path, steps: &mut Steps) -> Result<(), String> {
     steps.run("format", || cargo(root, &["fmt", "--all", "--check"], &[]))?;
     steps.run("tidy", || tidy::run(root))?;
-    steps.run("tools of the RTL", || rtl::install(root))?;
-    steps.run("lint of the RTL", || rtl::lint(root).map(|_| ()))?;
-    steps.run("clippy", || {
-        cargo(root, &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"], &[])
+    steps.run("tools", || {
+        rtl::install(root)?;
+        nextest::install()
     })?;
-    steps.run("documentation", || {
+    let verilator = version("verilator", &["--version"]);
+    let of_rtl = ["rtl", "xtask/src/rtl", "xtask/src/rtl.rs"].map(str::to_owned).into();
+    steps.once("lint of the RTL", &of_rtl, &[verilator.clone()], || rtl::lint(root).map(|_| ()))?;
+
+    let members: Vec<String> = steps.packages.members().map(str::to_owned).collect();
+    steps.each("clippy", &members, &[], |chosen| {
+        cargo(root, &[&["clippy", "--all-targets", "--quiet"], chosen, &["--", "-D", "warnings"]].concat(), &[])
+    })?;
+    steps.each("documentation", &members, &[], |chosen| {
         let strict = ("RUSTDOCFLAGS", "-D warnings".to_owned());
-        cargo(root, &["doc", "--workspace", "--no-deps", "--quiet"], &[strict])
+        cargo(root, &[&["doc", "--no-deps", "--quiet"], chosen].concat(), &[strict])
     })?;
+
     let python = steps.run("Python environment", || Ok(python::prepare(root)))?;
-    let skipped = python.as_ref().err().map(|reason| {
-        format!("SKIPPED: the tests of the Python package and those with the PyPI client `openai`, because there is no Python for them: {reason}")
-    });
-    if let (Some(notice), Ok("1" | "true")) = (&skipped, std::env::var("CI").as_deref()) {
-        return Err(format!("{notice}; CI forbids skips"));
-    }
-    if let Some(notice) = &skipped {
-        println!("{notice}");
+    if let Err(reason) = &python {
+        let notice = format!(
+            "SKIPPED: the tests of the Python package and those with the PyPI client `openai`, because there is no Python for them: {reason}"
+        );
+        if let Ok("1" | "true") = std::env::var("CI").as_deref() {
+            return Err(format!("{notice}; CI forbids skips"));
+        }
+        steps.notices.push(notice);
     }
     let variable = python.as_ref().ok().map(|path| ("CENOTE_TEST_PYTHON", path.display().to_string()));
-    steps.run("tests", || cargo(root, &["test", "--workspace"], variable.as_slice()))?;
-    steps.run("crate for Dynamo's router", || dynamo::run(root))?;
+    let tools = nextest::install()?;
+    let mut report = nextest::Report::default();
+    // The RTL's models are worth a key of their own, which has Verilator's version.
+    steps.each("tests", &members, &[verilator, version("c++", &["--version"])], |chosen| {
+        let packages: Vec<&str> = chosen.iter().filter(|word| !word.starts_with("--")).copied().collect();
+        let run = nextest::Run { root, packages: &packages, variables: variable.as_slice(), tools: tools.as_deref() };
+        report = run.run()?;
+        Ok(())
+    })?;
+    if !report.slowest.is_empty() {
+        println!("the slowest tests:\n{}", report.list());
+    }
+    steps.notices.extend(report.skipped);
+    steps.each("examples in documentation", &members, &[], |chosen| {
+        cargo(root, &[&["test", "--doc", "--quiet"], chosen].concat(), &[])
+    })?;
+
+    let of_dynamo = steps.packages.inputs("cenote-dynamo");
+    steps.once("crate for Dynamo's router", &of_dynamo, &[], || apart::check(root, apart::DYNAMO))?;
+    let of_train = steps.packages.inputs("cenote-train");
+    steps.once("training program", &of_train, &[], || apart::check(root, apart::TRAIN))?;
     // After the tests, whose build of the command goes into the package.
     if let Ok(python) = &python {
-        steps.run("Python package", || python::test_package(root, python))?;
-    }
-    let key = commit(root);
-    println!("\nmutations of commit {key}:");
-    steps.run("ten mutations of the pool", || {
-        let simulate = ["run", "--quiet", "--release", "--package", "cenote-memcheck", "--"];
-        cargo(root, &[&simulate[..], &["--mutate", "--sample", "10", "--key", &key]].concat(), &[])
-    })?;
-    println!("\nci: all passed in {:.1} s", steps.start.elapsed().as_secs_f64());
-    // Repeated, because the first message is far above by now.
-    if let Some(notice) = &skipped {
-        println!("{notice}");
+        let mut of_package = steps.packages.inputs("cenote-py");
+        of_package.extend(steps.packages.inputs("cenote-cli"));
+        of_package.insert("xtask/src/python.rs".to_owned());
+        steps.once("Python package", &of_package, &[], || python::test_package(root, python))?;
     }
     Ok(())
 }
 
+/// The steps of a run, and what they took.
 struct Steps {
-    done: usize,
     start: Instant,
+    packages: Packages,
+    /// `None`: every step runs.
+    tree: Option<Tree>,
+    stamps: Stamps,
+    rows: Vec<(String, Duration, String)>,
+    notices: Vec<String>,
 }
 
 impl Steps {
+    fn start(root: &Path, all: bool) -> Result<Self, String> {
+        let tree = Tree::read(root).inspect_err(|reason| println!("every step runs: {reason}")).ok();
+        let packages = Packages::read(root)?;
+        let stamps = Stamps::open(all);
+        Ok(Self { start: Instant::now(), packages, tree, stamps, rows: Vec::new(), notices: Vec::new() })
+    }
+
     /// Runs one step under a heading, and prints its time.
     fn run<T>(&mut self, name: &str, step: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-        const COUNT: usize = 11;
-        self.done += 1;
-        println!("\n== {}/{COUNT} {name}", self.done);
+        self.run_part(name, "", step)
+    }
+
+    fn run_part<T>(&mut self, name: &str, part: &str, step: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+        println!("\n== {name}");
         let start = Instant::now();
         let result = step();
         let word = if result.is_ok() { "done" } else { "FAILED" };
-        println!("== {}/{COUNT} {name}: {word} in {:.1} s", self.done, start.elapsed().as_secs_f64());
+        println!("== {name}: {word} in {:.1} s", start.elapsed().as_secs_f64());
+        let note = if result.is_ok() { part.to_owned() } else { "failed".to_owned() };
+        self.rows.push((name.to_owned(), start.elapsed(), note));
         result.map_err(|reason| format!("step `{name}`: {reason}"))
+    }
+
+    /// Runs a step unless it has passed with the same inputs and tools.
+    fn once(
+        &mut self,
+        name: &str,
+        inputs: &BTreeSet<String>,
+        tools: &[String],
+        step: impl FnOnce() -> Result<(), String>,
+    ) -> Result<(), String> {
+        let key = self.tree.as_ref().map(|tree| tree.key(name, inputs, tools));
+        if key.as_ref().is_some_and(|key| self.stamps.has(name, key)) {
+            println!("\n== {name}: skipped, because it passed on this machine with the same inputs");
+            self.rows.push((name.to_owned(), Duration::ZERO, "skipped: inputs unchanged".to_owned()));
+            return Ok(());
+        }
+        self.run(name, step)?;
+        key.inspect(|key| self.stamps.pass(name, key));
+        Ok(())
+    }
+
+    /// Runs a step for those packages whose inputs have not passed it. The step gets cargo's flags that
+    /// choose them.
+    fn each(
+        &mut self,
+        name: &str,
+        members: &[String],
+        tools_of_rtl: &[String],
+        step: impl FnOnce(&[&str]) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let key = |member: &String| {
+            let tools = if member == RTL { tools_of_rtl } else { &[] };
+            self.tree.as_ref().map(|tree| tree.key(name, &self.packages.inputs(member), tools))
+        };
+        let keys: Vec<Option<String>> = members.iter().map(key).collect();
+        let is_due = |key: &Option<String>| key.as_ref().is_none_or(|key| !self.stamps.has(name, key));
+        let due: Vec<(&String, &Option<String>)> = members.iter().zip(&keys).filter(|(_, key)| is_due(key)).collect();
+        if due.is_empty() {
+            println!("\n== {name}: skipped, because all packages passed on this machine with the same inputs");
+            self.rows.push((name.to_owned(), Duration::ZERO, "skipped: inputs unchanged".to_owned()));
+            return Ok(());
+        }
+        let names = || due.iter().map(|(member, _)| member.strip_prefix("cenote-").unwrap_or(member));
+        let (flags, part) = if due.len() == members.len() {
+            (vec!["--workspace"], String::new())
+        } else {
+            let part =
+                format!("{} of {} packages: {}", due.len(), members.len(), names().collect::<Vec<_>>().join(", "));
+            println!("\n{name}: the others passed on this machine with the same inputs");
+            (due.iter().flat_map(|(member, _)| ["--package", member.as_str()]).collect(), part)
+        };
+        self.run_part(name, &part, || step(&flags))?;
+        due.iter().filter_map(|(_, key)| key.as_ref()).for_each(|key| self.stamps.pass(name, key));
+        Ok(())
+    }
+
+    /// The times of the steps, as a table of CONTRIBUTING.md.
+    fn table(&self) -> String {
+        let mut table = String::from("| step | seconds | |\n|---|---:|---|\n");
+        for (name, time, note) in &self.rows {
+            writeln!(table, "| {name} | {:.0} | {note} |", time.as_secs_f64()).expect("a string");
+        }
+        writeln!(table, "| all | {:.0} | |", self.start.elapsed().as_secs_f64()).expect("a string");
+        table
     }
 }
 
-/// The hash of the checked-out commit; without Git, the same key for all runs.
-fn commit(root: &Path) -> String {
-    let output = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(root).output();
-    let hash = output.ok().filter(|output| output.status.success()).map(|output| output.stdout);
-    hash.and_then(|hash| String::from_utf8(hash).ok()).map_or_else(|| "none".to_owned(), |hash| hash.trim().to_owned())
-}
-
 /// The cargo that started this task; its output is passed through.
-fn cargo(root: &Path, arguments: &[&str], variables: &[(&str, String)]) -> Result<(), String> {
+pub fn cargo(root: &Path, arguments: &[&str], variables: &[(&str, String)]) -> Result<(), String> {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(program)
         .args(arguments)

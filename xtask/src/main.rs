@@ -1,20 +1,23 @@
 //! Tasks of this repository: `cargo xtask tidy`, `cargo xtask ci`, `cargo xtask python-env`,
 //! `cargo xtask python`, `cargo xtask wheel`, `cargo xtask vllm`, `cargo xtask sglang`,
 //! `cargo xtask peers`, `cargo xtask install-c`, `cargo xtask simulate`, `cargo xtask two-host`,
-//! `cargo xtask dynamo`, `cargo xtask rtl`, `cargo xtask fuzz`.
+//! `cargo xtask dynamo`, `cargo xtask train`, `cargo xtask steady`, `cargo xtask rtl`, `cargo xtask fuzz`.
 #![forbid(unsafe_code)]
+#![allow(clippy::disallowed_methods, reason = "a command line tool measures its steps")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks")]
 
+mod apart;
 mod ci;
-mod dynamo;
 mod fuzz;
 mod install_c;
 mod peers;
 mod python;
+mod python_text;
 mod rtl;
 mod rust_text;
 mod sglang;
 mod simulate;
+mod steady;
 mod tidy;
 mod two_host;
 mod vllm;
@@ -26,7 +29,10 @@ const USAGE: &str = "usage: cargo xtask <task>
 
   tidy        rules of the source tree that no compiler checks
   diagrams    draws the graphs of ARCHITECTURE.md from the imports
-  ci          everything: format, clippy, tidy, documentation, tests
+  ci          everything: format, clippy, tidy, documentation, tests. A step is skipped if it passed on this machine
+              with the same inputs; --all repeats everything
+  steady      the tests of all packages, or of those named, --runs N times beside --busy N processes; goes on where an
+              earlier call was ended (target/steady.log, or --log FILE)
   python-env  the Python environment of the tests that are in Python
   python      builds the Python package and runs its tests, those with vLLM and SGLang excepted
   wheel       the Python package with the command `cenote`, for machines with an older C library, tested; `wheel native`
@@ -35,6 +41,7 @@ const USAGE: &str = "usage: cargo xtask <task>
               --versions first: with each supported version, and the guide's table of models
   sglang      the tests with SGLang's own classes, on the processor, in such an environment; arguments go to pytest
   dynamo      format, clippy and tests of the crate for Dynamo's router, a workspace of its own
+  train       the same of the program that trains the demo models
   peers       beside rivals: vLLM's connectors, Redis, Mooncake Store; --help tells its flags (docs/evidence/peers.md)
   install-c   libcenote for C programs, with a file for pkg-config: --prefix FOLDER (docs/guides/c.md)
   simulate    the pool on a model of hosts with private caches; --help tells its flags
@@ -53,7 +60,8 @@ fn main() -> ExitCode {
     let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["tidy"] => tidy::run(&root),
         ["diagrams"] => tidy::draw(&root),
-        ["ci"] => ci::run(&root),
+        ["ci"] => ci::run(&root, false),
+        ["ci", "--all"] => ci::run(&root, true),
         ["python"] => python::prepare(&root).and_then(|python| python::test_package(&root, &python)),
         ["wheel"] => python::portable_wheel(&root).map(|wheel| println!("{}", wheel.display())),
         ["wheel", "native"] => python::prepare(&root)
@@ -62,7 +70,10 @@ fn main() -> ExitCode {
         ["vllm", "--versions", tests @ ..] => vllm::run_versions(&root, tests),
         ["vllm", tests @ ..] => vllm::run(&root, tests),
         ["sglang", tests @ ..] => sglang::run(&root, tests),
-        ["dynamo"] => dynamo::run(&root),
+        ["dynamo"] => apart::check(&root, apart::DYNAMO),
+        ["train"] => apart::check(&root, apart::TRAIN),
+        ["steady", arguments @ ..] => steady::run(&root, arguments),
+        ["busy"] => steady::busy(),
         ["peers", arguments @ ..] => peers::run(&root, arguments),
         ["python-env"] => match python::prepare(&root) {
             Ok(python) => {
@@ -91,7 +102,7 @@ fn main() -> ExitCode {
 }
 
 /// The repository's root, the parent folder of this package.
-fn repository() -> PathBuf {
+pub fn repository() -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     package.parent().expect("the package lies in the repository").to_owned()
 }

@@ -1,11 +1,13 @@
 //! Rules of the source tree that no compiler checks. Each finding states its place, the problem,
 //! and the fix.
 
+mod inputs;
 mod layers;
 mod links;
 mod one_policy;
 mod sources;
 mod texts;
+mod waits;
 
 use crate::rust_text;
 use std::fmt;
@@ -126,8 +128,7 @@ pub fn draw(root: &Path) -> Result<(), String> {
 }
 
 fn check(tree: &Tree) -> Vec<Finding> {
-    [layers::check(tree), one_policy::check(tree), sources::check(tree), texts::check(tree), links::check(tree)]
-        .into_iter()
-        .flatten()
-        .collect()
+    let checks =
+        [inputs::check, layers::check, one_policy::check, sources::check, waits::check, texts::check, links::check];
+    checks.into_iter().flat_map(|check| check(tree)).collect()
 }

@@ -14,7 +14,9 @@ pub mod ids;
 pub mod prng;
 pub mod sampling;
 #[cfg(any(test, feature = "testing"))]
+#[allow(clippy::disallowed_methods, reason = "patience is real time")]
 pub mod testing;
+#[allow(clippy::disallowed_methods, reason = "the place that wraps them")]
 pub mod time;
 pub mod units;
 

@@ -48,6 +48,10 @@ impl TimeSource for ManualTime {
     fn block_for(&self, ahead: Duration) -> Duration {
         ahead.min(Duration::from_millis(1))
     }
+
+    fn spin_until(&self, at_ns: u64) {
+        self.now_ns.fetch_max(at_ns, Ordering::SeqCst);
+    }
 }
 
 /// Looks until `found` returns something.

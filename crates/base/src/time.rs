@@ -22,6 +22,14 @@ pub trait TimeSource: Send + Sync {
     fn block_for(&self, ahead: Duration) -> Duration {
         ahead
     }
+
+    /// Looks at the source again and again until it shows `at_ns`. Where only the program lets time
+    /// pass, the caller is the program, and the time passes at once.
+    fn spin_until(&self, at_ns: u64) {
+        while self.now_ns() < at_ns {
+            std::hint::spin_loop();
+        }
+    }
 }
 
 /// A clock: a handle that is copied into all that waits.
@@ -144,6 +152,11 @@ impl Deadline {
         }
     }
 
+    /// Waits without giving the processor up, for waits of microseconds.
+    pub fn spin(self) {
+        self.clock.0.spin_until(self.at_ns);
+    }
+
     /// Waits on `changed` until `condition` is false or the deadline has passed. A poisoned lock is
     /// taken as it is.
     pub fn wait_while<'a, T>(
@@ -221,6 +234,19 @@ mod tests {
         time.advance(Duration::from_secs(1));
         assert!(deadline.passed() && deadline.block_for().is_zero());
         assert!(!time.clock().after(Duration::MAX).passed(), "a timeout beyond the range is never");
+    }
+
+    #[test]
+    fn a_thread_that_spins_lets_manual_time_pass() {
+        let time = ManualTime::start();
+        let deadline = time.clock().after(Duration::from_micros(3));
+        deadline.spin();
+        assert_eq!(time.now_ns(), 3_000);
+        time.clock().at(1_000).spin();
+        assert_eq!(time.now_ns(), 3_000, "time never goes back");
+        let system = Clock::system().after(Duration::from_nanos(1));
+        system.spin();
+        assert!(system.passed());
     }
 
     #[test]

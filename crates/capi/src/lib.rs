@@ -4,6 +4,7 @@
 //! hints), on the same pool as all other users. One region per process, as in both papers. Calls
 //! return 0, or a negative error number of errno.h; those that return pointers, NULL.
 //! [`cenote_last_error`] returns the text of a thread's last error.
+#![allow(clippy::disallowed_methods, reason = "programs in C have the machine's clock")]
 
 mod blocks;
 mod errors;

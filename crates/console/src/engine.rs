@@ -9,10 +9,11 @@ use crate::output;
 use crate::profile;
 use crate::region::{self, HostPool};
 use crate::tables::RegionTables;
+use cenote_base::Clock;
 use cenote_codec::{LayerSpecs, PageCodec, Profile, Raw, Side, SpecError};
 use cenote_engine::config::ModelConfig;
 use cenote_engine::engram::RowTables;
-use cenote_engine::{EngineConfig, LlmEngine, LoadedModel, Observer, SparseConfig, SwapRecord};
+use cenote_engine::{EngineConfig, LlmEngine, LoadedModel, MoverKind, Observer, SparseConfig, SwapRecord};
 use cenote_pool::Ticker;
 use cenote_store::{BlockCodec, RegionStore};
 use std::fs::File;
@@ -81,7 +82,7 @@ pub fn start_observed(
         return Ok(Running { engine: Arc::new(LlmEngine::start_observed(model, None, observer)?), _ticker: None });
     };
     let spec = model.namespace_spec(&args.tenant_salt);
-    let mut store = RegionStore::new(pool.clone(), &spec).map_err(|error| region.explain(&error))?;
+    let mut store = RegionStore::new(pool.clone(), &spec, Clock::system()).map_err(|error| region.explain(&error))?;
     facts::record(&pool, &spec);
     if let Some(codec) = block_codec(args, &model)? {
         store = store.with_codec(codec, &spec);
@@ -220,7 +221,7 @@ fn config(args: &EngineArgs, region: Option<&RegionArgs>) -> Result<EngineConfig
         spill_bytes: if region.is_some() { args.spill.0 } else { 0 },
         spill_freely: false,
         near_bytes: args.near_size.0,
-        mover_threads: args.mover_threads,
+        mover: MoverKind::Threads(args.mover_threads),
         sparse: args.sparse_pages.map(|pages| SparseConfig {
             hot_pages: args.sparse_hot_pages.unwrap_or(2 * pages),
             predictor: args.sparse_predictor.0,
@@ -229,7 +230,7 @@ fn config(args: &EngineArgs, region: Option<&RegionArgs>) -> Result<EngineConfig
         always_swap: args.always_swap,
         decode_first: args.decode_first,
         region: region.and_then(|region| region.region.as_ref()).map(ToString::to_string),
-        ..EngineConfig::new(model_dir(args)?)
+        ..EngineConfig::new(model_dir(args)?, Clock::system())
     })
 }
 
@@ -244,7 +245,7 @@ pub fn load_to_study(args: &StudiedModelArgs) -> Result<LoadedModel, Failure> {
     let config = EngineConfig {
         dtype: args.dtype.element(),
         threads: args.threads.unwrap_or(0),
-        ..EngineConfig::new(named_dir(args.model.as_ref())?)
+        ..EngineConfig::new(named_dir(args.model.as_ref())?, Clock::system())
     };
     let model = LoadedModel::load(&config)?;
     spinner.finish_and_clear();

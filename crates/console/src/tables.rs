@@ -2,12 +2,11 @@
 
 use crate::failure::Failure;
 use crate::region::HostPool;
-use cenote_base::Deadline;
+use cenote_base::{Clock, Deadline};
 use cenote_engine::engram::{Fetch, FetchError, Fetched, RowBuffer, RowTables, TableShape, TablesDigest};
 use cenote_mem::numa;
 use cenote_tables::{Gatherer, HostTable, Opening, Output, Pending, Table, TableError};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
 
 /// Threads that fetch rows beside the computation. A step reads a few kilobytes of each token.
 const THREADS: usize = 1;
@@ -65,7 +64,7 @@ impl RowTables for RegionTables {
 
     fn start(&self, table: usize, rows: &[u64], into: RowBuffer) -> Box<dyn Fetch> {
         let buffer = self.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
-        let pending = self.gatherer.start(&self.tables[table], rows.to_vec(), Output::Bf16(buffer));
+        let pending = self.gatherer.start(&self.tables[table], rows.to_vec(), Output::Bf16(buffer), Clock::system());
         Box::new(RegionFetch { pending, into, arrived: None, buffers: Arc::clone(&self.buffers) })
     }
 }
@@ -86,7 +85,7 @@ impl Fetch for RegionFetch {
     }
 
     fn finish(mut self: Box<Self>, deadline: Deadline) -> Result<Fetched, FetchError> {
-        let arrived = self.arrived.take().unwrap_or_else(|| self.pending.wait(Instant::now() + deadline.remaining()));
+        let arrived = self.arrived.take().unwrap_or_else(|| self.pending.wait(deadline));
         let rows = arrived.map_err(|error| match error {
             cenote_tables::GatherError::Late => FetchError::Late,
             error => FetchError::Failed(error.to_string()),

@@ -4,11 +4,12 @@ use crate::counts::{Counters, Counts, Miss};
 use crate::naming::Naming;
 use crate::view::{Asked, View};
 use async_trait::async_trait;
+use cenote_base::{Clock, Deadline};
 use cenote_mem::RegionSource;
 use dynamo_kv_router::indexer::KvRouterError;
 use dynamo_kv_router::{SharedCacheHits, SharedKvCache};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::Semaphore;
 
 /// Settings of a cache.
@@ -29,12 +30,14 @@ pub struct Settings {
     pub recheck: Duration,
     /// Queries that may run at the same time, above 0; further ones are misses.
     pub lookups: usize,
+    /// The clock of `deadline` and `recheck`.
+    pub clock: Clock,
 }
 
 impl Settings {
     /// The recommended settings.
     #[must_use]
-    pub const fn new(region: RegionSource, namespaces: Vec<String>, naming: Naming) -> Self {
+    pub fn new(region: RegionSource, namespaces: Vec<String>, naming: Naming) -> Self {
         Self {
             region,
             host_slot: 0,
@@ -43,6 +46,7 @@ impl Settings {
             deadline: Duration::from_millis(5),
             recheck: Duration::from_secs(1),
             lookups: 8,
+            clock: Clock::system(),
         }
     }
 }
@@ -77,7 +81,8 @@ struct Inner {
 /// What the last look at the region found.
 #[derive(Default)]
 struct Seen {
-    at: Option<Instant>,
+    /// The deadline of this look, after which a query looks again.
+    fresh: Option<Deadline>,
     found: Option<Found>,
 }
 
@@ -122,16 +127,19 @@ impl CenoteCache {
         let permit = Arc::clone(&self.lookups).try_acquire_owned().map_err(|_| Miss::Busy)?;
         let (inner, tokens) = (Arc::clone(&self.inner), tokens.to_vec());
         let salt = salt.filter(|salt| !salt.is_empty()).map(str::to_owned);
-        let limit = self.inner.settings.deadline;
-        let deadline = Instant::now() + limit;
-        let lookup = tokio::task::spawn_blocking(move || {
+        let deadline = self.inner.settings.clock.after(self.inner.settings.deadline);
+        let mut lookup = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             inner.look(&tokens, block_tokens as usize, salt.as_deref(), deadline)
         });
-        match tokio::time::timeout(limit, lookup).await {
-            Ok(Ok(there)) => there.map(|there| SharedCacheHits::from_hits(&there)),
-            Ok(Err(_)) => Err(Miss::Panic),
-            Err(_) => Err(Miss::Late),
+        loop {
+            let patience = deadline.block_for();
+            match tokio::time::timeout(patience, &mut lookup).await {
+                Ok(Ok(there)) => return there.map(|there| SharedCacheHits::from_hits(&there)),
+                Ok(Err(_)) => return Err(Miss::Panic),
+                Err(_) if patience.is_zero() => return Err(Miss::Late),
+                Err(_) => {}
+            }
         }
     }
 }
@@ -168,7 +176,7 @@ impl Inner {
         tokens: &[u32],
         block_tokens: usize,
         salt: Option<&str>,
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Result<Vec<bool>, Miss> {
         let Found { view, asked, weights } = self.found().ok_or(Miss::Region)?;
         let asked = asked.ok_or(Miss::Namespace)?;
@@ -178,10 +186,10 @@ impl Inner {
     /// What the last look at the region found. Looks again if that was too long ago.
     fn found(&self) -> Option<Found> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if seen.at.is_none_or(|at| at.elapsed() >= self.settings.recheck) {
+        if seen.fresh.is_none_or(Deadline::passed) {
             // A look that panics counts as one that found nothing.
             let before = seen.found.take();
-            seen.at = Some(Instant::now());
+            seen.fresh = Some(self.settings.clock.after(self.settings.recheck));
             seen.found = self.find(before.map(|found| found.view));
         }
         seen.found.clone()

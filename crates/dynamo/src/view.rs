@@ -3,13 +3,12 @@
 
 use crate::counts::Miss;
 use crate::naming::Naming;
-use cenote_base::{BlockHash, ChainHasher, HostId};
+use cenote_base::{BlockHash, ChainHasher, Deadline, HostId};
 use cenote_mem::{Flush, ReadMapping, ReadOnly, RegionSource};
 use cenote_pool::{AttachOptions, Inspector, NamespaceInfo, Superblock};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Fewest digits of a fingerprint that name a namespace, as `cenote pool diff` prints them.
 const DIGITS_MIN: usize = 12;
@@ -76,7 +75,7 @@ impl View {
         tokens: &[u32],
         block_tokens: usize,
         salt: Option<&str>,
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Result<Vec<bool>, Miss> {
         let mut there = vec![true; tokens.len().checked_div(block_tokens).ok_or(Miss::BlockSize)?];
         for namespace in asked {
@@ -88,7 +87,7 @@ impl View {
             let mut found = Vec::with_capacity(tokens.len() / size);
             let blocks: Vec<&[u32]> = tokens.chunks_exact(size).collect();
             for piece in blocks.chunks(PIECE) {
-                if Instant::now() >= deadline {
+                if deadline.passed() {
                     return Err(Miss::Late);
                 }
                 let hashes: Vec<BlockHash> = piece.iter().map(|block| names.next(block)).collect();

@@ -1,19 +1,24 @@
 //! The cache as a router uses it: through Dynamo's trait, on a region that another member writes.
 #![allow(clippy::single_range_in_vec_init, reason = "an answer is a list of ranges")]
 
-use cenote_base::{BlockHash, HashSeed};
+use cenote_base::testing::{ManualTime, PATIENCE};
+use cenote_base::time::TimeSource;
+use cenote_base::{BlockHash, Clock, HashSeed};
 use cenote_dynamo::{CenoteCache, Counts, Miss, Naming, Settings, SettingsError, Vllm};
 use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
 use cenote_pool::{AttachOptions, Namespace, NamespaceRecord, NewBlock, Pool, PoolConfig, Publish, Superblock};
 use dynamo_kv_router::SharedKvCache;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 const BLOCK_BYTES: u64 = 16 << 10;
 const BLOCK_TOKENS: u32 = 16;
+/// Of a query. On the clocks of these tests it passes when a test says so.
+const DEADLINE: Duration = Duration::from_millis(5);
 
 static REGIONS: AtomicU32 = AtomicU32::new(0);
 
@@ -46,9 +51,9 @@ impl Made {
     fn settings(&self, namespaces: &[&str]) -> Settings {
         let names = namespaces.iter().map(|&name| name.to_owned()).collect();
         Settings {
-            // Machines that run tests may be slow; `a_late_answer_is_a_miss` tests the deadline.
-            deadline: Duration::from_secs(20),
+            deadline: DEADLINE,
             recheck: Duration::ZERO,
+            clock: Clock::stopped(),
             ..Settings::new(self.0.clone(), names, Naming::Cenote)
         }
     }
@@ -242,30 +247,103 @@ async fn bytes_that_are_no_region_are_a_miss() {
     }
 }
 
+/// Time that stands still, and in which one look of a lookup at the clock lasts until a test opens the
+/// gate. Looks of the router's own thread pass.
+struct Gate {
+    time: &'static ManualTime,
+    router: ThreadId,
+    held: u32,
+    looks: AtomicU32,
+    is_open: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    /// A gate that holds the look of this number, counted from 1.
+    fn at(held: u32) -> &'static Self {
+        let (time, router) = (ManualTime::start(), std::thread::current().id());
+        let (looks, is_open, opened) = (AtomicU32::new(0), Mutex::new(false), Condvar::new());
+        Box::leak(Box::new(Self { time, router, held, looks, is_open, opened }))
+    }
+
+    fn open(&self) {
+        *self.is_open.lock().unwrap() = true;
+        self.opened.notify_all();
+    }
+
+    /// Asks with this clock, and lets the deadline pass while the lookup is held.
+    async fn ask_late(&self, cache: &CenoteCache, tokens: &[u32]) -> Vec<Range<u32>> {
+        let passes = async {
+            soon("a held lookup", || self.looks.load(SeqCst) >= self.held).await;
+            assert_eq!(cache.counts().misses(Miss::Late), 0, "the deadline has not passed");
+            self.time.advance(DEADLINE);
+        };
+        tokio::join!(ask(cache, tokens, BLOCK_TOKENS, None), passes).0
+    }
+}
+
+impl TimeSource for Gate {
+    fn now_ns(&self) -> u64 {
+        if std::thread::current().id() != self.router && self.looks.fetch_add(1, SeqCst) + 1 == self.held {
+            let is_open = self.is_open.lock().unwrap();
+            drop(self.opened.wait_while(is_open, |is_open| !*is_open).unwrap());
+        }
+        self.time.now_ns()
+    }
+
+    fn unix(&self) -> Duration {
+        self.time.unix()
+    }
+
+    fn block_for(&self, ahead: Duration) -> Duration {
+        self.time.block_for(ahead)
+    }
+}
+
+/// Waits until another thread has made `so` true.
+async fn soon(what: &str, mut so: impl FnMut() -> bool) {
+    let looking = async {
+        while !so() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, looking).await.unwrap_or_else(|_| panic!("waited {PATIENCE:?} for {what}"));
+}
+
 #[tokio::test]
 async fn a_late_answer_is_a_miss() {
     let made = Made::new();
     let pool = made.make(8);
     let ns = namespace(&pool, 1, "m", BLOCK_TOKENS);
     publish(&pool, &ns, &ns.hasher.chain(&tokens(4), 16));
-    let settings = Settings { deadline: Duration::from_nanos(1), ..made.settings(&["m"]) };
-    let cache = CenoteCache::new(settings).unwrap();
-    assert_eq!(ask(&cache, &tokens(4), BLOCK_TOKENS, None).await, NOTHING);
+    // The first look is at the region, the second before the blocks.
+    let gate = Gate::at(2);
+    let cache = CenoteCache::new(Settings { clock: Clock::of(gate), ..made.settings(&["m"]) }).unwrap();
+    assert_eq!(gate.ask_late(&cache, &tokens(4)).await, NOTHING);
     assert_eq!(sole_miss(cache.counts()), Some(Miss::Late));
+    gate.open();
+    assert_eq!(ask(&cache, &tokens(4), BLOCK_TOKENS, None).await, [0..4], "the next query has a deadline of its own");
+    assert_eq!(cache.counts().misses(Miss::Late), 1);
 }
 
 /// A prompt of a million tokens does not hold a thread beyond its deadline.
 #[tokio::test]
 async fn a_lookup_ends_with_its_deadline() {
+    const HELD: u32 = 10;
     let made = Made::new();
     let pool = made.make(9);
     namespace(&pool, 1, "m", BLOCK_TOKENS);
-    let settings = Settings { deadline: Duration::from_millis(1), lookups: 1, ..made.settings(&["m"]) };
+    let gate = Gate::at(HELD);
+    let settings = Settings { clock: Clock::of(gate), lookups: 1, ..made.settings(&["m"]) };
     let cache = CenoteCache::new(Settings { naming: Naming::Vllm(Vllm::default()), ..settings }).unwrap();
     let long: Vec<u32> = (0..4_000_000).collect();
-    assert_eq!(ask(&cache, &long, BLOCK_TOKENS, None).await, NOTHING);
-    // The permit comes back when the lookup notices, far before all names are computed.
-    let free = async {
+    assert_eq!(gate.ask_late(&cache, &long).await, NOTHING);
+    assert_eq!(sole_miss(cache.counts()), Some(Miss::Late));
+    ask(&cache, &[], BLOCK_TOKENS, None).await;
+    assert_eq!(cache.counts().misses(Miss::Busy), 1, "the lookup still has the only permit");
+    gate.open();
+    // The permit comes back when the lookup notices.
+    let is_free = async {
         loop {
             let before = cache.counts().misses(Miss::Busy);
             ask(&cache, &[], BLOCK_TOKENS, None).await;
@@ -275,8 +353,9 @@ async fn a_lookup_ends_with_its_deadline() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), free).await.expect("the lookup ended");
-    assert!(cache.counts().misses(Miss::Late) >= 1);
+    tokio::time::timeout(PATIENCE, is_free).await.expect("the lookup ends");
+    // The query that was not refused looks twice. All names would take two thousand looks.
+    assert_eq!(gate.looks.load(SeqCst), HELD + 2, "the lookup ends at the look after its deadline");
 }
 
 /// New weights have new names; without a readable version no name is known.

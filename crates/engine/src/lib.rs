@@ -6,8 +6,9 @@
 //! [`model`] loads a Hugging Face directory. To start an engine:
 //!
 //! ```no_run
+//! use cenote_base::Clock;
 //! use cenote_engine::{EngineConfig, LlmEngine, LoadedModel};
-//! let model = LoadedModel::load(&EngineConfig::new("models/demo"))?;
+//! let model = LoadedModel::load(&EngineConfig::new("models/demo", Clock::system()))?;
 //! let namespace = model.namespace_spec("tenant");
 //! let engine = LlmEngine::start(model, None)?; // or a store opened with `namespace`
 //! # drop((namespace, engine));
@@ -31,6 +32,7 @@ pub mod sparse;
 pub mod stream;
 pub mod tokenizer;
 
+pub use cenote_store::mover::{LinkSpeed, MoverConfig, MoverKind};
 pub use error::LoadError;
 pub use kernels::ElementType;
 pub use model::{EngineConfig, LoadedModel};

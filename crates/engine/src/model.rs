@@ -16,15 +16,16 @@ use cenote_base::{Clock, TokenId};
 use cenote_engram::{Addresses, TokenMap};
 use cenote_policy::Watermark;
 use cenote_store::NamespaceSpec;
-use cenote_store::mover::LinkSpeed;
+use cenote_store::mover::{LinkSpeed, MoverConfig, MoverKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Least bytes of a page's part: enough that reading it costs little more than its bytes.
 const PART_BYTES: usize = 8 << 10;
 
-/// Settings of an engine. [`EngineConfig::new`] fills in defaults for all but the directory.
-#[derive(Clone, Debug, PartialEq)]
+/// Settings of an engine. [`EngineConfig::new`] fills in defaults for all but the directory and the
+/// clock.
+#[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// A Hugging Face directory: `config.json`, safetensors, `tokenizer.json`.
     pub model_dir: PathBuf,
@@ -61,9 +62,9 @@ pub struct EngineConfig {
     pub spill_bytes: u64,
     /// Admit requests although their steps would wait for spilled blocks. For measurements.
     pub spill_freely: bool,
-    /// Threads that copy spilled blocks beside the computation. 0: each page is copied when its layer
-    /// is next, on a compute thread.
-    pub mover_threads: usize,
+    /// Where spilled blocks are copied beside the computation. Without a thread each page is copied when
+    /// its layer is next, on a compute thread.
+    pub mover: MoverKind,
     /// Holds these copies back to the speed of a link. For measurements.
     pub link: Option<LinkSpeed>,
     /// Decode steps read only the pages that their queries choose. `None`: all pages.
@@ -78,12 +79,14 @@ pub struct EngineConfig {
     pub near_bytes: u64,
     /// The shared region's name, for [`cenote_base::engine::EngineDescription`].
     pub region: Option<String>,
+    /// Clock of all waits, timeouts and measurements.
+    pub clock: Clock,
 }
 
 impl EngineConfig {
     /// Defaults for the model in `model_dir`.
     #[must_use]
-    pub fn new(model_dir: impl Into<PathBuf>) -> Self {
+    pub fn new(model_dir: impl Into<PathBuf>, clock: Clock) -> Self {
         Self {
             model_dir: model_dir.into(),
             model_name: None,
@@ -101,14 +104,20 @@ impl EngineConfig {
             always_swap: false,
             spill_bytes: 0,
             spill_freely: false,
-            mover_threads: 1,
+            mover: MoverKind::Threads(1),
             link: None,
             sparse: None,
             hand_over_hold_ms: 10_000,
             decode_first: false,
             near_bytes: 0,
             region: None,
+            clock,
         }
+    }
+
+    /// The movers of its blocks and pages.
+    pub(crate) const fn mover_config(&self) -> MoverConfig {
+        MoverConfig { kind: self.mover, link: self.link, clock: self.clock }
     }
 }
 
@@ -148,7 +157,7 @@ impl LoadedModel {
             return Err(LoadError::invalid(dir, "there is no such model directory"));
         }
         let model = ModelConfig::load(dir)?;
-        let tokenizer = Tokenizer::load(dir)?;
+        let tokenizer = Tokenizer::load(dir, config.clock)?;
         let threads = rayon::ThreadPoolBuilder::new()
             .num_threads(config.threads)
             .thread_name(|index| format!("cenote-compute-{index}"))
@@ -374,8 +383,8 @@ fn near(config: &EngineConfig, model: &ModelConfig, far_rows: bool) -> Option<Ne
         element: config.dtype,
     };
     let row_values = model.engram.as_ref().map(|engram| engram.row_values).filter(|_| far_rows);
-    let clock = Clock::system();
-    (config.near_bytes > 0).then(|| NearMemory::new(config.near_bytes, layout.block_bytes(), row_values, clock))
+    let bytes = config.near_bytes;
+    (bytes > 0).then(|| NearMemory::new(bytes, layout.block_bytes(), row_values, config.clock))
 }
 
 /// The model's tables of n-grams, if it has some.

@@ -18,7 +18,7 @@ pub use observe::{Direction, Observer, StepRecord, SwapRecord, TakenRecord, Why}
 use self::core::{Core, Message};
 use crate::model::LoadedModel;
 use cenote_base::engine::{EngineDescription, EngineStats, ErrorKind};
-use cenote_base::{Clock, Deadline, Engine, EngineError, Event, EventSink, Health, Request, RequestId};
+use cenote_base::{Deadline, Engine, EngineError, Event, EventSink, Health, Request, RequestId};
 use cenote_store::PrefixStore;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,7 +31,6 @@ pub struct LlmEngine {
     model: Arc<LoadedModel>,
     shared: Arc<Shared>,
     inbox: Sender<FrontMessage>,
-    clock: Clock,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -103,21 +102,22 @@ impl LlmEngine {
     ) -> std::io::Result<Self> {
         let model = Arc::new(model);
         let shared = Arc::new(Shared::default());
-        let clock = Clock::system();
         let (inbox, front_inbox) = channel();
         let (core_outbox, core_inbox) = channel();
+        let core = Core::new(Arc::clone(&model), store, observer, Arc::clone(&shared), core_outbox.clone());
+        // The engine's thread also sends to itself, so only `Stop` ends it. The thread that sends it is
+        // started first, and ends with `inbox` if the second cannot be started.
+        let front = {
+            let (model, shared, outbox) = (Arc::clone(&model), Arc::clone(&shared), StopAtEnd(core_outbox));
+            let run = move || tokenize_all(&model, &shared, &front_inbox, &outbox.0);
+            std::thread::Builder::new().name("cenote-tokenize".to_owned()).spawn(run)?
+        };
         let core = {
-            let core = Core::new(Arc::clone(&model), store, observer, Arc::clone(&shared), clock);
             let shared = Arc::clone(&shared);
             let run = move || serve(core, &core_inbox, &shared);
             std::thread::Builder::new().name("cenote-engine".to_owned()).spawn(run)?
         };
-        let front = {
-            let (model, shared) = (Arc::clone(&model), Arc::clone(&shared));
-            let run = move || tokenize_all(&model, &shared, &front_inbox, &core_outbox);
-            std::thread::Builder::new().name("cenote-tokenize".to_owned()).spawn(run)?
-        };
-        Ok(Self { model, shared, inbox, clock, threads: vec![front, core] })
+        Ok(Self { model, shared, inbox, threads: vec![front, core] })
     }
 
     /// The loaded model.
@@ -172,7 +172,7 @@ impl Engine for LlmEngine {
             }
             state.in_flight += 1;
         }
-        let deadline_ns = self.clock.now_ns().saturating_add(request.timeout_ms.saturating_mul(1_000_000));
+        let deadline_ns = config.clock.now_ns().saturating_add(request.timeout_ms.saturating_mul(1_000_000));
         self.inbox.send(FrontMessage::Submit { request: Box::new(request), deadline_ns, sink }).map_err(|_| {
             self.shared.request_ended();
             EngineError::new(ErrorKind::Unavailable, "the engine has ended")
@@ -201,11 +201,17 @@ impl Engine for LlmEngine {
     fn drain(&self, deadline: Deadline) -> bool {
         let mut state = self.shared.state();
         state.draining = true;
-        while state.in_flight > 0 && !deadline.passed() {
-            let waited = self.shared.ended.wait_timeout(state, deadline.remaining());
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        state.in_flight == 0
+        deadline.wait_while(&self.shared.ended, state, |state| state.in_flight > 0).in_flight == 0
+    }
+}
+
+/// Stops the engine's thread when the tokenizing thread ends, also by a panic.
+struct StopAtEnd(Sender<Message>);
+
+impl Drop for StopAtEnd {
+    fn drop(&mut self) {
+        // Sending fails if the engine's thread has ended.
+        let _ = self.0.send(Message::Stop);
     }
 }
 
@@ -230,7 +236,6 @@ fn tokenize_all(model: &LoadedModel, shared: &Shared, inbox: &Receiver<FrontMess
             break;
         }
     }
-    let _ = outbox.send(Message::Stop);
 }
 
 /// Tokenizes one request, or sends the client the error. The tokenizer and the template engine are

@@ -22,7 +22,7 @@ use cenote_policy::choice::{ChoiceKind, ChoiceShape, Chooser, PageNumber, top_pa
 use cenote_policy::kv_blocks::BlockId;
 use cenote_policy::prefetch::{Offer, Source, StepResult, ThrottleConfig, ThrottleLearner};
 use cenote_policy::temperature::{HotRead, ThresholdConfig, Thresholds};
-use cenote_store::mover::LinkSpeed;
+use cenote_store::mover::MoverConfig;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Name of a page in L1: request, layer and group of heads, page of the context.
@@ -147,8 +147,7 @@ impl SparseDecode {
         Self(None)
     }
 
-    /// Sparse decode for `heads` query heads. `max_num_seqs` bounds the memory for prefetched pages;
-    /// the mover has `threads` threads over a link of this speed (`None`: of memory's own).
+    /// Sparse decode for `heads` query heads. `max_num_seqs` bounds the memory for prefetched pages.
     ///
     /// # Errors
     /// The operating system cannot create a thread.
@@ -157,13 +156,12 @@ impl SparseDecode {
         heads: usize,
         config: SparseConfig,
         max_num_seqs: usize,
-        threads: usize,
-        link: Option<LinkSpeed>,
+        mover: &MoverConfig,
     ) -> std::io::Result<Self> {
         let small = |value: usize| u32::try_from(value).expect("models are smaller");
         let shape = ChoiceShape { layers: small(layout.num_layers), groups: small(layout.num_kv_heads) };
         let buffered = config.pages * max_num_seqs * layout.num_layers * layout.num_kv_heads;
-        let near = Near::start(layout, buffered, threads, link)?;
+        let near = Near::start(layout, buffered, mover)?;
         Ok(Self(Some(Box::new(Inner {
             layout,
             config,

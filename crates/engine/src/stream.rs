@@ -19,9 +19,9 @@ use crate::kernels::AlignedBuffer;
 use crate::kv::{KvLayout, Staged, StagedPlace};
 use cenote_policy::kv_blocks::BlockId;
 use cenote_policy::staging::{Fetched, Place, Staging, StagingAction, StagingConfig, StagingCounts, StagingEvent};
-use cenote_policy::transfer::{Class, Ticket, TransferConfig, TransferCounts};
+use cenote_policy::transfer::{Class, Ticket, TransferCounts};
 use cenote_store::FarBlock;
-use cenote_store::mover::{Job, LinkSpeed, Moved, Mover, ThreadMover};
+use cenote_store::mover::{Job, Moved, Mover, MoverConfig};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
@@ -174,9 +174,8 @@ impl Streamer {
         Self(None)
     }
 
-    /// A streamer for `spill_blocks` blocks with ids from `first` on, whose pages have `parts` parts. Its mover has `threads` threads
-    /// over a link of this speed; `None`: of memory's own. It fetches for `ahead` steps: 2, if the next one
-    /// probably reads the same.
+    /// A streamer for `spill_blocks` blocks with ids from `first` on, whose pages have `parts` parts. It
+    /// fetches for `ahead` steps: 2, if the next one probably reads the same.
     ///
     /// # Errors
     /// The operating system cannot create a thread.
@@ -185,8 +184,7 @@ impl Streamer {
         parts: usize,
         first: usize,
         spill_blocks: usize,
-        threads: usize,
-        link: Option<LinkSpeed>,
+        mover: &MoverConfig,
         ahead: usize,
     ) -> std::io::Result<Self> {
         if spill_blocks == 0 {
@@ -198,7 +196,7 @@ impl Streamer {
             parts,
             ahead,
             first,
-            mover: Box::new(ThreadMover::start(threads, TransferConfig::default(), link)?),
+            mover: mover.start()?,
             staging: Staging::new(StagingConfig { buffers: BUFFERS, buffer_pages, tiles: false }),
             blocks: BTreeMap::new(),
             next_serial: 0,
@@ -390,7 +388,7 @@ impl Inner {
                 if self.mover.now_ns() - begin > PATIENCE_NS {
                     self.give_up();
                 }
-                std::hint::spin_loop();
+                self.mover.pause();
             }
         }
     }

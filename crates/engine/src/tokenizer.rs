@@ -5,7 +5,7 @@ pub mod detokenizer;
 pub mod stop;
 
 use crate::error::{LoadError, read_json_if_present};
-use cenote_base::TokenId;
+use cenote_base::{Clock, TokenId};
 use chat::ChatTemplate;
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -46,11 +46,12 @@ impl SpecialToken {
 }
 
 impl Tokenizer {
-    /// Loads the tokenizer of `dir`, and its chat template if there is one.
+    /// Loads the tokenizer of `dir`, and its chat template if there is one. Templates read the date from
+    /// `clock`.
     ///
     /// # Errors
     /// `tokenizer.json` is missing or damaged, or the chat template cannot be parsed.
-    pub fn load(dir: &Path) -> Result<Self, LoadError> {
+    pub fn load(dir: &Path, clock: Clock) -> Result<Self, LoadError> {
         let path = dir.join("tokenizer.json");
         // Read here because errors of the tokenizers crate do not name the file.
         let text = crate::error::read(&path)?;
@@ -64,7 +65,7 @@ impl Tokenizer {
             token.or(other).map(SpecialToken::into_text).unwrap_or_default()
         };
         let (bos, eos) = (text_of(config.bos_token, map.bos_token), text_of(config.eos_token, map.eos_token));
-        let chat = ChatTemplate::load(dir, config.chat_template, bos, eos)?;
+        let chat = ChatTemplate::load(dir, config.chat_template, bos, eos, clock)?;
         let added = inner.get_added_tokens_decoder();
         let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
         Ok(Self { inner, byte_fallback: decoder.contains("\"ByteFallback\""), special, chat })
@@ -146,7 +147,8 @@ pub(crate) mod tests {
 
     /// The committed byte-level BPE tokenizer.
     pub fn fixture() -> Tokenizer {
-        Tokenizer::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizer")).unwrap()
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizer");
+        Tokenizer::load(&dir, Clock::stopped()).unwrap()
     }
 
     /// A tokenizer like Llama 2's: `▁` for a space, bytes as `<0xNN>`, one leading space stripped.
@@ -170,13 +172,13 @@ pub(crate) mod tests {
         });
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("tokenizer.json"), json.to_string()).unwrap();
-        Tokenizer::load(dir.path()).unwrap()
+        Tokenizer::load(dir.path(), Clock::stopped()).unwrap()
     }
 
     #[test]
     fn a_missing_or_damaged_tokenizer_is_named() {
         let dir = tempfile::tempdir().unwrap();
-        let error = || Tokenizer::load(dir.path()).err().expect("no tokenizer").to_string();
+        let error = || Tokenizer::load(dir.path(), Clock::stopped()).err().expect("no tokenizer").to_string();
         assert!(error().contains("tokenizer.json") && error().contains("No such file"), "{}", error());
         for text in ["", "{", "{}", "[1]"] {
             std::fs::write(dir.path().join("tokenizer.json"), text).unwrap();

@@ -389,6 +389,7 @@ fn answers(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cenote_base::Clock;
     use cenote_base::testing::skip;
     use cenote_codec::Raw;
     use cenote_engine::EngineConfig;
@@ -415,7 +416,8 @@ mod tests {
 
     fn model() -> LoadedModel {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo");
-        LoadedModel::load(&EngineConfig { threads: 2, ..EngineConfig::new(dir) }).expect("the demo model")
+        LoadedModel::load(&EngineConfig { threads: 2, ..EngineConfig::new(dir, Clock::stopped()) })
+            .expect("the demo model")
     }
 
     fn demo_windows(model: &LoadedModel, length: usize) -> Vec<Vec<TokenId>> {
@@ -467,7 +469,7 @@ mod tests {
             return skip("accuracy on WikiText-2: ../shared/data/wikitext2_valid.txt is not here");
         };
         let held_out = &text[text.floor_char_boundary(text.len() / 20 * 19)..];
-        let config = EngineConfig { threads: 2, ..EngineConfig::new(root.join("models/demo")) };
+        let config = EngineConfig { threads: 2, ..EngineConfig::new(root.join("models/demo"), Clock::stopped()) };
         let model = LoadedModel::load(&config).expect("the demo model");
         let windows: Vec<Vec<TokenId>> =
             Windows::new(held_out.as_bytes(), model.tokenizer(), 64).collect::<Result<_, _>>().expect("windows");

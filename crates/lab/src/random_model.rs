@@ -122,7 +122,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let shape = Shape { layers: 1, hidden: 128, intermediate: 64, kv_heads: 1 };
         let weights = write(&shape, &demo, dir.path(), 3).expect("it can be written");
-        let model = LoadedModel::load(&EngineConfig::new(dir.path())).expect("it is a Llama");
+        let model =
+            LoadedModel::load(&EngineConfig::new(dir.path(), cenote_base::Clock::stopped())).expect("it is a Llama");
         assert_eq!(model.llama().config().num_heads, 2);
         assert!(model.llama().weight_bytes() >= 4 * (weights - 3 * 128));
         assert!(write(&Shape { kv_heads: 3, ..shape }, &demo, dir.path(), 3).is_err());

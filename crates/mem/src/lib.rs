@@ -7,6 +7,7 @@
 //!
 //! This crate is one of the few that may use `unsafe`. All of its `unsafe` concerns mapped memory,
 //! system calls and vector instructions.
+#![allow(clippy::disallowed_methods, reason = "processes of a host share its clock")]
 
 #[cfg(not(all(target_os = "linux", target_endian = "little", target_pointer_width = "64")))]
 compile_error!("cenote maps little-endian structures with Linux system calls on 64-bit machines");

@@ -1,8 +1,9 @@
 //! Creation of a region, and comparison of an existing region with the requested settings.
 
+use crate::clock;
 use crate::errors::{of_opening, of_pool, wrong};
+use cenote_base::HashSeed;
 use cenote_base::units::ByteSize;
-use cenote_base::{Clock, HashSeed};
 use cenote_mem::{Flush, MapOptions, Mapping, RegionSource};
 use cenote_pool::{OpenError, PoolConfig, make_region, peek, random_bytes};
 use pyo3::prelude::*;
@@ -87,7 +88,7 @@ impl Wanted {
 
     fn config(&self) -> PyResult<PoolConfig> {
         let mut config = PoolConfig::new(HashSeed(self.hash_seed.map_or_else(random_bytes, Ok)?), random_bytes()?);
-        config.created = Clock::system().unix().as_secs();
+        config.created = clock().unix().as_secs();
         config.max_hosts = self.max_hosts.unwrap_or(config.max_hosts);
         config.events_per_host = self.events.unwrap_or(config.events_per_host);
         config.hazard_lines_per_worker = PoolConfig::hazard_lines_for(self.pins_per_worker.unwrap_or(PINS_PER_WORKER));

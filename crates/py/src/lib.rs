@@ -26,7 +26,14 @@ mod rows;
 mod save;
 mod tables;
 
+use cenote_base::Clock;
 use pyo3::prelude::*;
+
+/// The clock of this package's waits and measurements.
+#[allow(clippy::disallowed_methods, reason = "the one place that names it")]
+fn clock() -> Clock {
+    Clock::system()
+}
 
 #[pymodule]
 mod _native {

@@ -2,6 +2,7 @@
 //!
 //! The engine can compute the first layer while threads copy the others.
 
+use crate::clock;
 use crate::codec::Coding;
 use crate::errors::wrong;
 use crate::lease::{Lease, Pin};
@@ -16,7 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{SendError, Sender};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Blocks of one task. Enough to amortize its waits, few enough to occupy many threads.
 const TASK_BLOCKS: usize = 32;
@@ -48,16 +49,9 @@ impl Progress {
 
     /// Waits until `so` holds. Returns false after `timeout`.
     fn wait(&self, timeout: Option<Duration>, so: impl Fn(&Done) -> bool) -> bool {
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let mut done = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        while !so(&done) {
-            let left = deadline.map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
-                return false;
-            }
-            done = self.bell.wait_timeout(done, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        true
+        let deadline = clock().after(timeout.unwrap_or(Duration::MAX));
+        let done = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        so(&deadline.wait_while(&self.bell, done, |done| !so(done)))
     }
 }
 

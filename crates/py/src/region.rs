@@ -1,5 +1,6 @@
 //! A region that a Python process has joined.
 
+use crate::clock;
 use crate::codec::Codec;
 use crate::cold;
 use crate::creation::{Difference, Size, Wanted};
@@ -7,7 +8,7 @@ use crate::errors::{CenoteError, guarded, of_opening, of_pool, wrong};
 use crate::events::Follower;
 use crate::namespace::Namespace;
 use crate::tables::TableSlot;
-use cenote_base::{Clock, HashSeed, HostId};
+use cenote_base::{HashSeed, HostId};
 use cenote_mem::fork::ProcessStamp;
 use cenote_mem::numa::{self, Place};
 use cenote_mem::{MapOptions, Mapping, RegionSource};
@@ -166,7 +167,7 @@ impl Region {
         };
         let fabric = py.detach(|| open_region(&source, &map)).map_err(|error| of_opening(region, &error))?;
         let pool = py.detach(|| Pool::attach(fabric, &options)).map_err(|error| of_pool(region, &error))?;
-        let start = |settings: &_| py.detach(|| ColdTier::start(pool.clone(), settings));
+        let start = |settings: &_| py.detach(|| ColdTier::start(pool.clone(), settings, clock()));
         let tier = settings.as_ref().map(start).transpose();
         let tier = tier.map_err(|error| CenoteError::new_err(format!("cold: {error}")))?;
         let open = Open {
@@ -280,7 +281,7 @@ impl Region {
     /// Returns false after `timeout` seconds.
     #[pyo3(signature = (timeout))]
     fn settle_cold(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
-        let deadline = Clock::system().after(seconds("a timeout", timeout)?);
+        let deadline = clock().after(seconds("a timeout", timeout)?);
         let Some(cold) = self.open.cold() else { return Ok(true) };
         Ok(py.detach(|| cold.wait_open(deadline) && cold.settle(deadline)))
     }

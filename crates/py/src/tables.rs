@@ -1,6 +1,7 @@
 //! N-gram embedding tables of a region: rows into any writable memory.
 
 use crate::buffers::Lent;
+use crate::clock;
 use crate::errors::{CenoteError, guarded, of_gather, of_opening, of_pool, of_table, wrong};
 use crate::numbers::{Items, integers};
 use crate::region::{Open, Region, parse, seconds, source};
@@ -17,7 +18,7 @@ use pyo3::types::{PyByteArray, PyDict, PyList};
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A table until the region is closed.
 pub type TableSlot = RwLock<Option<Arc<HostTable>>>;
@@ -270,7 +271,7 @@ impl Table {
         let arrival = Arc::new(Arrival::default());
         let ends = Ends(Arc::clone(&arrival));
         self.gatherer.spawn(move || {
-            let started = Instant::now();
+            let started_ns = clock().now_ns();
             let address = std::ptr::with_exposed_provenance_mut(address);
             // SAFETY: `Pending` keeps the memory until this job has left its result, also when it is
             // dropped. Callers of the Python method guarantee that nothing else uses the memory
@@ -278,7 +279,7 @@ impl Table {
             let result = unsafe { fill(&gatherer, &table, &rows, form, (address, len)) };
             // Dropped first: `Pending` may end the region's last use.
             drop((table, gatherer));
-            ends.with(result, started.elapsed());
+            ends.with(result, clock().since(started_ns));
         });
         Ok(Pending {
             region: self.open.name.clone(),
@@ -365,17 +366,11 @@ struct Arrival {
 }
 
 impl Arrival {
-    /// The result; `None` after the deadline.
-    fn wait(&self, deadline: Option<Instant>) -> Option<Arrived> {
-        let mut arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
-        while arrived.is_none() {
-            arrived = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
-                Some(Duration::ZERO) => break,
-                Some(rest) => self.ended.wait_timeout(arrived, rest).unwrap_or_else(PoisonError::into_inner).0,
-                None => self.ended.wait(arrived).unwrap_or_else(PoisonError::into_inner),
-            };
-        }
-        arrived.clone()
+    /// The result; `None` after `timeout`.
+    fn wait(&self, timeout: Duration) -> Option<Arrived> {
+        let deadline = clock().after(timeout);
+        let arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
+        deadline.wait_while(&self.ended, arrived, |arrived| arrived.is_none()).clone()
     }
 }
 
@@ -423,7 +418,7 @@ impl Drop for Pending {
             std::mem::forget(self.lent.get_mut().unwrap_or_else(PoisonError::into_inner).take());
         } else {
             // The memory must outlive the copy. The job takes no lock of the interpreter.
-            self.arrival.wait(None);
+            self.arrival.wait(Duration::MAX);
         }
     }
 }
@@ -436,10 +431,9 @@ impl Pending {
         if self.stamp.is_inherited() {
             return Err(CenoteError::new_err("another process started this gather"));
         }
-        let deadline = timeout.map(|timeout| seconds("a timeout", timeout)).transpose()?;
-        let deadline = deadline.and_then(|timeout| Instant::now().checked_add(timeout));
+        let timeout = timeout.map_or(Ok(Duration::MAX), |timeout| seconds("a timeout", timeout))?;
         let (arrived, lent) = py.detach(|| {
-            let arrived = self.arrival.wait(deadline);
+            let arrived = self.arrival.wait(timeout);
             let lent = if arrived.is_some() { self.lent().take() } else { None };
             (arrived, lent)
         });
@@ -459,7 +453,7 @@ impl Pending {
         }
         let took = py.detach(|| {
             let was_seen = self.lent().is_none();
-            was_seen.then(|| self.arrival.wait(Some(Instant::now()))).flatten().and_then(|(_, took)| took)
+            was_seen.then(|| self.arrival.wait(Duration::ZERO)).flatten().and_then(|(_, took)| took)
         });
         took.map(|took| took.as_secs_f64())
     }
@@ -509,7 +503,8 @@ pub fn load_tables<'py>(
     let pool = region.join(py, host_slot, "engram load")?;
     let loaded = PyList::empty(py);
     for (name, source) in &sources {
-        let outcome = py.detach(|| cenote_tables::load(&pool, name, source, &LoadOptions::waiting(wait)));
+        let outcome =
+            py.detach(|| cenote_tables::load(&pool, name, source, &LoadOptions::waiting(clock().after(wait))));
         let (word, resumed, digest) = match outcome.map_err(|error| of_table(&shown, &error))? {
             Outcome::Loaded { resumed_bytes, digest } => ("loaded", resumed_bytes, digest),
             Outcome::Found { digest } => ("found", 0, digest),
@@ -551,5 +546,5 @@ pub fn check_table<'py>(py: Python<'py>, region: At<'py>, name: &str, host_slot:
 #[pyo3(signature = (region, name, *, host_slot=0))]
 pub fn drop_table<'py>(py: Python<'py>, region: At<'py>, name: &str, host_slot: u8) -> PyResult<bool> {
     let pool = region.join(py, host_slot, "engram drop")?;
-    py.detach(|| cenote_tables::drop_table(&pool, name)).map_err(|error| of_table(region.name(), &error))
+    py.detach(|| cenote_tables::drop_table(&pool, name, clock())).map_err(|error| of_table(region.name(), &error))
 }

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import PATIENCE, ManualTime
 
 import cenote
 from cenote import _native
@@ -31,8 +32,14 @@ SMALL: dict[str, Any] = {
 @pytest.fixture
 def region(name: str) -> Iterator[cenote.Region]:
     cenote.Region.create(name, "8MiB", **SMALL)
-    with cenote.Region.open(name, worker="test") as region:
+    with cenote.Region.open(name, worker="test", lock_timeout=PATIENCE, host_timeout=PATIENCE) as region:
         yield region
+
+
+@pytest.fixture
+def manual_time(monkeypatch: pytest.MonkeyPatch) -> ManualTime:
+    """Time that passes when the test says so, for the package's Python code."""
+    return ManualTime(monkeypatch)
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ import ctypes
 import random
 import struct
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tables_of import decode
+from waiting import until
 
 from cenote.device import DeviceError, RowGather, Stream, TablePlace
 from cenote.device.interface import Copy
@@ -167,6 +167,15 @@ class FakeDevice:
             while self._step():
                 pass
 
+    def run_until(self, what: str, so: Callable[[], bool]) -> None:
+        """Executes work until another thread makes `so` true."""
+
+        def look() -> bool:
+            self.run()
+            return so()
+
+        until(what, look)
+
     def idle(self) -> bool:
         """True if no stream has work left."""
         return not any(self.streams.values())
@@ -225,11 +234,3 @@ class FakeDevice:
             content = bytes(2 * table.row_values if rows.decode else table.row_bytes)
         ctypes.memmove(rows.out + token * rows.out_stride + head * len(content), content, len(content))
 
-
-def until(so: Callable[[], bool], device: FakeDevice | None = None, seconds: float = 10) -> None:
-    """Polls until another thread makes `so` true; fails after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not so():
-        assert time.monotonic() < deadline, f"no result within {seconds} s"
-        if device is not None:
-            device.run()

@@ -7,6 +7,7 @@ import random
 import threading
 
 import pytest
+from waiting import PATIENCE
 
 from cenote.device import DeviceError
 from cenote.device.batches import _QUEUE, Batches
@@ -91,7 +92,7 @@ def test_any_thread_can_queue() -> None:
     _, target, places = copies(3)
     thread = threading.Thread(target=batches.queue, args=(STREAM, places))
     thread.start()
-    thread.join(10)
+    thread.join(PATIENCE)
     assert len(driver.calls) == 1
     assert any(bytes(target))
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import PATIENCE
 
 import cenote
 from cenote import _native, engram
@@ -195,12 +196,12 @@ def test_a_load_that_panicked_ends_and_reports_failed_blocks(blocks: cenote.Name
     assert save.finish() == {"published": 40}
     _native._panic_at("load.layer", 2)
     load = engine.memory.load(blocks.lookup(names), list(range(40)))
-    assert load.wait(10)
-    assert all(load.wait_layer(layer, 10) for layer in range(LAYERS))
+    assert load.wait(PATIENCE)
+    assert all(load.wait_layer(layer, PATIENCE) for layer in range(LAYERS))
     # One of the two tasks panicked: the one of 32 blocks.
     assert load.failed() == list(range(32))
     again = engine.memory.load(blocks.lookup(names), list(range(40)))
-    assert again.wait(10)
+    assert again.wait(PATIENCE)
     assert again.failed() == []
 
 
@@ -311,7 +312,7 @@ def callables(name: str, seed: int) -> Iterator[tuple[str, Callable[[random.Rand
 
     def load(chance: random.Random, call: Callable[[Any], object]) -> object:
         begun = engine.memory.load(blocks.lookup(names), list(range(blocks.count(names))))
-        begun.wait(10)
+        begun.wait(PATIENCE)
         return call(begun)
 
     def open_and_close(chance: random.Random, **wrong: object) -> object:
@@ -386,7 +387,7 @@ def callables(name: str, seed: int) -> Iterator[tuple[str, Callable[[random.Rand
     yield "KvMemory.save", lambda chance: engine.memory.save(
         blocks, hashes(chance), numbers(chance), numbers(chance), names=any_of(chance, None, numbers(chance)), parent=number(chance)
     ).finish()
-    yield "KvMemory.load", lambda chance: engine.memory.load(blocks.lookup(names), numbers(chance)).wait(10)
+    yield "KvMemory.load", lambda chance: engine.memory.load(blocks.lookup(names), numbers(chance)).wait(PATIENCE)
     yield "KvMemory.close", lambda chance: Engine().memory.close()
     yield "Save.layer", lambda chance: save(chance, lambda one: (one.layer(number(chance)), one.finish(), one.layer(0)))
     yield "Save.finish", lambda chance: save(chance, lambda one: (one.finish(), one.finish()))

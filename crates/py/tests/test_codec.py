@@ -10,7 +10,8 @@ import random
 import struct
 
 import pytest
-from fake_device import FakeDevice, until
+from fake_device import FakeDevice
+from waiting import PATIENCE
 
 import cenote
 from cenote.device import DeviceMemory, PageLayout
@@ -119,8 +120,8 @@ def test_decoded_blocks_are_within_the_error_bound(region: cenote.Region, order:
     taken = region.counters()["pool_published_bytes_total"]
     assert taken < 8 * LAYERS * layout.page_bytes * (0.3 if dtype == "f32" else 0.55)
     load = engine.memory.load(blocks.lookup(names), list(range(8))[::-1])
-    assert all(load.wait_layer(layer, 10) for layer in range(LAYERS))
-    assert load.wait(10)
+    assert all(load.wait_layer(layer, PATIENCE) for layer in range(LAYERS))
+    assert load.wait(PATIENCE)
     assert load.failed() == []
     for layer in range(LAYERS):
         for number in range(8):
@@ -161,7 +162,7 @@ def test_codecs_with_a_profile_need_the_same_profile_and_rate(region: cenote.Reg
     names, engine = save(region, layout), Engine(layout)
     assert region.counters()["pool_published_bytes_total"] < 8 * LAYERS * layout.page_bytes * 0.35
     load = engine.memory.load(namespace(region, layout).lookup(names), list(range(8)))
-    assert load.wait(10)
+    assert load.wait(PATIENCE)
     assert load.failed() == []
     for layer in range(LAYERS):
         expected = values_of(layer, 4)
@@ -171,7 +172,7 @@ def test_codecs_with_a_profile_need_the_same_profile_and_rate(region: cenote.Reg
     for other in (Layout("NHD", "joint", "f32", codec, profile(2 * STEP)), Layout("NHD", "joint", "f32", codec[:-1] + "2", profile())):
         assert other.codec.name != layout.codec.name
         load = engine.memory.load(namespace(region, other).lookup(names), list(range(8)))
-        assert load.wait(10)
+        assert load.wait(PATIENCE)
         assert load.failed() == list(range(8))
 
 
@@ -180,7 +181,7 @@ def test_an_engine_with_another_order_decodes_the_blocks(region: cenote.Region) 
     other = Layout("HND", "split", "f32", "int8+delta")
     engine = Engine(other)
     load = engine.memory.load(namespace(region, other).lookup(names), list(range(8)))
-    assert load.wait(10)
+    assert load.wait(PATIENCE)
     assert load.failed() == []
     assert other.error(engine.page(1, 3), 1, 3) < BOUND["f32"]
 
@@ -199,7 +200,7 @@ def test_a_namespace_with_a_codec_finds_raw_blocks(region: cenote.Region) -> Non
     for number in range(2):
         assert blocks.publish(names[number], number, raw[number]) == "published"
     load = engine.memory.load(blocks.lookup(names), [4, 5])
-    assert load.wait(10)
+    assert load.wait(PATIENCE)
     assert load.failed() == []
     assert b"".join(engine.page(layer, 5) for layer in range(LAYERS)) == raw[1]
 
@@ -214,7 +215,7 @@ def test_keys_with_a_nan_are_stored_raw(region: cenote.Region) -> None:
         engine.fill(layer, 3, odd)
     assert save.finish() == {"published": 1}
     load = engine.memory.load(blocks.lookup(names), [0])
-    assert load.wait(10)
+    assert load.wait(PATIENCE)
     assert load.failed() == []
     # The keys contain a NaN, so they are stored raw. The values are encoded.
     side = [engine.page(0, 0)[at : at + 4] for at in range(0, DIM * 4, 4)]
@@ -228,7 +229,7 @@ def test_damage_and_foreign_frames_are_misses(region: cenote.Region) -> None:
     byte = ctypes.c_uint8.from_address(lease.view(3, verify=False).extent[0] + 40)
     byte.value ^= 1
     load = engine.memory.load(lease, list(range(8)))
-    assert load.wait(10)
+    assert load.wait(PATIENCE)
     assert load.failed() == [3]
     # Equal block size but other heads: the frames contain the shape.
     other = Layout("NHD", "joint", "f32")
@@ -239,7 +240,7 @@ def test_damage_and_foreign_frames_are_misses(region: cenote.Region) -> None:
     lease = namespace(region, other).lookup(names)
     assert len(lease) == 3
     load = engine.memory.load(lease, list(range(3)))
-    assert load.wait(10)
+    assert load.wait(PATIENCE)
     assert load.failed() == list(range(3))
 
 
@@ -257,7 +258,7 @@ def test_a_device_loads_and_saves_encoded_blocks_through_staging(region: cenote.
     one = FakeDevice(LAYERS * BLOCKS * layout.page_bytes, seed)
     first = memory(one)
     load = first.load(blocks.lookup(names), list(range(8)))
-    assert load.wait(10)
+    assert load.wait(PATIENCE)
     assert load.failed() == []
     one.run()
 
@@ -270,16 +271,16 @@ def test_a_device_loads_and_saves_encoded_blocks_through_staging(region: cenote.
     others = blocks.alias([bytes([number]) for number in range(8)])
     save_again = first.save(blocks, others, list(range(8)), list(range(8)))
     save_again.finish()
-    until(lambda: blocks.count(others) == 8, one)
+    one.run_until("eight published blocks", lambda: blocks.count(others) == 8)
     two = FakeDevice(LAYERS * BLOCKS * layout.page_bytes, seed)
     second = memory(two)
     load = second.load(blocks.lookup(others), list(range(8)))
-    assert load.wait(10)
+    assert load.wait(PATIENCE)
     assert load.failed() == []
     two.run()
     assert layout.error(page(two, 1, 7), 1, 7) < 2 * BOUND["f32"]
-    assert first.close(10)
-    assert second.close(10)
+    assert first.close(PATIENCE)
+    assert second.close(PATIENCE)
     assert not one.wrong
     assert not two.wrong
 

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from waiting import PATIENCE
 
 import cenote
 
@@ -125,7 +126,7 @@ def test_vllm_counts_what_the_tier_did(plug_in: Callable[[str], None], name: str
     plug_in("vllm")
     from cenote.vllm.stats import COUNTERS, CenoteStats
 
-    cold = f"{tmp_path}/cold,size=64MiB,deadline=30"
+    cold = f"{tmp_path}/cold,size=64MiB,deadline={PATIENCE:.0f}"
     stats: Any = CenoteStats()
     stats.reset()
     with _region(name, cold) as region:
@@ -134,7 +135,7 @@ def test_vllm_counts_what_the_tier_did(plug_in: Callable[[str], None], name: str
         names = pages.hash_tokens(range(16 * 4), 16)
         for number in range(4):
             pages.publish(names[number], number, bytes(PAGE))
-        assert region.settle_cold(30)
+        assert region.settle_cold(PATIENCE)
         stats.add_cold(region.cold, before)
     assert stats.data == {"cold_written": 4, "cold_written_bytes": 4 * PAGE}
     assert set(stats.data) <= set(COUNTERS)
@@ -154,7 +155,7 @@ def test_sglang_finds_pages_of_an_earlier_region(
     monkeypatch.setattr(storage.naming, "fingerprint", lambda *_: b'{"model": "demo"}')
     backend = storage.CenoteStorage
     monkeypatch.setattr(storage, "_page_of", lambda pool: (PAGE, 1))
-    extra = {"region": name, "create_size": "64MiB", "cold": f"{tmp_path}/cold,size=64MiB,deadline=30"}
+    extra = {"region": name, "create_size": "64MiB", "cold": f"{tmp_path}/cold,size=64MiB,deadline={PATIENCE:.0f}"}
     config = SimpleNamespace(
         extra_config=extra, should_split_heads=False, model_name="demo", tp_rank=0, pp_rank=0, enable_storage_metrics=False
     )
@@ -163,14 +164,14 @@ def test_sglang_finds_pages_of_an_earlier_region(
     def joined() -> Any:
         made = backend(config)
         made.register_mem_pool_host(SimpleNamespace(page_size=16))
-        assert made.region is not None and made.region.settle_cold(30)
+        assert made.region is not None and made.region.settle_cold(PATIENCE)
         return made
 
     first = joined()
     blocks = first.pools["kv"].blocks
     for number, alias in enumerate(first.pools["kv"].names(keys[:4])):
         assert blocks.publish(alias, number, bytes([number]) * PAGE) == "published"
-    assert first.region.settle_cold(30)
+    assert first.region.settle_cold(PATIENCE)
     first.close()
     Path("/dev/shm", name.removeprefix("shm:")).unlink()
     second = joined()

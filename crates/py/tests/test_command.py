@@ -6,6 +6,8 @@ import subprocess
 import sysconfig
 from pathlib import Path
 
+from waiting import PATIENCE
+
 import cenote
 from cenote.facts import record
 
@@ -13,7 +15,7 @@ COMMAND = Path(sysconfig.get_path("scripts"), "cenote")
 
 
 def run(*arguments: str) -> str:
-    ran = subprocess.run([str(COMMAND), *arguments], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run([str(COMMAND), *arguments], capture_output=True, text=True, timeout=PATIENCE)
     assert ran.returncode == 0, ran
     return ran.stdout
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
-import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from waiting import PATIENCE, until
 
 import cenote
 from cenote.device import DeviceError, DeviceMemory, page_layout
@@ -59,10 +59,8 @@ def test_a_gpu_loads_the_blocks_that_another_memory_saved(region: cenote.Region,
     # The engine reuses the blocks at once.
     for cache in saved:
         cache.zero_()
-    deadline = time.monotonic() + 30
-    while blocks.count(names) < 20:
-        assert time.monotonic() < deadline
-    assert memory.close(30)
+    until("twenty published blocks", lambda: blocks.count(names) == 20)
+    assert memory.close(PATIENCE)
 
     loaded = caches(order)
     memory = memory_of(region, loaded, staged=staged, staging_bytes=24 * LAYERS * PAGE)
@@ -71,16 +69,16 @@ def test_a_gpu_loads_the_blocks_that_another_memory_saved(region: cenote.Region,
     load = memory.load(blocks.lookup(names), places)
     found = []
     for layer in range(LAYERS):
-        assert load.wait_layer(layer, 30)
+        assert load.wait_layer(layer, PATIENCE)
         found.append(loaded[layer].clone())
-    assert load.wait(30)
+    assert load.wait(PATIENCE)
     assert load.failed() == []
     for layer in range(LAYERS):
         assert torch.equal(found[layer][places], expected[layer][places])
         assert torch.equal(loaded[layer][places], expected[layer][places])
         rest = [block for block in range(BLOCKS) if block not in places]
         assert (loaded[layer][rest] == 1).all()
-    assert memory.close(30)
+    assert memory.close(PATIENCE)
 
 
 def test_memory_is_kept_until_its_last_user_forgets_it(monkeypatch: pytest.MonkeyPatch) -> None:

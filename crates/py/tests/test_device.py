@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import random
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
-from fake_device import FakeDevice, until
+from fake_device import FakeDevice
+from waiting import PATIENCE, ManualTime, until
 
 import cenote
 from cenote.device import DeviceMemory, PageLayout, Stream
@@ -67,11 +67,11 @@ class Engine:
             came.update(self.memory.take_outcomes())
             return came.total() == len(save)
 
-        until(all_known, self.device)
+        self.device.run_until("the outcomes of all blocks", all_known)
         return dict(came)
 
     def close(self) -> None:
-        assert self.memory.close(10)
+        assert self.memory.close(PATIENCE)
         assert not self.device.wrong, self.device.wrong
         # All memory is unregistered and freed.
         assert not self.device.locked
@@ -141,9 +141,9 @@ def test_a_device_loads_the_blocks_that_another_saved(region: cenote.Region, blo
     load = engine.memory.load(blocks.lookup(names), places)
     used = []
     for layer in range(LAYERS):
-        assert load.wait_layer(layer, 10)
+        assert load.wait_layer(layer, PATIENCE)
         used.append([engine.used(layer, place) for place in places])
-    assert load.wait(10)
+    assert load.wait(PATIENCE)
     assert load.done
     assert load.failed() == []
     engine.device.run()
@@ -165,7 +165,7 @@ def test_the_engine_may_reuse_blocks_when_the_step_is_over(region: cenote.Region
         for layer in range(LAYERS):
             engine.fill(layer, place, bytes(PAGE))
     engine.device.held = set()
-    until(lambda: blocks.count(names) == 10, engine.device)
+    engine.device.run_until("ten published blocks", lambda: blocks.count(names) == 10)
     back = bytearray(BLOCK)
     with blocks.lookup(names) as lease:
         for number in range(10):
@@ -187,7 +187,7 @@ def test_a_damaged_block_is_reported(region: cenote.Region, blocks: cenote.Names
     spoil(lease.view(3, verify=False).extent[0] + BLOCK - 1)
     engine = Engine(region, 1, way)
     load = engine.memory.load(lease, list(range(8)))
-    assert load.wait(10)
+    assert load.wait(PATIENCE)
     assert load.failed() == [3]
     engine.device.run()
     if engine.memory.staging is not None:
@@ -212,7 +212,7 @@ def test_a_block_that_changes_during_its_copy_is_a_miss(region: cenote.Region, b
 
     engine.device.watch = change
     load = engine.memory.load(lease, list(range(8)))
-    assert load.wait(10)
+    assert load.wait(PATIENCE)
     assert done
     assert load.failed() == [5]
     engine.close()
@@ -223,7 +223,7 @@ def test_a_prompts_layer_is_one_call_of_the_device(region: cenote.Region, blocks
     names = save_all(region, blocks, count)
     engine = Engine(region, 5)
     load = engine.memory.load(blocks.lookup(names), list(range(count)))
-    assert load.wait(10)
+    assert load.wait(PATIENCE)
     assert load.failed() == []
     assert engine.device.calls["copy"] == LAYERS
     others = blocks.alias([bytes([number]) * 32 for number in range(count)])
@@ -241,12 +241,12 @@ def test_the_engines_writes_come_after_a_cancelled_late_load(region: cenote.Regi
     engine.device.held = {Stream.LOADS}
     load = engine.memory.load(blocks.lookup(names), list(range(12)))
     # The device has the copies, but the engine's stream does not wait for them yet.
-    until(lambda: engine.device.calls["copy"] == LAYERS)
-    assert not load.wait(0.05)
+    until("the copies of all layers", lambda: engine.device.calls["copy"] == LAYERS)
+    assert not load.wait(0)
     assert load.failed() == list(range(12))
     load.cancel()
     assert load.done
-    assert not load.wait_layer(0, 10)
+    assert not load.wait_layer(0, PATIENCE)
     assert load.failed() == list(range(12))
     # The engine computes the blocks instead, then the device resumes.
     for layer in range(LAYERS):
@@ -256,7 +256,7 @@ def test_the_engines_writes_come_after_a_cancelled_late_load(region: cenote.Regi
     assert engine.page(1, 1) == bytes(PAGE), "the engine's stream waits for the queued copies"
     assert region.check()["pinned"] == 12 or engine.memory.staging is not None
     engine.device.held = set()
-    until(engine.device.idle, engine.device)
+    engine.device.run_until("the end of the device's work", engine.device.idle)
     for layer in range(LAYERS):
         assert all(engine.page(layer, place) == bytes([7]) * PAGE for place in range(12))
     engine.close()
@@ -273,18 +273,18 @@ def test_failed_copies_are_misses(region: cenote.Region, blocks: cenote.Namespac
     load = engine.memory.load(blocks.lookup(names), list(range(6)))
     if call < LAYERS:
         # The load ends while the device still has some of its copies.
-        assert load.wait(10)
+        assert load.wait(PATIENCE)
         assert load.failed() == list(range(6))
         assert engine.errors
         for layer in range(LAYERS):
             for place in range(6):
                 engine.fill(layer, place, bytes([9]) * PAGE)
         engine.device.held = set()
-        until(engine.device.idle, engine.device)
+        engine.device.run_until("the end of the device's work", engine.device.idle)
         assert all(engine.page(layer, place) == bytes([9]) * PAGE for place in range(6) for layer in range(LAYERS))
     else:
         engine.device.held = set()
-        assert load.wait(10)
+        assert load.wait(PATIENCE)
         assert load.failed() == []
         assert engine.errors == []
     engine.close()
@@ -296,8 +296,8 @@ def test_a_failed_copy_of_a_layer_blocks_no_wait(region: cenote.Region, blocks: 
     engine = Engine(region, 3)
     engine.device.copies_until = 1
     load = engine.memory.load(blocks.lookup(names), list(range(6)))
-    assert all(load.wait_layer(layer, 10) for layer in range(LAYERS))
-    assert load.wait(10)
+    assert all(load.wait_layer(layer, PATIENCE) for layer in range(LAYERS))
+    assert load.wait(PATIENCE)
     assert load.failed() == list(range(6))
     engine.close()
 
@@ -309,14 +309,14 @@ def test_memory_that_a_lost_device_may_write_stays_locked(region: cenote.Region,
     engine.device.held = {Stream.LOADS, Stream.SAVES}
     engine.device.queries_until = 3
     load = engine.memory.load(blocks.lookup(names), list(range(6)))
-    assert load.wait(10)
+    assert load.wait(PATIENCE)
     assert load.failed() == list(range(6))
     others = [name + bytes(16) for name in (b"x" * 16,)]
     save = engine.memory.save(blocks, blocks.alias(others), [0], [9])
     assert engine.outcomes(save) == {"failed": 1}
     assert blocks.count(blocks.alias(others)) == 0
     locked = dict(engine.device.locked)
-    assert not engine.memory.close(0.2)
+    assert not engine.memory.close(PATIENCE), "a lost job is no reason to wait"
     assert engine.device.locked == locked, "the device's memory stays locked"
     assert not engine.device.forgotten
     assert not engine.device.wrong
@@ -329,14 +329,14 @@ def test_an_aborted_save_leaks_nothing(region: cenote.Region, blocks: cenote.Nam
     names = names_of(blocks, 4)
     save = engine.memory.save(blocks, names, [0, 1, 2, 3], [0, 1, 2, 3])
     save.layer(1)
-    until(lambda: engine.device.calls["copy"] == 2)
+    until("the copies of two layers", lambda: engine.device.calls["copy"] == 2)
     save.abort()
     if engine.memory.staging is None:
         assert region.check()["reserved"] == 4, "the device still writes these blocks"
     else:
         assert engine.memory.staging.free == 20
     engine.device.held = set()
-    until(lambda: engine.memory.take_outcomes() == {"failed": 4}, engine.device)
+    engine.device.run_until("the failed save", lambda: engine.memory.take_outcomes() == {"failed": 4})
     engine.close()
     assert blocks.count(names) == 0
     assert region.check()["reserved"] == 0
@@ -360,7 +360,7 @@ def test_a_save_fails_if_its_region_is_closed(region: cenote.Region, blocks: cen
     engine = Engine(region, 4, "staged")
     engine.device.held = {Stream.SAVES}
     _, save = save_step(engine, blocks, 4, [0, 1, 2, 3])
-    until(lambda: engine.device.calls["copy"] == 2)
+    until("the copies of two layers", lambda: engine.device.calls["copy"] == 2)
     region.close()
     engine.device.held = set()
     assert engine.outcomes(save) == {"failed": 4}
@@ -393,23 +393,24 @@ def test_failed_blocks_are_reported(
     engine = Engine(region, 7, way)
     fail_loads(16)
     load = engine.memory.load(blocks.lookup(names), list(range(40)))
-    assert load.wait(10)
+    assert load.wait(PATIENCE)
     # A load through the staging memory is made of loads of 12 blocks, half of that memory.
     part = 12 if engine.memory.staging else 40
     assert load.failed() == [number for number in range(40) if number % part % 16 == 0]
     engine.close()
 
 
-def test_close_keeps_memory_registered_under_a_copy(region: cenote.Region, blocks: cenote.Namespace) -> None:
+def test_close_keeps_memory_registered_under_a_copy(
+    region: cenote.Region, blocks: cenote.Namespace, manual_time: ManualTime
+) -> None:
     names = save_all(region, blocks, 4)
     engine = Engine(region, 8)
     engine.device.held = {Stream.LOADS}
     load = engine.memory.load(blocks.lookup(names), [0, 1, 2, 3])
-    assert load.wait_layer(LAYERS - 1, 10)
+    assert load.wait_layer(LAYERS - 1, PATIENCE)
+    assert not manual_time.expire(load.wait), "the device still has the copies"
     load.cancel()
-    began = time.monotonic()
-    assert not engine.memory.close(0.1)
-    assert time.monotonic() - began < 5
+    assert not manual_time.expire(engine.memory.close)
     assert engine.device.locked
     assert not engine.device.forgotten
     with pytest.raises(RuntimeError, match="closed"):

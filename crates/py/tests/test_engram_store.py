@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from waiting import PATIENCE
 from tables_of import Made
 from test_engram import DEEPSEEK, addresses_of
 
@@ -44,7 +45,7 @@ def test_rows_of_a_batch_arrive_for_each_layer(stored: Stored) -> None:
     for tokens, starts, lookback in ([1, 2, 3], None, None), ([9] * 64, None, None), ([5, 6, 7], [0, 2, 3], [4, -1, 8, 9]):
         store.prefetch(tokens, starts, lookback)
         for layer in (1, 3):
-            rows = store.wait(layer, 10)
+            rows = store.wait(layer, PATIENCE)
             assert rows is not None
             assert bytes(rows) == stored.expect(layer, tokens, starts=starts, lookback=lookback)
     assert store.counts == {"batches": 3, "rows": 2 * 4 * (3 + 64 + 3)}
@@ -64,7 +65,7 @@ def test_rows_stay_until_their_buffer_is_used_again(region: cenote.Region, tmp_p
     kept = []
     for token in range(6):
         stored.store.prefetch([token] * 3)
-        kept.append(stored.store.wait(1))
+        kept.append(stored.store.wait(layer=1))
         for age in range(min(2, len(kept))):
             rows = kept[-1 - age]
             assert rows is not None
@@ -113,27 +114,27 @@ def test_a_forward_batch_has_the_rows_of_whole_sequences(stored: Stored) -> None
 
 def test_faults_are_counted_misses(region: cenote.Region, stored: Stored, caplog: pytest.LogCaptureFixture) -> None:
     store = stored.store
-    assert store.wait(1) is None
+    assert store.wait(layer=1) is None
     store.prefetch([1, 2])
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             # A token that the model does not have, a batch that is too long, one that is none.
             for wrong in ([80], [1] * 65):
                 store.prefetch(wrong)
-                assert store.wait(1) is store.wait(3) is None
+                assert store.wait(layer=1) is store.wait(layer=3) is None
             store.prefetch_batch(SimpleNamespace())
-            assert store.wait(1) is None
+            assert store.wait(layer=1) is None
     assert len(caplog.records) == 3, "each kind is logged once"
     assert (store.counts["errors"], store.counts["misses"]) == (6, 11)
     store.prefetch([1, 2])
-    rows = store.wait(1)
+    rows = store.wait(layer=1)
     assert rows is not None
     assert bytes(rows) == stored.expect(1, [1, 2])
-    assert store.wait(2) is None
+    assert store.wait(layer=2) is None
     # A table that goes away under the engine.
     engram.drop(region, "m.L1")
     store.prefetch([1, 2])
-    assert store.wait(1) is None
+    assert store.wait(layer=1) is None
     assert store.counts["errors"] == 7
     store.close()
 

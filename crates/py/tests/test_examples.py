@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE
 
 import cenote
 
@@ -15,7 +16,7 @@ SHARE = Path(__file__).parents[1] / "examples" / "share.py"
 
 @pytest.mark.parametrize("named", [False, True])
 def test_two_processes_share_blocks(name: str, named: bool) -> None:
-    ran = subprocess.run([sys.executable, SHARE, *([name] if named else [])], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run([sys.executable, SHARE, *([name] if named else [])], capture_output=True, text=True, timeout=PATIENCE)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.splitlines() == ["published 8 blocks", "found 6 blocks of 10", "all blocks match the published content"]
     if named:

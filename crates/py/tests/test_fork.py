@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable
 
 import pytest
+from waiting import PATIENCE
 
 import cenote
 
@@ -94,7 +95,7 @@ def address_of(memory: bytearray) -> int:
 
 
 def work_as_a_member(name: str) -> None:
-    with cenote.Region.open(name, worker="child") as region:
+    with cenote.Region.open(name, worker="child", lock_timeout=PATIENCE) as region:
         blocks = region.namespace(b"model", PAGE)
         names = names_of(blocks, 1, os.getpid() % 1000)
         assert blocks.publish(names[0], 0, bytes(PAGE)) in ("published", "duplicate")
@@ -114,7 +115,7 @@ def test_children_of_multiprocessing_open_the_region_themselves(
     for child in children:
         child.start()
     for child in children:
-        child.join(60)
+        child.join(PATIENCE)
         assert child.exitcode == 0
     with lease:
         back = bytearray(PAGE)

@@ -1,11 +1,10 @@
 """Damage of an open region: the process stops using it, and logs each change once."""
 
 import logging
-import os
-import time
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 import cenote
 from cenote.health import HealthLog
@@ -16,10 +15,7 @@ LENGTH = 24
 
 
 def await_health(region: cenote.Region, *, degraded: bool) -> None:
-    deadline = time.monotonic() + 60
-    while (region.degraded is not None) != degraded:
-        assert time.monotonic() < deadline, region.degraded
-        os.sched_yield()
+    until(lambda: f"degraded: {degraded}, but it is {region.degraded}", lambda: (region.degraded is not None) == degraded)
 
 
 def test_damage_and_its_repair_are_logged_once(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import PATIENCE, ManualTime
 
 import cenote
 from cenote.facts import key_of
@@ -183,7 +184,7 @@ def keys(*numbers: int, **of: Any) -> list[Key]:
 
 def waited(fd: int) -> None:
     """Waits for an event, as LMCache's controllers do."""
-    ready, _, _ = select.select([fd], [], [], 30)
+    ready, _, _ = select.select([fd], [], [], PATIENCE)
     assert ready, "the task did not end"
     os.eventfd_read(fd)
 
@@ -258,13 +259,14 @@ def test_locked_objects_stay_until_they_are_unlocked(backend: Any, region: Any) 
     adapter.close()
 
 
-def test_a_lease_without_an_unlock_times_out(backend: Any, region: Any) -> None:
-    adapter = backend.CenoteL2Adapter({**NAMED, "region": region.name, "lease_timeout": 0})
+def test_a_lease_without_an_unlock_times_out(backend: Any, region: Any, manual_time: ManualTime) -> None:
+    adapter = backend.CenoteL2Adapter({**NAMED, "region": region.name, "lease_timeout": 8})
     assert stored(adapter, keys(1), [Item(1)]) == BYTES
     assert found(adapter, keys(1)) == [True]
-    assert region.check()["pinned"] == 1
-    assert found(adapter, keys(2)) == [False]
-    assert region.check()["pinned"] == 0
+    for passed, pinned in ((7, 1), (1, 0)):
+        manual_time.advance(passed)
+        assert found(adapter, keys(2)) == [False]
+        assert region.check()["pinned"] == pinned
     assert loaded(adapter, keys(1), [Item(0)]) == [True], "a load looks it up again"
     adapter.submit_unlock(keys(1))
     assert adapter.errors == 0
@@ -317,16 +319,16 @@ def test_faults_are_misses_and_tasks_end(backend: Any, region: Any) -> None:
 
 
 def test_objects_outlive_their_region_with_a_cold_tier(backend: Any, name: str, tmp_path: Path) -> None:
-    params = {**NAMED, "region": name, "create_size": "64MiB", "chunk_size": "256KiB", "cold": f"{tmp_path}/cold,size=64MiB,deadline=30"}
+    params = {**NAMED, "region": name, "create_size": "64MiB", "chunk_size": "256KiB", "cold": f"{tmp_path}/cold,size=64MiB,deadline={PATIENCE:.0f}"}
     first = backend.CenoteL2Adapter(params)
-    assert first.region.settle_cold(30)
+    assert first.region.settle_cold(PATIENCE)
     assert stored(first, keys(1, 2, 4), [Item(1), Item(2), Item(4)]) == 3 * BYTES
-    assert first.region.settle_cold(30)
+    assert first.region.settle_cold(PATIENCE)
     assert first.report_status()["cold"]["cold_written_total"] == 3
     first.close()
     Path("/dev/shm", name.removeprefix("shm:")).unlink()
     second = backend.CenoteL2Adapter(params)
-    assert second.region.settle_cold(30)
+    assert second.region.settle_cold(PATIENCE)
     assert found(second, keys(1, 2, 3, 4)) == [True, True, False, True], "the lookup waits for the cold tier"
     items = [Item(0) for _ in range(3)]
     assert loaded(second, keys(1, 2, 4), items) == [True] * 3

@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable
 
 import pytest
+from waiting import PATIENCE
 
 import cenote
 
@@ -64,8 +65,8 @@ def test_an_engine_loads_the_blocks_that_another_saved(blocks: cenote.Namespace)
     places = list(range(BLOCKS))[::-1][:70]
     load = engine.memory.load(blocks.lookup(names), places)
     for layer in range(LAYERS):
-        assert load.wait_layer(layer, 10)
-    assert load.wait(10)
+        assert load.wait_layer(layer, PATIENCE)
+    assert load.wait(PATIENCE)
     assert load.done
     assert load.failed() == []
     for layer in range(LAYERS):
@@ -77,7 +78,7 @@ def test_failed_blocks_are_reported(blocks: cenote.Namespace, fail_loads: Callab
     names, engine = save_all(blocks, 10), Engine()
     fail_loads(4)
     load = engine.memory.load(blocks.lookup(names), list(range(10)))
-    assert load.wait(10)
+    assert load.wait(PATIENCE)
     assert load.failed() == [0, 4, 8]
     for layer in range(LAYERS):
         right = [number for number in range(10) if engine.page(layer, number) == content(layer, number)]

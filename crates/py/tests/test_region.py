@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import PATIENCE
 
 import cenote
 from conftest import SMALL
@@ -149,7 +150,7 @@ with cenote.Region.open({region.name!r}, worker="other") as region:
         page = bytearray(4096)
         print([lease.read_into(at, page) and page[0] for at in range(len(lease))])
 """
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert said.stdout.strip() == "[0, 1, 2, 3]"
 
 
@@ -165,7 +166,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     blocks = region.namespace(b"model", 4096)
     names = blocks.hash_tokens(list(range(16)), 16)
     assert blocks.publish(names[0], 0, bytes(4096)) == "published"
-    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == -9
+    assert subprocess.run([sys.executable, "-c", program], timeout=PATIENCE).returncode == -9
     region.gc()
     report = region.check(payloads=True)
     assert report["is_clean"], report

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE
 
 
 def imported(folder: Path, version: str, engine: str = "vllm", **environment: str) -> str:
@@ -19,7 +20,7 @@ def imported(folder: Path, version: str, engine: str = "vllm", **environment: st
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert ran.returncode == 1
     return ran.stderr

@@ -338,7 +338,9 @@ mod tests {
     #[test]
     fn blanks_at_a_contexts_end_belong_to_the_choice() {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo");
-        let model = LoadedModel::load(&EngineConfig { threads: 1, ..EngineConfig::new(dir) }).expect("the demo model");
+        let model =
+            LoadedModel::load(&EngineConfig { threads: 1, ..EngineConfig::new(dir, cenote_base::Clock::stopped()) })
+                .expect("the demo model");
         let choice = Choice { context: "The film was ".to_owned(), continuation: "released".to_owned() };
         let tokens = |text: &str| encoded(model.tokenizer(), text, true).expect("tokens");
         let context = tokens("The film was");
@@ -381,7 +383,9 @@ mod tests {
     #[test]
     fn scores_are_those_of_the_whole_text() {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo");
-        let model = LoadedModel::load(&EngineConfig { threads: 1, ..EngineConfig::new(dir) }).expect("the demo model");
+        let model =
+            LoadedModel::load(&EngineConfig { threads: 1, ..EngineConfig::new(dir, cenote_base::Clock::stopped()) })
+                .expect("the demo model");
         let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo/demo.txt"))
             .expect("the demo's text");
         let drawn = Drawn { context: 30, choice: 6, choices: 3 };

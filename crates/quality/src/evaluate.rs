@@ -553,7 +553,9 @@ mod tests {
 
     fn demo() -> (LoadedModel, Vec<Vec<TokenId>>) {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo");
-        let model = LoadedModel::load(&EngineConfig { threads: 1, ..EngineConfig::new(dir) }).expect("the demo model");
+        let model =
+            LoadedModel::load(&EngineConfig { threads: 1, ..EngineConfig::new(dir, cenote_base::Clock::stopped()) })
+                .expect("the demo model");
         let windows = (0..2).map(|window| (0..64).map(|at| 100 + 7 * at + 31 * window).collect()).collect();
         (model, windows)
     }

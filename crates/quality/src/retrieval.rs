@@ -140,7 +140,9 @@ mod tests {
     #[test]
     fn a_fact_lies_at_its_depth_and_the_context_has_its_length() {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo");
-        let model = LoadedModel::load(&EngineConfig { threads: 1, ..EngineConfig::new(dir) }).expect("the demo model");
+        let model =
+            LoadedModel::load(&EngineConfig { threads: 1, ..EngineConfig::new(dir, cenote_base::Clock::stopped()) })
+                .expect("the demo model");
         let tokenizer = model.tokenizer();
         let fact = Fact::draw(&mut Prng::new(5), 10);
         assert_eq!(fact, Fact::draw(&mut Prng::new(5), 10));
@@ -176,7 +178,9 @@ mod tests {
     #[test]
     fn greedy_tokens_have_the_best_scores() {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo");
-        let model = LoadedModel::load(&EngineConfig { threads: 1, ..EngineConfig::new(dir) }).expect("the demo model");
+        let model =
+            LoadedModel::load(&EngineConfig { threads: 1, ..EngineConfig::new(dir, cenote_base::Clock::stopped()) })
+                .expect("the demo model");
         let context: Vec<TokenId> = (0..40).map(|at| 100 + 7 * at).collect();
         let reader = Reader { model: &model, subject: None, block_tokens: 16 };
         let mut past = reader.read(&context, OpenBlock::Stays, 512, 20).expect("a context");
@@ -221,7 +225,9 @@ mod tests {
     #[test]
     fn scores_that_are_no_numbers_are_an_error_and_no_hit() {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo");
-        let model = LoadedModel::load(&EngineConfig { threads: 1, ..EngineConfig::new(dir) }).expect("the demo model");
+        let model =
+            LoadedModel::load(&EngineConfig { threads: 1, ..EngineConfig::new(dir, cenote_base::Clock::stopped()) })
+                .expect("the demo model");
         let fact = Fact::draw(&mut Prng::new(5), 10);
         let haystack = Haystack::new(model.tokenizer(), &[300; 200], &fact, 96, 0.5).expect("a context");
         let reader = Reader { model: &model, subject: Some(&Broken), block_tokens: 16 };

@@ -8,12 +8,12 @@
 use crate::StudyError;
 use crate::evaluate::{Harm, Sums, check_windows, compare, perplexity};
 use cenote_base::{RequestId, TokenId};
-use cenote_engine::LoadedModel;
 use cenote_engine::engram::Rows;
 use cenote_engine::kv::{KvArena, KvLayout};
 use cenote_engine::llama::{Beyond, LogitsOf, SeqChunk};
 use cenote_engine::sparse::{ChoiceRecord, PrefetchDepth, SparseConfig, SparseDecode};
 use cenote_engine::stream::Streamer;
+use cenote_engine::{LoadedModel, MoverConfig, MoverKind};
 use cenote_policy::choice::lstm::{FEATURES, features};
 use cenote_policy::choice::{ChoiceKind, ChoiceShape, ChoiceTally, PageChoice};
 use serde::Serialize;
@@ -249,7 +249,9 @@ pub fn evaluate_sparse(
     for (index, &pages) in pages.iter().enumerate() {
         let config = SparseConfig { pages, hot_pages: 0, predictor: None, depth: PrefetchDepth::Fixed(0) };
         let heads = model.llama().config().num_heads;
-        let mut sparse = SparseDecode::start(layout, heads, config, windows.len(), 0, None)
+        // Everything is in L1, so nothing is copied.
+        let mover = MoverConfig { kind: MoverKind::Threads(0), link: None, clock: model.config().clock };
+        let mut sparse = SparseDecode::start(layout, heads, config, windows.len(), &mover)
             .map_err(|error| StudyError::Model(format!("no thread for the mover: {error}")))?;
         let follower = Arc::new(Mutex::new(Follower {
             predictors: predictors.to_vec(),
@@ -322,6 +324,7 @@ pub fn evaluate_sparse(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cenote_base::Clock;
     use cenote_base::prng::Prng;
     use cenote_engine::EngineConfig;
     use std::path::Path;
@@ -329,8 +332,8 @@ mod tests {
     #[test]
     fn all_pages_lose_nothing_and_fewer_lose_more() {
         let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo");
-        let model =
-            LoadedModel::load(&EngineConfig { threads: 2, ..EngineConfig::new(fixture) }).expect("the demo model");
+        let model = LoadedModel::load(&EngineConfig { threads: 2, ..EngineConfig::new(fixture, Clock::stopped()) })
+            .expect("the demo model");
         let mut prng = Prng::new(3);
         let windows: Vec<Vec<TokenId>> =
             (0..2).map(|_| (0..384).map(|_| 100 + prng.below(900) as TokenId).collect()).collect();

@@ -24,7 +24,7 @@ pub use fleet::{Fleet, Lease, Role, Stage};
 
 use crate::random;
 use cenote_base::engine::{EngineDescription, EngineError, EngineStats, ErrorKind, Event};
-use cenote_base::{Deadline, Engine, EventSink, Health, Request, RequestId};
+use cenote_base::{Clock, Deadline, Engine, EventSink, Health, Request, RequestId};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -69,6 +69,7 @@ pub struct Disaggregated {
 struct Shared {
     fleet: Arc<Fleet>,
     config: DisaggregatedConfig,
+    clock: Clock,
     counters: Counters,
     /// Number of the next attempt. A worker may still run an abandoned attempt, so no number is
     /// used twice.
@@ -104,10 +105,11 @@ impl Counters {
 impl Disaggregated {
     /// A router over `fleet`. Must be called within a tokio runtime, which then runs the requests.
     #[must_use]
-    pub fn new(fleet: Arc<Fleet>, config: DisaggregatedConfig) -> Self {
+    pub fn new(fleet: Arc<Fleet>, config: DisaggregatedConfig, clock: Clock) -> Self {
         let shared = Shared {
             fleet,
             config,
+            clock,
             counters: Counters::default(),
             last_attempt: AtomicU64::new(0),
             draining: AtomicBool::new(false),
@@ -204,9 +206,7 @@ impl Engine for Disaggregated {
     fn drain(&self, deadline: Deadline) -> bool {
         self.shared.draining.store(true, Ordering::Release);
         let running = self.shared.running();
-        let waited =
-            self.shared.all_done.wait_timeout_while(running, deadline.remaining(), |running| !running.is_empty());
-        let (running, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let running = deadline.wait_while(&self.shared.all_done, running, |running| !running.is_empty());
         let done = running.is_empty();
         drop(running);
         // Workers drain last: a prefill that ends still needs a decode worker.

@@ -16,10 +16,11 @@
 //!
 //! ```no_run
 //! # async fn front(engine: std::sync::Arc<dyn cenote_base::Engine>) -> std::io::Result<()> {
+//! use cenote_base::Clock;
 //! use cenote_serve::{AppState, Grace, HttpConfig, serve};
 //!
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:8000").await?;
-//! let state = AppState::new(engine, HttpConfig::default());
+//! let state = AppState::new(engine, HttpConfig::default(), Clock::system());
 //! let stop = async { tokio::signal::ctrl_c().await.unwrap_or_default() };
 //! serve(listener, state, stop, Grace::default()).await;
 //! # Ok(())
@@ -38,6 +39,7 @@ pub mod random;
 pub mod remote;
 pub mod server;
 pub mod supervisor;
+mod time;
 pub mod worker;
 
 pub use disagg::{Disaggregated, DisaggregatedConfig, Fleet, Role};

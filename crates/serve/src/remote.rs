@@ -7,9 +7,10 @@
 
 mod stream;
 
+use crate::time::before;
 use crate::worker::{DrainCall, DrainReply, TOKEN_HEADER, WorkerToken};
 use cenote_base::engine::{EngineDescription, EngineError, EngineStats, ErrorKind, Event};
-use cenote_base::{Deadline, Engine, EventSink, Health, Request, RequestId};
+use cenote_base::{Clock, Deadline, Engine, EventSink, Health, Request, RequestId};
 use reqwest::Client;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde::de::DeserializeOwned;
@@ -27,7 +28,7 @@ const KEPT_IDLE: Duration = Duration::from_secs(10);
 /// Timeouts.
 #[derive(Clone, Debug)]
 pub struct RemoteConfig {
-    /// Of a connection.
+    /// Of a connection; by the machine's clock, as the HTTP client counts it.
     pub connect_timeout: Duration,
     /// Of the next line of a running request; several of the worker's heartbeats.
     pub idle_timeout: Duration,
@@ -54,6 +55,16 @@ pub enum RemoteError {
     /// The worker's secret is no valid header.
     #[error("the worker token is not a header value")]
     Token,
+    /// A worker did not answer in time.
+    #[error("worker at {address}: no answer to {call} within {seconds} s")]
+    Silent {
+        /// The worker's address.
+        address: SocketAddr,
+        /// The call.
+        call: &'static str,
+        /// The time limit.
+        seconds: f64,
+    },
     /// A call failed.
     #[error("worker at {address}: {call} failed: {source}")]
     Call {
@@ -82,6 +93,7 @@ struct Link {
     client: Client,
     address: SocketAddr,
     config: RemoteConfig,
+    clock: Clock,
     running: Mutex<HashMap<RequestId, oneshot::Sender<()>>>,
 }
 
@@ -91,7 +103,12 @@ impl RemoteEngine {
     ///
     /// # Errors
     /// The worker does not answer in time, or not as a worker.
-    pub async fn connect(address: SocketAddr, token: &WorkerToken, config: RemoteConfig) -> Result<Self, RemoteError> {
+    pub async fn connect(
+        address: SocketAddr,
+        token: &WorkerToken,
+        config: RemoteConfig,
+        clock: Clock,
+    ) -> Result<Self, RemoteError> {
         let mut secret = HeaderValue::from_str(token.expose()).map_err(|_| RemoteError::Token)?;
         secret.set_sensitive(true);
         let headers = HeaderMap::from_iter([(HeaderName::from_static(TOKEN_HEADER), secret)]);
@@ -103,7 +120,7 @@ impl RemoteEngine {
             .connect_timeout(config.connect_timeout)
             .default_headers(headers);
         let client = client.build().map_err(RemoteError::Client)?;
-        let link = Arc::new(Link { client, address, config, running: Mutex::default() });
+        let link = Arc::new(Link { client, address, config, clock, running: Mutex::default() });
         let description = link.get("describe").await?;
         let health = link.get("health").await?;
         Ok(Self {
@@ -131,19 +148,19 @@ impl RemoteEngine {
         }
     }
 
-    /// Runs a call on the runtime and blocks this thread until it ends. `None` after `timeout`.
+    /// Runs a call on the runtime and blocks this thread until it ends. `None` after the deadline.
     fn wait_for<T: Send + 'static>(
         &self,
-        timeout: Duration,
+        deadline: Deadline,
         call: impl Future<Output = Option<T>> + Send + 'static,
     ) -> Option<T> {
         let (sender, answer) = std::sync::mpsc::sync_channel(1);
         self.runtime.spawn(async move {
-            if let Ok(Some(value)) = tokio::time::timeout(timeout, call).await {
+            if let Some(Some(value)) = before(deadline, call).await {
                 let _ = sender.send(value);
             }
         });
-        answer.recv_timeout(timeout).ok()
+        deadline.receive(&answer).ok()
     }
 }
 
@@ -154,10 +171,14 @@ impl Link {
 
     async fn get<T: DeserializeOwned>(&self, call: &'static str) -> Result<T, RemoteError> {
         let fetch = async {
-            let answer = self.client.get(self.url(call)).timeout(self.config.call_timeout).send().await?;
+            let answer = self.client.get(self.url(call)).send().await?;
             answer.error_for_status()?.json().await
         };
-        fetch.await.map_err(|source| RemoteError::Call { address: self.address, call, source })
+        let (address, timeout) = (self.address, self.config.call_timeout);
+        match before(self.clock.after(timeout), fetch).await {
+            Some(fetched) => fetched.map_err(|source| RemoteError::Call { address, call, source }),
+            None => Err(RemoteError::Silent { address, call, seconds: timeout.as_secs_f64() }),
+        }
     }
 
     fn running(&self) -> MutexGuard<'_, HashMap<RequestId, oneshot::Sender<()>>> {
@@ -203,17 +224,20 @@ impl Engine for RemoteEngine {
     fn release(&self, id: RequestId) {
         let link = self.link.clone();
         self.runtime.spawn(async move {
-            let call = link.client.post(link.url(&format!("release/{id}"))).timeout(link.config.call_timeout);
-            if let Err(error) = call.send().await {
-                // If this fails, the hold expires.
-                tracing::debug!(%error, "a worker was not told to release a request's KV");
+            let call = link.client.post(link.url(&format!("release/{id}"))).send();
+            // If this fails, the hold expires.
+            match before(link.clock.after(link.config.call_timeout), call).await {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => tracing::debug!(%error, "a worker was not told to release a request's KV"),
+                None => tracing::debug!("a worker did not answer the release of a request's KV"),
             }
         });
     }
 
     fn stats(&self) -> EngineStats {
         let link = self.link.clone();
-        let fresh = self.wait_for(link.config.call_timeout, async move { link.get::<EngineStats>("stats").await.ok() });
+        let deadline = link.clock.after(link.config.call_timeout);
+        let fresh = self.wait_for(deadline, async move { link.get::<EngineStats>("stats").await.ok() });
         let mut last = self.last_stats.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(fresh) = fresh {
             *last = fresh;
@@ -229,8 +253,8 @@ impl Engine for RemoteEngine {
         self.draining.store(true, Ordering::Release);
         let (link, timeout) = (self.link.clone(), deadline.remaining());
         let body = DrainCall { timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX) };
-        let drained = self.wait_for(timeout, async move {
-            let answer = link.client.post(link.url("drain")).timeout(timeout).json(&body).send().await.ok()?;
+        let drained = self.wait_for(deadline, async move {
+            let answer = link.client.post(link.url("drain")).json(&body).send().await.ok()?;
             Some(answer.error_for_status().ok()?.json::<DrainReply>().await.ok()?.drained)
         });
         drained.unwrap_or(false)

@@ -7,14 +7,15 @@ mod stall;
 pub(crate) use gate::{Gate, Ticket};
 
 use crate::http::{AppState, router};
+use crate::time::{ConnectionTimer, before, sleep_until};
 use axum::Router;
-use cenote_base::Clock;
+use cenote_base::{Clock, Deadline};
 use gate::Seat;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use refusal::Refusals;
 use stall::StallGuard;
@@ -24,7 +25,6 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
 
 /// Most bytes of a request's head, and of a body that are read ahead.
 const READ_BUFFER_BYTES_MAX: usize = 32 << 10;
@@ -58,33 +58,31 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send,
     grace: Grace,
 ) -> bool {
-    let head_timeout = state.config.head_timeout;
+    let (clock, head_timeout) = (state.clock, state.config.head_timeout);
     let connections = tokio::select! {
-        connections = Connections::accept_until(listener, router(state.clone()), &state.gate, head_timeout, shutdown) => connections,
+        connections = Connections::accept_until(listener, router(state.clone()), &state.gate, head_timeout, clock, shutdown) => connections,
         never = watch_health(&state) => match never {},
     };
     state.start_draining();
     let engine = state.engine().clone();
-    let deadline = Clock::system().after(grace.drain);
+    let deadline = clock.after(grace.drain);
     let drained = tokio::task::spawn_blocking(move || engine.drain(deadline));
     // The engine returns by its deadline; the second deadline is for an engine that does not.
-    let drained = tokio::time::timeout(grace.drain + grace.close, drained).await;
-    let drained = matches!(drained, Ok(Ok(true)));
+    let drained = before(clock.after(grace.drain + grace.close), drained).await;
+    let drained = matches!(drained, Some(Ok(true)));
     if !drained {
         tracing::warn!(requests = state.running(), "the drain deadline has passed; aborting what still runs");
         state.abort_all();
     }
-    connections.finish(grace.close).await;
+    connections.finish(clock.after(grace.close)).await;
     drained
 }
 
 /// Logs changes of health even without requests for it.
 async fn watch_health(state: &AppState) -> Infallible {
-    let mut ticks = tokio::time::interval(HEALTH_PERIOD);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
         state.health();
+        sleep_until(state.clock.after(HEALTH_PERIOD)).await;
     }
 }
 
@@ -104,25 +102,26 @@ impl Connections {
         router: Router,
         gate: &Arc<Gate>,
         head_timeout: Duration,
+        clock: Clock,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Self {
         let (closing, closed) = watch::channel(false);
         let mut tasks = JoinSet::new();
         let mut shutdown = std::pin::pin!(shutdown);
-        let mut refusals = Refusals::new(gate.max());
+        let mut refusals = Refusals::new(gate.max(), clock);
         loop {
             tokio::select! {
                 () = &mut shutdown => break,
                 accepted = listener.accept() => match accepted {
                     Ok((socket, _)) => match gate.admit().await {
                         Some(seat) => {
-                            tasks.spawn(connection(socket, router.clone(), seat, head_timeout, closed.clone()));
+                            tasks.spawn(connection(socket, router.clone(), seat, head_timeout, clock, closed.clone()));
                         }
                         None => refusals.refuse(socket),
                     },
                     Err(error) => {
                         tracing::warn!(%error, "accepting a connection failed");
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                        sleep_until(clock.after(ACCEPT_PAUSE)).await;
                     }
                 },
                 // Collect ended tasks now, because a long-lived server would accumulate them.
@@ -135,10 +134,10 @@ impl Connections {
         Self { tasks, closing }
     }
 
-    /// Waits for the connections to end, and closes those that do not.
-    pub(crate) async fn finish(mut self, timeout: Duration) {
+    /// Waits for the connections to end, and closes those that do not by the deadline.
+    pub(crate) async fn finish(mut self, deadline: Deadline) {
         let all = async { while self.tasks.join_next().await.is_some() {} };
-        if tokio::time::timeout(timeout, all).await.is_err() {
+        if before(deadline, all).await.is_none() {
             tracing::warn!(connections = self.tasks.len(), "cutting connections that did not end");
             self.tasks.shutdown().await;
         }
@@ -151,6 +150,7 @@ async fn connection(
     router: Router,
     seat: Seat,
     head_timeout: Duration,
+    clock: Clock,
     mut closed: watch::Receiver<bool>,
 ) {
     // A token is a small packet, which must not wait for an acknowledgement (Nagle).
@@ -165,8 +165,8 @@ async fn connection(
         async move { answer.await.map(|answer| answer.map(|body| ticket.until_end_of(body))) }
     });
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(head_timeout).max_buf_size(READ_BUFFER_BYTES_MAX);
-    let served = http.serve_connection(TokioIo::new(StallGuard::new(socket, STALL_TIMEOUT)), service);
+    http.timer(ConnectionTimer::new(clock)).header_read_timeout(head_timeout).max_buf_size(READ_BUFFER_BYTES_MAX);
+    let served = http.serve_connection(TokioIo::new(StallGuard::new(socket, STALL_TIMEOUT, clock)), service);
     let mut served = std::pin::pin!(served);
     let mut ending = false;
     let result = loop {

@@ -10,13 +10,14 @@ mod process;
 
 use crate::disagg::{Fleet, Role};
 use crate::remote::{RemoteConfig, RemoteError};
+use crate::time::{before, sleep_until};
 use crate::worker::WorkerToken;
-use cenote_base::Deadline;
+use cenote_base::{Clock, Deadline};
 use process::Process;
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::process::Command;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -141,6 +142,7 @@ struct Keeper {
     command: Arc<MakeCommand>,
     token: WorkerToken,
     config: SupervisorConfig,
+    clock: Clock,
     fleet: Arc<Fleet>,
     starts: Arc<watch::Sender<Starts>>,
     stop: watch::Receiver<bool>,
@@ -156,6 +158,7 @@ impl Supervisor {
         roles: &[Role],
         command: impl Fn(Role, usize) -> Command + Send + Sync + 'static,
         config: &SupervisorConfig,
+        clock: Clock,
     ) -> Result<Self, SupervisorError> {
         let token = WorkerToken::draw().map_err(SupervisorError::Token)?;
         let fleet = Fleet::new(roles);
@@ -171,6 +174,7 @@ impl Supervisor {
                 command: command.clone(),
                 token: token.clone(),
                 config: config.clone(),
+                clock,
                 fleet: fleet.clone(),
                 starts: starts.clone(),
                 stop: stopped.clone(),
@@ -200,12 +204,12 @@ impl Supervisor {
         let all = self.fleet.roles().len();
         let mut starts = self.starts.clone();
         let decided = starts.wait_for(|starts| starts.hopeless.is_some() || starts.ready.len() == all);
-        let missing = match tokio::time::timeout(deadline.remaining(), decided).await {
-            Ok(Ok(starts)) => match &starts.hopeless {
+        let missing = match before(deadline, decided).await {
+            Some(Ok(starts)) => match &starts.hopeless {
                 None => return Ok(()),
                 Some(why) => return Err(SupervisorError::Hopeless(why.clone())),
             },
-            Ok(Err(_)) | Err(_) => all - self.starts.borrow().ready.len(),
+            Some(Err(_)) | None => all - self.starts.borrow().ready.len(),
         };
         Err(SupervisorError::Missing { missing, all })
     }
@@ -226,7 +230,7 @@ impl Keeper {
     async fn keep(mut self) {
         let mut backoff = self.config.backoff_min;
         while !*self.stop.borrow() {
-            let began = Instant::now();
+            let began_ns = self.clock.now_ns();
             match self.start().await {
                 Ok(Some(mut process)) => {
                     let why = self.attend(&mut process).await;
@@ -244,12 +248,13 @@ impl Keeper {
                     self.note_failure(&error);
                 }
             }
-            if began.elapsed() >= self.config.healthy_after {
+            if self.clock.since(began_ns) >= self.config.healthy_after {
                 backoff = self.config.backoff_min;
             }
             // Ends early on stop. A closed channel means that the supervisor is gone, so the task
             // ends too.
-            if let Ok(Err(_)) = tokio::time::timeout(backoff, self.stop.wait_for(|stop| *stop)).await {
+            let pause = self.clock.after(backoff);
+            if let Some(Err(_)) = before(pause, self.stop.wait_for(|stop| *stop)).await {
                 return;
             }
             backoff = (backoff * 2).min(self.config.backoff_max);
@@ -260,7 +265,7 @@ impl Keeper {
     async fn start(&mut self) -> Result<Option<Process>, SupervisorError> {
         let command = (self.command)(self.role, self.index);
         let mut stop = self.stop.clone();
-        let starting = Process::start(self.name(), command, &self.token, &self.config);
+        let starting = Process::start(self.name(), command, &self.token, &self.config, self.clock);
         let process = tokio::select! {
             started = starting => started?,
             _ = stop.wait_for(|stop| *stop) => return Ok(None),
@@ -282,7 +287,7 @@ impl Keeper {
             tokio::select! {
                 status = process.ended() => return status,
                 _ = self.stop.wait_for(|stop| *stop) => return "stopped".to_owned(),
-                () = tokio::time::sleep(self.config.health_interval) => {}
+                () = sleep_until(self.clock.after(self.config.health_interval)) => {}
             }
             silent = if process.engine().is_healthy().await { 0 } else { silent + 1 };
             if silent >= self.config.health_failures_max {

@@ -27,6 +27,7 @@ pub use ready::{Ready, WorkerToken, parent_gone};
 pub(crate) use protocol::{DrainCall, DrainReply, TOKEN_HEADER};
 
 use crate::server::{Connections, Gate, Grace};
+use crate::time::before;
 use cenote_base::{Clock, Engine};
 use std::io::{self, Write};
 use std::net::Ipv4Addr;
@@ -71,6 +72,7 @@ pub async fn run_worker(
     engine: Arc<dyn Engine>,
     token: WorkerToken,
     config: WorkerConfig,
+    clock: Clock,
     shutdown: impl Future<Output = ()> + Send,
 ) -> io::Result<bool> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
@@ -80,7 +82,7 @@ pub async fn run_worker(
         writeln!(stdout, "{}", ready.to_line())?;
         stdout.flush()?;
     }
-    Ok(serve_worker(listener, engine, token, config, shutdown).await)
+    Ok(serve_worker(listener, engine, token, config, clock, shutdown).await)
 }
 
 /// Serves the worker protocol on `listener` until `shutdown` resolves, then drains. Returns whether
@@ -90,16 +92,18 @@ pub async fn serve_worker(
     engine: Arc<dyn Engine>,
     token: WorkerToken,
     config: WorkerConfig,
+    clock: Clock,
     shutdown: impl Future<Output = ()> + Send,
 ) -> bool {
     let (grace, head_timeout) = (config.grace, config.head_timeout);
-    let gate = Gate::new(config.connections_max);
-    let router = protocol::router(engine.clone(), token, config, Some(gate.clone()));
-    let connections = Connections::accept_until(listener, router, &gate, head_timeout, shutdown).await;
-    let deadline = Clock::system().after(grace.drain);
+    let gate = Gate::new(config.connections_max, clock);
+    let router = protocol::router(engine.clone(), token, config, clock, Some(gate.clone()));
+    let connections = Connections::accept_until(listener, router, &gate, head_timeout, clock, shutdown).await;
+    let deadline = clock.after(grace.drain);
     let drained = tokio::task::spawn_blocking(move || engine.drain(deadline));
-    let drained = matches!(tokio::time::timeout(grace.drain + grace.close, drained).await, Ok(Ok(true)));
+    let drained = before(clock.after(grace.drain + grace.close), drained).await;
+    let drained = matches!(drained, Some(Ok(true)));
     // Closing a connection aborts its request, and the front resumes it elsewhere.
-    connections.finish(grace.close).await;
+    connections.finish(clock.after(grace.close)).await;
     drained
 }

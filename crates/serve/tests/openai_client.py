@@ -23,7 +23,9 @@ MODEL = arguments.model
 MAX_TOKENS = arguments.max_tokens
 PROMPT = "A cenote is a natural pit, filled with"
 MESSAGES = [{"role": "user", "content": "What is a cenote?"}]
-client = openai.OpenAI(base_url=arguments.base_url, api_key=arguments.api_key, max_retries=0, timeout=120)
+# Seconds. A test that reaches it has failed.
+PATIENCE = 120
+client = openai.OpenAI(base_url=arguments.base_url, api_key=arguments.api_key, max_retries=0, timeout=PATIENCE)
 GREEDY = {"model": MODEL, "temperature": 0, "max_tokens": MAX_TOKENS, "seed": 1}
 checks = []
 

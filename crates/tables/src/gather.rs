@@ -5,12 +5,13 @@
 
 use crate::error::GatherError;
 use crate::table::Table;
+use cenote_base::{Clock, Deadline};
 use cenote_mem::{Fabric, HostLocal};
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Bytes of rows that are worth a thread: waking one takes a few microseconds.
 const BYTES_PER_THREAD: usize = 128 << 10;
@@ -112,17 +113,23 @@ impl Gatherer {
         self.threads.spawn(job);
     }
 
-    /// Starts a gather and returns at once. The buffer comes back with the rows.
-    pub fn start<F: Fabric, H: HostLocal>(&self, table: &Arc<Table<F, H>>, rows: Vec<u64>, into: Output) -> Pending {
+    /// Starts a gather and returns at once. The buffer comes back with the rows. `clock` measures it.
+    pub fn start<F: Fabric, H: HostLocal>(
+        &self,
+        table: &Arc<Table<F, H>>,
+        rows: Vec<u64>,
+        into: Output,
+        clock: Clock,
+    ) -> Pending {
         let (sender, receiver) = sync_channel(1);
-        let (table, started) = (Arc::clone(table), Instant::now());
+        let (table, started_ns) = (Arc::clone(table), clock.now_ns());
         self.threads.spawn(move || {
-            let begun = Instant::now();
+            let begun_ns = clock.now_ns();
             let result = fill(&table, &rows, into);
             // A caller that no longer waits has dropped the receiver.
-            let _ = sender.send(Arrived { result, took: begun.elapsed(), after: started.elapsed() });
+            let _ = sender.send(Arrived { result, took: clock.since(begun_ns), after: clock.since(started_ns) });
         });
-        Pending { receiver, started }
+        Pending { receiver, clock, started_ns }
     }
 }
 
@@ -158,7 +165,8 @@ struct Arrived {
 /// A gather that runs.
 pub struct Pending {
     receiver: Receiver<Arrived>,
-    started: Instant,
+    clock: Clock,
+    started_ns: u64,
 }
 
 /// Rows that have arrived.
@@ -190,8 +198,8 @@ impl Pending {
     ///
     /// # Errors
     /// See [`GatherError`].
-    pub fn wait(&mut self, deadline: Instant) -> Result<Rows, GatherError> {
-        match self.receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+    pub fn wait(&mut self, deadline: Deadline) -> Result<Rows, GatherError> {
+        match deadline.receive(&self.receiver) {
             Ok(arrived) => arrived.finish(),
             Err(RecvTimeoutError::Timeout) => Err(GatherError::Late),
             Err(RecvTimeoutError::Disconnected) => Err(GatherError::Failed),
@@ -201,7 +209,7 @@ impl Pending {
     /// Time since the gather was started.
     #[must_use]
     pub fn age(&self) -> Duration {
-        self.started.elapsed()
+        self.clock.since(self.started_ns)
     }
 }
 

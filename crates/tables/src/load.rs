@@ -7,22 +7,23 @@
 use crate::error::TableError;
 use crate::extents::{self, EXTENT_BYTES_MAX, digests_of, hex, table_digest};
 use crate::record::{Comparison, Extent, OTHER_FILES, Record, State};
-use crate::registry::{Work, abandon, finish_drop, free_of_dead, heart, journal_key, now, sealed, table_key, work};
+use crate::registry::{Work, abandon, finish_drop, free_of_dead, heart, journal_key, sealed, table_key, work};
 use crate::source::RowSource;
+use cenote_base::Deadline;
 use cenote_engram::TableDigest;
 use cenote_mem::{Fabric, HostLocal};
 use cenote_pool::{Over, Pool, PoolError, Root};
 use rayon::prelude::*;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Shortest and longest pause of a caller that waits for another worker's load.
 const PAUSE: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
 
 /// How a table is loaded.
 pub struct LoadOptions<'a> {
-    /// When to give up waiting for another worker that loads the table.
-    pub deadline: Instant,
+    /// When to give up waiting for another worker that loads the table. Its clock dates the table.
+    pub deadline: Deadline,
     /// Called as the load goes on.
     pub progress: &'a (dyn Fn(Progress) + Sync),
     /// Bytes of extents between two entries into the journal.
@@ -32,15 +33,15 @@ pub struct LoadOptions<'a> {
 }
 
 impl LoadOptions<'_> {
-    /// Waits so long for other workers, and shows nothing.
+    /// Waits until the deadline for other workers, and shows nothing.
     #[must_use]
-    pub fn waiting(wait: Duration) -> Self {
-        Self {
-            deadline: Instant::now() + wait,
-            progress: &|_| {},
-            journal_bytes: 256 << 20,
-            extent_bytes: EXTENT_BYTES_MAX,
-        }
+    pub fn waiting(deadline: Deadline) -> Self {
+        Self { deadline, progress: &|_| {}, journal_bytes: 256 << 20, extent_bytes: EXTENT_BYTES_MAX }
+    }
+
+    /// Seconds since 1970.
+    fn unix_seconds(&self) -> u64 {
+        self.deadline.clock().unix().as_secs()
     }
 }
 
@@ -127,7 +128,7 @@ pub fn load<F: Fabric, H: HostLocal>(
         };
         if is_dead(pool, &work) {
             let extents = work.extents();
-            if let Some(work) = work.take_over(pool, name)? {
+            if let Some(work) = work.take_over(pool, name, options.unix_seconds())? {
                 if work.record.header.state == State::Dropping {
                     finish_drop(pool, name, work, extents)?;
                     continue;
@@ -136,14 +137,14 @@ pub fn load<F: Fabric, H: HostLocal>(
             }
             continue;
         }
-        if Instant::now() >= options.deadline {
+        if options.deadline.passed() {
             return Err(work.record.busy(name));
         }
         let written: u64 = (0..work.record.extents.len() as u64).map(|at| work.record.padded_bytes(at)).sum();
         let total_bytes = work.record.header.facts.bytes();
         (options.progress)(Progress { bytes: written.min(total_bytes), total_bytes, waiting: true });
         // The other worker's progress is seen in memory only, so there is nothing to wait on.
-        thread::sleep(pause.min(options.deadline.saturating_duration_since(Instant::now())));
+        thread::sleep(pause.min(options.deadline.block_for()));
         pause = (pause * 2).min(PAUSE[1]);
     }
 }
@@ -192,7 +193,7 @@ fn begin<F: Fabric, H: HostLocal>(
 ) -> Result<Option<Work>, TableError> {
     let extent_rows = extents::plan(pool, source.facts(), options.extent_bytes)?;
     let region = crate::registry::region_name(pool);
-    let record = Record::begin(region, source.facts().clone(), extent_rows, pool.maker(), now());
+    let record = Record::begin(region, source.facts().clone(), extent_rows, pool.maker(), options.unix_seconds());
     let Some(root) = pool.put_object_over(&journal_key(name), &record.encode(), Over::Nothing)? else {
         return Ok(None);
     };
@@ -313,7 +314,7 @@ impl<F: Fabric, H: HostLocal> Load<'_, F, H> {
     /// Writes the journal, unless another worker has taken it over.
     fn enter(&self, work: &mut Work, record: &Record) -> Result<(), TableError> {
         let mut record = record.clone();
-        record.header.changed = now();
+        record.header.changed = self.options.unix_seconds();
         let extents = record.extents.len() as u64;
         work.enter(self.pool, self.name, record.clone()).map_err(|error| match error {
             TableError::Pool(PoolError::NoRoom(_)) => no_room(&record, extents),

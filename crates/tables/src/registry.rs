@@ -5,12 +5,13 @@ use crate::error::TableError;
 use crate::extents;
 use crate::facts::Facts;
 use crate::record::{Record, State};
+use cenote_base::Clock;
 use cenote_mem::{Fabric, HostLocal};
 use cenote_pool::{Freed, Maker, Over, OwnedPiece, Pool, PoolError, Root, Ticker};
 use rayon::prelude::*;
 use serde::Serialize;
 use std::collections::BTreeSet;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// Time between two heartbeats.
 const BEAT: Duration = Duration::from_millis(100);
@@ -18,11 +19,6 @@ const BEAT: Duration = Duration::from_millis(100);
 const LISTS_MAX: usize = 16;
 /// Reads of a listed record before it counts as damaged.
 const READ_ATTEMPTS: usize = 4;
-
-/// Seconds since 1970.
-pub(crate) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
 
 /// Key of a sealed table.
 pub(crate) fn table_key(name: &str) -> String {
@@ -108,13 +104,15 @@ pub(crate) fn work<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, name: &str) -> Re
 }
 
 impl Work {
-    /// Takes a dead worker's journal over; `None` if it has changed meanwhile.
+    /// Takes a dead worker's journal over, at this second since 1970; `None` if it has changed
+    /// meanwhile.
     pub fn take_over<F: Fabric, H: HostLocal>(
         mut self,
         pool: &Pool<F, H>,
         name: &str,
+        now: u64,
     ) -> Result<Option<Self>, TableError> {
-        self.record.hand_to(pool.maker(), now());
+        self.record.hand_to(pool.maker(), now);
         let root = pool.put_object_over(&journal_key(name), &self.record.encode(), Over::This(&self.root))?;
         Ok(root.map(|root| Self { root, record: self.record }))
     }
@@ -331,12 +329,13 @@ pub(crate) fn abandon<F: Fabric, H: HostLocal>(
 }
 
 /// Drops a table; returns whether there was one. What a dead worker left half loaded or half dropped
-/// counts as one.
+/// counts as one. `clock` dates the drop, for lists.
 ///
 /// # Errors
 /// A living worker loads or drops it, or a lock was busy for too long.
-pub fn drop_table<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, name: &str) -> Result<bool, TableError> {
+pub fn drop_table<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, name: &str, clock: Clock) -> Result<bool, TableError> {
     crate::facts::verify_name(name)?;
+    let now = clock.unix().as_secs();
     let journal = match work(pool, name) {
         Ok(Some(work)) => {
             let alive = work.record.owner().map_or(Some(false), |owner| pool.is_alive(owner));
@@ -344,7 +343,7 @@ pub fn drop_table<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, name: &str) -> Res
                 return Err(work.record.busy(name));
             }
             let (busy, extents) = (work.record.busy(name), work.extents());
-            let mut work = work.take_over(pool, name)?.ok_or(busy)?;
+            let mut work = work.take_over(pool, name, now)?.ok_or(busy)?;
             let mut record = work.record.clone();
             record.header.state = State::Dropping;
             work.enter(pool, name, record)?;
@@ -363,7 +362,7 @@ pub fn drop_table<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, name: &str) -> Res
         (None, Ok(None)) => return remove_unreadable(pool, name),
         (None, Ok(Some((_, mut record)))) => {
             record.header.state = State::Dropping;
-            record.hand_to(pool.maker(), now());
+            record.hand_to(pool.maker(), now);
             let root = pool.put_object_over(&journal_key(name), &record.encode(), Over::Nothing)?;
             // Until here another worker may have dropped the table.
             (Work { root: root.ok_or_else(|| record.busy(name))?, record }, Extents::PartlyFreed)

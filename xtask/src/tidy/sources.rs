@@ -1,5 +1,4 @@
-//! Rules for Rust files: places of `unsafe`, no sleeping in tests, no clock in policies, no
-//! overlong files.
+//! Rules for Rust files: places of `unsafe`, no clock in policies, no overlong files.
 
 use super::{Finding, SourceFile, Tree};
 use crate::rust_text::{test_modules, words};
@@ -16,13 +15,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     let rust_files = tree.files.iter().filter_map(|file| Some((file, file.blanked.as_deref()?)));
     rust_files
         .flat_map(|(file, blanked)| {
-            [
-                unsafe_words(file, blanked),
-                crate_root(file, blanked),
-                sleeps(file, blanked),
-                length(file),
-                purity(file, blanked),
-            ]
+            [unsafe_words(file, blanked), crate_root(file, blanked), length(file), purity(file, blanked)]
         })
         .flatten()
         .collect()
@@ -54,21 +47,6 @@ fn crate_root(file: &SourceFile, blanked: &str) -> Vec<Finding> {
 
 fn is_test_file(path: &str) -> bool {
     path.split('/').any(|part| part == "tests" || part == "tests.rs")
-}
-
-fn sleeps(file: &SourceFile, blanked: &str) -> Vec<Finding> {
-    let modules = test_modules(blanked);
-    let in_tests = |at: usize| is_test_file(&file.path) || modules.iter().any(|module| module.contains(&at));
-    let advice = "a test must not sleep; wait for the event itself, through a pipe, a channel or a condition";
-    let named_by_path = |at: usize| {
-        let line_start = blanked[..at].rfind('\n').map_or(0, |newline| newline + 1);
-        let line = blanked[line_start..].lines().next().unwrap_or_default().trim_start();
-        blanked[..at].trim_end().ends_with("::") || line.starts_with("use ")
-    };
-    words(blanked, "sleep")
-        .filter(|at| in_tests(*at) && named_by_path(*at))
-        .map(|at| file.finding_at(at, advice))
-        .collect()
 }
 
 fn length(file: &SourceFile) -> Vec<Finding> {
@@ -156,19 +134,6 @@ mod tests {
         assert!(lines("crates/predict/src/lib.rs", "#![deny(unsafe_code)]\n").is_empty());
         assert!(lines("crates/mem/src/lib.rs", "").is_empty());
         assert!(lines("crates/pool/src/other.rs", "").is_empty());
-    }
-
-    #[test]
-    fn tests_do_not_sleep() {
-        let text =
-            "use tokio::time::{sleep, Duration};\nfn f() { std::thread::sleep(d); }\nfn g() { engine.sleep(); }\n";
-        assert_eq!(lines("crates/cli/tests/x.rs", text), [1, 2]);
-        assert_eq!(lines("crates/cli/src/x/tests.rs", text), [1, 2]);
-        assert!(lines("crates/cli/src/x.rs", text).is_empty());
-        let module = format!(
-            "fn f() {{ thread::sleep(d) }}\n#[cfg(test)]\nmod tests {{\n{text}}}\nfn g() {{ thread::sleep(d) }}\n"
-        );
-        assert_eq!(lines("crates/cli/src/x.rs", &module), [4, 5]);
     }
 
     #[test]

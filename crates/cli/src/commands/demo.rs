@@ -61,7 +61,7 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode, Failure> {
         spinner.finish_and_clear();
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let url = format!("http://{}", listener.local_addr()?);
-        let state = AppState::new(workers.engine.clone(), HttpConfig::default());
+        let state = AppState::new(workers.engine.clone(), HttpConfig::default(), Clock::system());
         let description = workers.engine.describe();
         let (stop, stopped) = oneshot::channel::<()>();
         let grace = Grace { drain: Duration::from_secs(5), ..Grace::default() };

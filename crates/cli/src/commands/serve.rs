@@ -61,7 +61,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
             body_bytes_total: usize::try_from(args.body_memory.0).unwrap_or(usize::MAX),
             ..HttpConfig::default()
         };
-        let state = AppState::new(backend.engine(), config);
+        let state = AppState::new(backend.engine(), config, Clock::system());
         let url = format!("http://{}", listener.local_addr()?);
         output::say(&format!("serving {} on {url}/v1", state.engine().describe().model));
         output::print(&url)?;
@@ -166,10 +166,15 @@ impl Workers {
             command.arg("worker").args(["--role", if role == Role::Prefill { "prefill" } else { "decode" }]);
             command.args(["--index", &index.to_string(), "--drain-timeout", &drain_timeout.to_string()]);
             pass_on(&mut command, &engine, &region, &watch, &model_dir);
+            // Tests of recovery kill workers of one role at a fault point.
+            if let (Role::Decode, Some(fault)) = (role, std::env::var_os("CENOTE_FAULT_DECODE")) {
+                command.env("CENOTE_FAULT", fault);
+            }
             command
         };
-        let supervisor = Supervisor::start(&roles, command, &SupervisorConfig::default())?;
-        let engine = Arc::new(Disaggregated::new(supervisor.fleet().clone(), DisaggregatedConfig::default()));
+        let clock = Clock::system();
+        let supervisor = Supervisor::start(&roles, command, &SupervisorConfig::default(), clock)?;
+        let engine = Arc::new(Disaggregated::new(supervisor.fleet().clone(), DisaggregatedConfig::default(), clock));
         Ok(Self { supervisor, engine })
     }
 }

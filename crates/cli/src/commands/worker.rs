@@ -1,6 +1,7 @@
 //! `cenote worker`: one engine process behind the worker protocol, started by a front.
 
 use crate::args::WorkerArgs;
+use cenote_base::Clock;
 use cenote_console::args::EngineArgs;
 use cenote_console::engine;
 use cenote_console::failure::Failure;
@@ -33,7 +34,7 @@ pub fn run(args: &WorkerArgs) -> Result<(), Failure> {
         // A terminal's Ctrl-C reaches the whole process group; the front ends its workers.
         let mut interrupt = signal(SignalKind::interrupt())?;
         let ignore_interrupts = tokio::spawn(async move { while interrupt.recv().await.is_some() {} });
-        let ended = run_worker(engine, token, config, async move {
+        let ended = run_worker(engine, token, config, Clock::system(), async move {
             tokio::select! {
                 _ = terminate.recv() => {}
                 () = parent_gone() => {}

@@ -5,7 +5,7 @@ mod step;
 
 use super::Shared;
 use super::observe::{Observer, TakenRecord};
-use super::promoting::{self, Promoting};
+use super::promoting::Promoting;
 use super::request::{Admission, Running};
 use super::spill::Spills;
 use super::swap::{self, Swapper};
@@ -15,12 +15,12 @@ use crate::model::{EngineConfig, LoadedModel};
 use crate::sparse::SparseDecode;
 use cenote_base::engine::{ErrorKind, FinishReason};
 use cenote_base::fault::{self, Point};
-use cenote_base::{Clock, EngineError, Event, Health, RequestId};
+use cenote_base::{Clock, Deadline, EngineError, Event, Health, RequestId};
 use cenote_policy::scheduler::{AddError, NewRequest, Scheduler, SchedulerConfig, SpillUse};
 use cenote_store::PrefixStore;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::Duration;
 
 /// A message to the engine's thread.
@@ -28,6 +28,8 @@ pub(super) enum Message {
     Admit(Box<Admission>),
     Abort(RequestId),
     Release(RequestId),
+    /// The last block of a promotion is published, or failed.
+    Promoted,
     Stop,
 }
 
@@ -80,11 +82,12 @@ impl Core {
     pub fn new(
         model: Arc<LoadedModel>,
         store: Option<Box<dyn PrefixStore>>,
-        observer: Box<dyn Observer>,
+        mut observer: Box<dyn Observer>,
         shared: Arc<Shared>,
-        clock: Clock,
+        own_inbox: Sender<Message>,
     ) -> Self {
         let config = model.config();
+        let clock = config.clock;
         let mut store = store.map(|store| match model.near() {
             Some(near) => near.store(store, config.block_tokens),
             None => store,
@@ -105,9 +108,13 @@ impl Core {
             num_blocks: small(blocks),
             watermark: config.watermark.clone(),
             max_waiting: config.max_waiting,
-            swap: swap::config(&model, &mut kv, store.as_deref_mut()),
+            swap: swap::config(&model, &mut kv, store.as_deref_mut(), &mut *observer),
         });
-        let promoting = Promoting::new(model.layout().block_bytes());
+        let wake = move || {
+            // Sending fails if this thread has ended.
+            let _ = own_inbox.send(Message::Promoted);
+        };
+        let promoting = Promoting::new(model.layout().block_bytes(), wake);
         let mut core = Self {
             kv,
             model,
@@ -129,12 +136,12 @@ impl Core {
         core
     }
 
-    /// Serves until `Stop` arrives or all senders are dropped.
+    /// Serves until `Stop` arrives.
     pub fn run(&mut self, inbox: &Receiver<Message>) {
         loop {
             if self.scheduler.is_idle() {
                 // Publish the idle state before blocking on the next message.
-                self.publish_stats(self.promoting.is_empty());
+                self.publish_stats(true);
                 match self.sleep(inbox) {
                     Ok(message) => {
                         if !self.take(message) {
@@ -142,8 +149,8 @@ impl Core {
                         }
                     }
                     Err(RecvTimeoutError::Timeout) => {
-                        self.admit_promoted();
                         self.expire();
+                        self.admit_promoted();
                         continue;
                     }
                     Err(RecvTimeoutError::Disconnected) => return,
@@ -160,8 +167,9 @@ impl Core {
                     Err(TryRecvError::Disconnected) => return,
                 }
             }
-            self.admit_promoted();
+            // Requests that expire make room for others.
             self.expire();
+            self.admit_promoted();
             if !self.step() && !self.scheduler.is_idle() && !self.wait(inbox) {
                 return;
             }
@@ -170,25 +178,28 @@ impl Core {
     }
 
     /// Waits for a message. With a store the wait ends after `IDLE_PERIOD`, to read the store's
-    /// health, and sooner while blocks are promoted.
+    /// health, and sooner if a promotion has a deadline or is due.
     fn sleep(&self, inbox: &Receiver<Message>) -> Result<Message, RecvTimeoutError> {
-        match self.store {
-            Some(_) if !self.promoting.is_empty() => inbox.recv_timeout(promoting::POLL),
-            Some(_) => inbox.recv_timeout(IDLE_PERIOD),
-            None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        if self.store.is_none() {
+            return inbox.recv().map_err(|_| RecvTimeoutError::Disconnected);
         }
+        // An idle scheduler has room for a request that it had none for.
+        let patience = if self.promoting.has_over() { Duration::ZERO } else { IDLE_PERIOD };
+        self.or_promoting(self.clock.after(patience)).receive(inbox)
+    }
+
+    /// The earlier of `deadline` and the next one of promotions.
+    fn or_promoting(&self, deadline: Deadline) -> Deadline {
+        // Without a store nothing is ever fetched for an announced turn.
+        let next = self.store.as_ref().and_then(|_| self.promoting.poll_timeout(self.clock.now_ns()));
+        next.map_or(deadline, |at_ns| deadline.min(self.clock.at(at_ns)))
     }
 
     /// Waits for a message or a deadline: nothing else makes the waiting requests schedulable.
     /// Returns `false` if the thread must end.
     fn wait(&mut self, inbox: &Receiver<Message>) -> bool {
-        let now = self.clock.now_ns();
-        let until = self.scheduler.poll_timeout().unwrap_or(now);
-        let mut patience = Duration::from_nanos(until.saturating_sub(now));
-        if !self.promoting.is_empty() {
-            patience = patience.min(promoting::POLL);
-        }
-        match inbox.recv_timeout(patience) {
+        let until = self.scheduler.poll_timeout().unwrap_or(0);
+        match self.or_promoting(self.clock.at(until)).receive(inbox) {
             Ok(message) => self.take(message),
             Err(RecvTimeoutError::Timeout) => true,
             Err(RecvTimeoutError::Disconnected) => false,
@@ -207,6 +218,8 @@ impl Core {
             }
             Message::Abort(id) => self.fail(id, EngineError::new(ErrorKind::Aborted, "the request was aborted")),
             Message::Release(id) => self.release(id),
+            // The turn admits the requests whose blocks have arrived.
+            Message::Promoted => {}
             Message::Stop => return false,
         }
         true
@@ -345,7 +358,7 @@ impl Core {
                     (admission.sink)(Event::Failed(error.clone()));
                     self.shared.request_ended();
                 }
-                Message::Abort(_) | Message::Release(_) => {}
+                Message::Abort(_) | Message::Release(_) | Message::Promoted => {}
                 Message::Stop => return,
             }
         }
@@ -409,8 +422,7 @@ fn start_sparse(model: &LoadedModel) -> SparseDecode {
     let config = model.config();
     let Some(sparse) = config.sparse else { return SparseDecode::off() };
     let heads = model.llama().config().num_heads;
-    let started =
-        SparseDecode::start(*model.layout(), heads, sparse, config.max_num_seqs, config.mover_threads, config.link);
+    let started = SparseDecode::start(*model.layout(), heads, sparse, config.max_num_seqs, &config.mover_config());
     started.unwrap_or_else(|error| {
         tracing::error!(%error, "no thread for the mover: decode steps read all pages");
         SparseDecode::off()

@@ -91,6 +91,10 @@ pub trait Observer: Send {
     /// Blocks were swapped or dropped.
     fn swapped(&mut self, _record: &SwapRecord) {}
 
+    /// A step begins to compute, or a pass that measures the cost of a token: `ns` is 0. With a clock of
+    /// its own, a test lets the step's time pass here.
+    fn computing(&mut self, _work: &StepRecord) {}
+
     /// A step was computed.
     fn stepped(&mut self, _record: &StepRecord) {}
 }

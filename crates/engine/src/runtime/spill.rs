@@ -45,8 +45,7 @@ impl Spills {
         let parts = model.page_parts(is_exact);
         // With sparse decode only prompts are streamed, and the next step reads other blocks.
         let ahead = if config.sparse.is_some() { 1 } else { 2 };
-        let (first, threads) = (model.kv_blocks(), config.mover_threads);
-        let streamer = Streamer::start(layout, parts, first, capacity, threads, config.link, ahead);
+        let streamer = Streamer::start(layout, parts, model.kv_blocks(), capacity, &config.mover_config(), ahead);
         let (streamer, capacity) = streamer.map(|streamer| (streamer, capacity)).unwrap_or_else(|error| {
             tracing::error!(%error, "no thread for the mover: requests that exceed the KV memory are preempted");
             (Streamer::off(), 0)

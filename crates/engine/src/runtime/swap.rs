@@ -5,18 +5,17 @@
 //! intact are recomputed: the request loses time only. Blocks are copied byte for byte, never
 //! encoded, so the tokens equal those of a run without pressure.
 
-use super::observe::{Direction, Observer, SwapRecord, Why};
+use super::observe::{Direction, Observer, StepRecord, SwapRecord, Why};
 use crate::engram::Rows;
 use crate::kv::KvArena;
 use crate::llama::{Beyond, LogitsOf, SeqChunk};
 use crate::model::LoadedModel;
 use crate::sparse::SparseDecode;
 use crate::stream::Streamer;
-use cenote_base::{RequestId, TokenId};
+use cenote_base::{Clock, RequestId, TokenId};
 use cenote_policy::scheduler::{NoSwap, Preemption, SwapConfig, SwapTransfer};
 use cenote_store::{FarBlock, PrefixStore};
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 /// Monotonic counters.
 #[derive(Clone, Copy, Debug, Default)]
@@ -120,7 +119,12 @@ impl Swapper {
 
 /// The scheduler's swap settings for a model. The costs of a block and of a token are measured on
 /// this machine, before there are requests.
-pub(super) fn config(model: &LoadedModel, kv: &mut KvArena, store: Option<&mut (dyn PrefixStore + '_)>) -> SwapConfig {
+pub(super) fn config(
+    model: &LoadedModel,
+    kv: &mut KvArena,
+    store: Option<&mut (dyn PrefixStore + '_)>,
+    observer: &mut dyn Observer,
+) -> SwapConfig {
     let settings = model.config();
     let bytes = model.layout().block_bytes() as u64;
     let num_blocks = u32::try_from(settings.swap_bytes / bytes).unwrap_or(u32::MAX);
@@ -128,29 +132,29 @@ pub(super) fn config(model: &LoadedModel, kv: &mut KvArena, store: Option<&mut (
     let Some(store) = store.filter(|_| num_blocks > 0 || spills) else { return SwapConfig::OFF };
     if num_blocks == 0 {
         // The cost decides when a request makes room by being computed again.
-        return SwapConfig { recompute_token_ns: recompute_token_ns(model, kv), ..SwapConfig::OFF };
+        return SwapConfig { recompute_token_ns: recompute_token_ns(model, kv, observer), ..SwapConfig::OFF };
     }
     if settings.always_swap {
         return SwapConfig { num_blocks, block_ns: 0, recompute_token_ns: u64::MAX };
     }
-    let swap =
-        SwapConfig { num_blocks, block_ns: block_ns(kv, store), recompute_token_ns: recompute_token_ns(model, kv) };
+    let block_ns = block_ns(settings.clock, kv, store);
+    let swap = SwapConfig { num_blocks, block_ns, recompute_token_ns: recompute_token_ns(model, kv, observer) };
     tracing::info!(?swap, "measured the costs of swapping and recomputing");
     swap
 }
 
-fn best(mut measured: impl FnMut()) -> u64 {
+fn best(clock: Clock, mut measured: impl FnMut()) -> u64 {
     let times = (0..MEASUREMENTS).map(|_| {
-        let begin = Instant::now();
+        let begin_ns = clock.now_ns();
         measured();
-        u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        clock.ns_since(begin_ns)
     });
     times.min().unwrap_or(u64::MAX)
 }
 
 /// Nanoseconds to copy a block in one direction.
-fn block_ns(kv: &mut KvArena, store: &mut dyn PrefixStore) -> u64 {
-    let both = best(|| match store.swap_out(&kv.pages(0)) {
+fn block_ns(clock: Clock, kv: &mut KvArena, store: &mut dyn PrefixStore) -> u64 {
+    let both = best(clock, || match store.swap_out(&kv.pages(0)) {
         Some(swapped) => {
             // The pages are unused at this time, so the result of the copy does not matter.
             swapped.read_all(&mut kv.pages_mut(0));
@@ -167,7 +171,7 @@ fn block_ns(kv: &mut KvArena, store: &mut dyn PrefixStore) -> u64 {
 }
 
 /// Nanoseconds to compute one token of a prompt.
-fn recompute_token_ns(model: &LoadedModel, kv: &mut KvArena) -> u64 {
+fn recompute_token_ns(model: &LoadedModel, kv: &mut KvArena, observer: &mut dyn Observer) -> u64 {
     let config = model.config();
     let room = (model.max_model_len() - 1).min(model.kv_blocks() * config.block_tokens);
     let count = MEASURED_TOKENS.min(config.max_num_batched_tokens).min(room).max(1);
@@ -180,11 +184,14 @@ fn recompute_token_ns(model: &LoadedModel, kv: &mut KvArena) -> u64 {
         block_table: &block_table,
         logits: LogitsOf::Nothing,
     }];
-    let time = best(|| {
+    let tokens = count as u64;
+    let work = StepRecord { requests: 1, tokens, pairs: tokens * (tokens + 1) / 2, context: tokens, ns: 0 };
+    let time = best(config.clock, || {
+        observer.computing(&work);
         // The result does not matter, so it may lack rows of n-grams.
         let (streamer, sparse, rows) = (&mut Streamer::off(), &mut SparseDecode::off(), &mut Rows::untimed());
         let beyond = Beyond { lazy: &[], streamer, sparse, choosing: &[], rows };
         drop(model.forward_beyond(&chunk, kv, beyond));
     });
-    time / count as u64
+    time / tokens
 }

@@ -9,15 +9,14 @@ use super::{Key, SparseCounts};
 use crate::kernels::AlignedBuffer;
 use crate::kv::KvLayout;
 use crate::stream::Far;
-use cenote_base::RequestId;
+use cenote_base::{Clock, RequestId};
 use cenote_policy::choice::Chooser;
 use cenote_policy::prefetch::{Planner, PlannerConfig, PrefetchAction, PrefetchEvent, Source};
-use cenote_policy::transfer::{Class, Ticket, TransferConfig};
+use cenote_policy::transfer::{Class, Ticket};
 use cenote_store::FarBlock;
-use cenote_store::mover::{Job, LinkSpeed, Moved, Mover, ThreadMover};
+use cenote_store::mover::{Job, Moved, Mover, MoverConfig};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Longest wait for a copy that has begun. Then the compute thread reads the page itself.
 const PATIENCE_NS: u64 = 1_000_000_000;
@@ -30,6 +29,7 @@ struct PartJob {
     parts: [usize; 2],
     data: AlignedBuffer,
     is_whole: bool,
+    clock: Clock,
     ns: u64,
 }
 
@@ -39,11 +39,11 @@ impl Job for PartJob {
     }
 
     fn run(&mut self) {
-        let begin = Instant::now();
+        let begin_ns = self.clock.now_ns();
         let bytes = self.data.as_bytes_mut();
         let (k, v) = bytes.split_at_mut(bytes.len() / 2);
         self.is_whole = self.from.read(self.parts[0], k, false) && self.from.read(self.parts[1], v, false);
-        self.ns = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.ns = self.clock.ns_since(begin_ns);
     }
 }
 
@@ -58,7 +58,7 @@ struct Flight {
 
 pub(super) struct Near {
     mover: Box<dyn Mover<PartJob>>,
-    threads: usize,
+    config: MoverConfig,
     planner: Planner<Key>,
     /// Groups of heads, which is the number of parts of a page.
     groups: usize,
@@ -85,15 +85,15 @@ pub(super) const fn parts(groups: usize, of: Chooser) -> [usize; 2] {
 
 impl Near {
     /// `buffered`: the most prefetched pages.
-    pub fn start(layout: KvLayout, buffered: usize, threads: usize, link: Option<LinkSpeed>) -> std::io::Result<Self> {
+    pub fn start(layout: KvLayout, buffered: usize, mover: &MoverConfig) -> std::io::Result<Self> {
         let groups = layout.num_kv_heads;
         let page_bytes = 2 * layout.page_bytes() / groups;
         let config = PlannerConfig::with_buffer((buffered * page_bytes) as u64);
         // The buffer has no other use.
         let config = PlannerConfig { speculative_bytes_max: config.buffer_bytes, ..config };
         Ok(Self {
-            mover: Box::new(ThreadMover::start(threads, TransferConfig::default(), link)?),
-            threads,
+            mover: mover.start()?,
+            config: *mover,
             planner: Planner::new(config),
             groups,
             page_bytes,
@@ -105,7 +105,7 @@ impl Near {
             spare: Vec::new(),
             fetched_bytes: 0,
             busy_ns: 0,
-            observed: [0; 2],
+            observed: [0, mover.clock.now_ns()],
         })
     }
 
@@ -189,7 +189,8 @@ impl Near {
 
     fn job(&mut self, of: Chooser, far: &Far) -> PartJob {
         let data = self.spare.pop().unwrap_or_else(|| AlignedBuffer::zeroed(self.page_bytes));
-        PartJob { from: Arc::clone(&far.block), parts: parts(self.groups, of), data, is_whole: false, ns: 0 }
+        let (from, parts) = (Arc::clone(&far.block), parts(self.groups, of));
+        PartJob { from, parts, data, is_whole: false, clock: self.config.clock, ns: 0 }
     }
 
     fn submit(&mut self, class: Class, wanted: Vec<(Key, Far)>, is_planned: bool) {
@@ -225,7 +226,7 @@ impl Near {
             if self.mover.now_ns() - begin > PATIENCE_NS {
                 self.read_now(sequences, far);
             }
-            std::hint::spin_loop();
+            self.mover.pause();
         }
         counts.stall_ns += self.mover.now_ns() - begin;
         std::mem::take(&mut self.lost)
@@ -365,7 +366,7 @@ impl Near {
     /// Reports the part of the time since the last call in which copies ran.
     pub fn observe_link(&mut self, now: u64) {
         let [busy, since] = std::mem::replace(&mut self.observed, [self.busy_ns, now]);
-        let threads = self.threads.max(1) as f64;
+        let threads = self.config.kind.threads().max(1) as f64;
         let share = (self.busy_ns - busy) as f64 / (now - since).max(1) as f64 / threads;
         self.planner.observe_link(share.min(1.0));
     }

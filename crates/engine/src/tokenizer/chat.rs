@@ -1,12 +1,13 @@
 //! Chat templates: Jinja with the settings and extensions of Hugging Face.
 
 use crate::error::{LoadError, read};
+use cenote_base::Clock;
 use cenote_base::engine::ChatMessage;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde::Deserialize;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// A parsed template with the special tokens that it may print.
 pub struct ChatTemplate {
@@ -38,6 +39,7 @@ impl ChatTemplate {
         source: Option<Source>,
         bos_token: String,
         eos_token: String,
+        clock: Clock,
     ) -> Result<Option<Self>, LoadError> {
         let file = dir.join("chat_template.jinja");
         let (path, text) = if file.exists() {
@@ -60,10 +62,10 @@ impl ChatTemplate {
             }
         };
         let invalid = |error: &Error| LoadError::invalid(&path, format!("the chat template cannot be parsed: {error}"));
-        Self::new(&text, bos_token, eos_token).map(Some).map_err(|error| invalid(&error))
+        Self::new(&text, bos_token, eos_token, clock).map(Some).map_err(|error| invalid(&error))
     }
 
-    fn new(text: &str, bos_token: String, eos_token: String) -> Result<Self, Error> {
+    fn new(text: &str, bos_token: String, eos_token: String, clock: Clock) -> Result<Self, Error> {
         let mut environment = Environment::new();
         // The settings of transformers' Jinja environment.
         environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
@@ -71,7 +73,7 @@ impl ChatTemplate {
         environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         });
-        environment.add_function("strftime_now", |format: String| strftime(&format, SystemTime::now()));
+        environment.add_function("strftime_now", move |format: String| strftime(&format, clock.unix()));
         // A template is untrusted input: fuel bounds its run time.
         environment.set_fuel(Some(50_000_000));
         environment.add_template_owned(NAME, without_generation_tags(text))?;
@@ -114,9 +116,9 @@ fn without_generation_tags(text: &str) -> String {
     text
 }
 
-/// Formats `time` with the `strftime` directives that chat templates use, in UTC. Other directives
-/// stay unchanged.
-fn strftime(format: &str, time: SystemTime) -> String {
+/// Formats a time since 1970 with the `strftime` directives that chat templates use, in UTC. Other
+/// directives stay unchanged.
+fn strftime(format: &str, since_1970: Duration) -> String {
     const MONTHS: [&str; 12] = [
         "January",
         "February",
@@ -132,7 +134,7 @@ fn strftime(format: &str, time: SystemTime) -> String {
         "December",
     ];
     const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
-    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let seconds = since_1970.as_secs();
     let days = seconds / 86_400;
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
     // Days since 1 March of year 0, then eras of 400 years
@@ -178,14 +180,13 @@ fn strftime(format: &str, time: SystemTime) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     fn message(role: &str, content: &str) -> ChatMessage {
         ChatMessage { role: role.to_owned(), content: content.to_owned() }
     }
 
     fn template(text: &str) -> ChatTemplate {
-        ChatTemplate::new(text, "<s>".to_owned(), "</s>".to_owned()).unwrap()
+        ChatTemplate::new(text, "<s>".to_owned(), "</s>".to_owned(), Clock::stopped()).unwrap()
     }
 
     #[test]
@@ -203,7 +204,7 @@ mod tests {
     fn a_template_may_refuse_messages() {
         let chat = template("{{ raise_exception('roles must alternate') }}");
         assert_eq!(chat.render(&[message("user", "hi")]).unwrap_err(), "roles must alternate");
-        assert!(ChatTemplate::new("{% if %}", String::new(), String::new()).is_err());
+        assert!(ChatTemplate::new("{% if %}", String::new(), String::new(), Clock::stopped()).is_err());
     }
 
     #[test]
@@ -220,10 +221,23 @@ mod tests {
 
     #[test]
     fn strftime_formats_dates_in_utc() {
-        let at = |seconds: u64, format: &str| strftime(format, UNIX_EPOCH + Duration::from_secs(seconds));
+        let at = |seconds: u64, format: &str| strftime(format, Duration::from_secs(seconds));
         assert_eq!(at(0, "%A %d %B %Y %H:%M:%S"), "Thursday 01 January 1970 00:00:00");
         assert_eq!(at(951_782_400, "%a, %d %b %y"), "Tue, 29 Feb 00");
         assert_eq!(at(1_767_225_599, "%Y-%m-%d 100%% %q %"), "2025-12-31 100% %q %");
+    }
+
+    #[test]
+    fn a_template_reads_the_date_of_its_clock() {
+        let time = cenote_base::testing::ManualTime::start();
+        let text = "{{ strftime_now('%d %b %Y') }}";
+        let chat = ChatTemplate::new(text, String::new(), String::new(), time.clock()).unwrap();
+        let date = |clock: Clock| strftime("%d %b %Y", clock.unix());
+        let today = date(time.clock());
+        assert_eq!(chat.render(&[]).unwrap(), today);
+        time.advance(Duration::from_secs(86_400));
+        assert_ne!(date(time.clock()), today);
+        assert_eq!(chat.render(&[]).unwrap(), date(time.clock()));
     }
 
     #[test]
@@ -231,7 +245,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let load = |json: &str| {
             let source: Source = serde_json::from_str(json).unwrap();
-            ChatTemplate::load(dir.path(), Some(source), String::new(), String::new())
+            ChatTemplate::load(dir.path(), Some(source), String::new(), String::new(), Clock::stopped())
         };
         let two = r#"[{"name": "tools", "template": "t"}, {"name": "default", "template": "d"}]"#;
         assert_eq!(load(two).unwrap().unwrap().render(&[]).unwrap(), "d");

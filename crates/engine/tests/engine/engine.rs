@@ -1,8 +1,11 @@
 //! The serving loop gives the same answers cold, warm, batched, preempted and handed over.
 
-use crate::common::{MemoryStore, collect, config, greedy, model_dir, prompt, request, run, start, submit};
+use crate::common::{
+    MemoryStore, collect, config, greedy, model_dir, patience, prompt, request, run, start, submit_together,
+};
 use cenote_base::engine::{FinishReason, Phase, Prompt};
-use cenote_base::{CacheSalt, Clock, Engine, Health, SamplingParams, TokenId};
+use cenote_base::testing::{ManualTime, until};
+use cenote_base::{CacheSalt, Engine, Health, SamplingParams, TokenId};
 use cenote_engine::{ElementType, EngineConfig};
 use std::time::Duration;
 
@@ -93,13 +96,13 @@ fn results_do_not_depend_on_neighbours() {
                 request(prompt(seed, 7 * seed as usize + 1), sampling)
             })
             .collect();
-        let events: Vec<_> = requests.iter().map(|request| submit(&engine, request.clone()).unwrap()).collect();
+        let events = submit_together(&engine, &requests);
         for (request, events) in requests.into_iter().zip(events) {
             let together = collect(&events).unwrap();
             let by_itself = run(&alone, request).unwrap();
             assert_eq!((together.tokens, together.text), (by_itself.tokens, by_itself.text));
         }
-        assert!(engine.drain(cenote_base::Clock::system().after(std::time::Duration::from_secs(60))));
+        assert!(engine.drain(patience()));
         let stats = engine.stats().values;
         assert!(stats["preemptions_total"] > 0.0, "{stats:?}");
     }
@@ -251,14 +254,15 @@ fn text_and_chat_prompts_are_tokenized_as_by_transformers() {
 fn an_idle_engine_reports_a_degraded_store() {
     let dir = model_dir("gqa-tied");
     let store = MemoryStore::default();
-    let engine = start(&config(dir.path()), Some(store.clone()));
+    let time = ManualTime::start();
+    let engine = start(&EngineConfig { clock: time.clock(), ..config(dir.path()) }, Some(store.clone()));
     assert_eq!(engine.health(), Health::Ok);
     for health in [Health::degraded("the region is damaged"), Health::Ok] {
         store.shared.lock().unwrap().health = health.clone();
-        let deadline = Clock::system().after(Duration::from_secs(30));
-        while engine.health() != health {
-            assert!(!deadline.passed(), "an idle engine did not read its store's health: {:?}", engine.health());
-            std::thread::yield_now();
-        }
+        // The engine may have begun its wait at any time before, and it reads once a second.
+        until("the store's health", || {
+            time.advance(Duration::from_secs(1));
+            (engine.health() == health).then_some(())
+        });
     }
 }

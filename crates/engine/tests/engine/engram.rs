@@ -1,9 +1,10 @@
 //! Rows of n-grams that come late, damaged, in parts or not at all change no token.
 
 use crate::common::engram::{TABLES, Tiny, tables_file};
-use crate::common::{MemoryStore, collect, config, crowd, greedy, request, run, submit};
+use crate::common::{MemoryStore, collect, config, crowd, greedy, patience, request, run, submit};
 use cenote_base::engine::{ErrorKind, Prompt};
-use cenote_base::{Clock, Deadline, Engine, Request};
+use cenote_base::testing::ManualTime;
+use cenote_base::{Deadline, Engine, Request};
 use cenote_engine::engram::{
     Fetch, FetchError, Fetched, FileTables, InMemoryTables, RowBuffer, RowTables, Rows, TableShape,
 };
@@ -17,7 +18,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How a source treats a fetch.
 #[derive(Clone, Copy, PartialEq)]
@@ -36,8 +37,12 @@ enum Treatment {
     Holes,
 }
 
-/// Rows from another thread. It and the engine wait for each other, so no result depends on time.
+/// Time of a fetch.
+const FETCH: Duration = Duration::from_micros(5);
+
+/// Rows from another thread. It and the engine wait for each other, and time passes by fetches alone.
 struct Remote {
+    time: &'static ManualTime,
     memory: InMemoryTables,
     treatment: Treatment,
     jobs: Mutex<Sender<Job>>,
@@ -46,7 +51,7 @@ struct Remote {
 
 struct Job {
     fetch: Box<dyn Fetch>,
-    from: Instant,
+    from_ns: u64,
     done: Sender<Result<Fetched, FetchError>>,
 }
 
@@ -60,13 +65,14 @@ struct Waiting {
 }
 
 impl Remote {
-    fn new(memory: InMemoryTables, treatment: Treatment) -> Arc<Self> {
+    fn new(memory: InMemoryTables, treatment: Treatment, time: &'static ManualTime) -> Arc<Self> {
         let (jobs, inbox) = channel::<Job>();
         std::thread::spawn(move || {
             let answer = |job: Job| {
-                let mut fetched = job.fetch.finish(Clock::system().after(Duration::from_secs(60)));
+                let mut fetched = job.fetch.finish(patience());
+                time.advance(FETCH);
                 if let Ok(fetched) = &mut fetched {
-                    fetched.ns = job.from.elapsed().as_nanos() as u64;
+                    fetched.ns = time.clock().ns_since(job.from_ns);
                 }
                 let _ = job.done.send(fetched);
             };
@@ -78,7 +84,7 @@ impl Remote {
                 }
             }
         });
-        Arc::new(Self { memory, treatment, jobs: Mutex::new(jobs), fetches: AtomicUsize::new(0) })
+        Arc::new(Self { time, memory, treatment, jobs: Mutex::new(jobs), fetches: AtomicUsize::new(0) })
     }
 }
 
@@ -93,8 +99,8 @@ impl RowTables for Remote {
 
     fn start(&self, table: usize, rows: &[u64], into: RowBuffer) -> Box<dyn Fetch> {
         let (sender, done) = channel();
-        let (fetch, from) = (self.memory.start(table, rows, into), Instant::now());
-        let (job, jobs) = (Job { fetch, from, done: sender }, self.jobs.lock().unwrap().clone());
+        let (fetch, from_ns) = (self.memory.start(table, rows, into), self.time.clock().now_ns());
+        let (job, jobs) = (Job { fetch, from_ns, done: sender }, self.jobs.lock().unwrap().clone());
         let number = self.fetches.fetch_add(1, Ordering::Relaxed);
         let mut waiting = Waiting { held: None, done, arrived: None, treatment: self.treatment, number };
         if self.treatment == Treatment::Late {
@@ -146,8 +152,9 @@ fn memory(tiny: &Tiny) -> InMemoryTables {
     InMemoryTables::load(&FileTables::open(tiny.path(), &tiny.addresses).unwrap().unwrap()).unwrap()
 }
 
-fn load(tiny: &Tiny, treatment: Treatment) -> LoadedModel {
-    LoadedModel::load_with(&config(tiny.path()), Some(Remote::new(memory(tiny), treatment))).unwrap()
+fn load(tiny: &Tiny, treatment: Treatment, time: &'static ManualTime) -> LoadedModel {
+    let config = EngineConfig { clock: time.clock(), ..config(tiny.path()) };
+    LoadedModel::load_with(&config, Some(Remote::new(memory(tiny), treatment, time))).unwrap()
 }
 
 fn requests(tiny: &Tiny) -> Vec<Request> {
@@ -173,7 +180,7 @@ fn tokens_do_not_depend_on_the_source_of_rows_and_waiting_is_counted() {
         Treatment::Failed,
         Treatment::Holes,
     ] {
-        let engine = LlmEngine::start(load(&tiny, treatment), None).unwrap();
+        let engine = LlmEngine::start(load(&tiny, treatment, ManualTime::start()), None).unwrap();
         let (tokens, stats) = crowd(&engine, &requests(&tiny));
         assert_eq!(tokens, expected);
         let count = |name: &str| stats[&format!("engram_{name}_total")];
@@ -182,11 +189,17 @@ fn tokens_do_not_depend_on_the_source_of_rows_and_waiting_is_counted() {
         assert_eq!(count("rows"), 3.0 * 4.0 * (104.0 + 5.0 * 11.0), "{stats:?}");
         assert_eq!(count("bytes"), count("rows") / 3.0 * (64.0 + 32.0 + 33.0), "{stats:?}");
         assert!(count("window_ns") > 0.0 && count("lost_rows") == 0.0, "{stats:?}");
+        let fetched_ns = FETCH.as_nanos() as f64 * count("fetches");
         match treatment {
-            Treatment::Early => assert_eq!((count("late_fetches"), count("own_rows")), (0.0, 0.0)),
+            Treatment::Early => {
+                assert_eq!((count("late_fetches"), count("own_rows"), count("stall_ns")), (0.0, 0.0, 0.0));
+                assert_eq!(count("hidden_ns"), fetched_ns);
+                // All fetches of a step end before its first layer.
+                assert_eq!(count("window_ns"), 3.0 * fetched_ns);
+            }
             Treatment::Late => {
                 assert_eq!(count("late_fetches"), count("fetches"));
-                assert!(count("stall_ns") > 0.0, "{stats:?}");
+                assert_eq!(count("stall_ns"), fetched_ns, "each layer waits for its own");
             }
             Treatment::Backwards => assert_eq!(count("own_rows"), 0.0),
             Treatment::Expired | Treatment::Failed | Treatment::Holes => {
@@ -199,14 +212,16 @@ fn tokens_do_not_depend_on_the_source_of_rows_and_waiting_is_counted() {
 #[test]
 fn a_fetch_that_ends_in_its_window_is_hidden() {
     let tiny = Tiny::new();
-    let model = load(&tiny, Treatment::Early);
+    let time = ManualTime::start();
+    let model = load(&tiny, Treatment::Early, time);
     let tokens = tiny.tokens(1, 40);
-    let mut rows = Rows::untimed();
+    let mut rows = Rows::new(time.clock());
     forward(&model, &[(&tokens[..], 0)], &mut rows);
     let counts = rows.counts();
     assert_eq!((counts.fetches, counts.rows, counts.late), (3, 3 * 4 * 40, 0));
-    // The mock ends its fetches before the step goes on, so their time lies in each window.
-    assert!(counts.hidden_ns > 0 && counts.window_ns >= counts.hidden_ns, "{counts:?}");
+    // The mock ends its fetches before the step goes on, so the time of all lies in each window.
+    let fetch_ns = FETCH.as_nanos() as u64;
+    assert_eq!((counts.hidden_ns, counts.window_ns, counts.stall_ns), (3 * fetch_ns, 9 * fetch_ns, 0));
 }
 
 /// Computes chunks of different sequences; returns all logits.
@@ -269,7 +284,7 @@ fn chunked_prefill_and_loaded_prefixes_have_the_tokens_of_whole_prompts() {
 
 /// A folder without the tables: rows come from the source alone.
 fn without_own_copy(tiny: &Tiny, treatment: Treatment) -> LoadedModel {
-    let source = Remote::new(memory(tiny), treatment);
+    let source = Remote::new(memory(tiny), treatment, ManualTime::start());
     std::fs::remove_file(tables_file(tiny.path())).unwrap();
     LoadedModel::load_with(&config(tiny.path()), Some(source)).unwrap()
 }
@@ -288,7 +303,7 @@ fn without_an_own_copy_a_request_ends_and_publishes_nothing() {
         assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
         assert!(error.message.contains("n-gram rows of layer") && error.message.contains(words), "{error}");
         assert!(store.shared.lock().unwrap().saved.is_empty(), "wrong KV was published");
-        assert!(engine.drain(Clock::system().after(Duration::from_secs(60))));
+        assert!(engine.drain(patience()));
         let stats = engine.stats().values;
         assert_eq!(stats["kv_blocks_free"], stats["kv_blocks"]);
     }

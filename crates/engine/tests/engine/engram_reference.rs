@@ -132,7 +132,11 @@ fn reference(tiny: &Tiny, tokens: &[u32], with_tables: bool) -> Vec<f64> {
 #[test]
 fn logits_are_those_of_the_definition_for_every_row_format() {
     let tiny = Tiny::new();
-    let model = LoadedModel::load(&EngineConfig { threads: 2, ..EngineConfig::new(tiny.path()) }).unwrap();
+    let model = LoadedModel::load(&EngineConfig {
+        threads: 2,
+        ..EngineConfig::new(tiny.path(), cenote_base::Clock::stopped())
+    })
+    .unwrap();
     let tokens = tiny.tokens(3, 40);
     let table = [2, 0, 1];
     let chunk =

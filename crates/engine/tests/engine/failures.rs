@@ -1,15 +1,14 @@
 //! Failures are reported, and leave no request or block behind.
 
-use crate::common::{MemoryStore, collect, config, greedy, model_dir, prompt, request, run, start, submit};
+use crate::common::{
+    Held, MemoryStore, collect, config, forwarded, greedy, model_dir, patience, prompt, request, run, start, submit,
+};
 use cenote_base::engine::{ChatMessage, ErrorKind, Event, HandOver, Phase, Prompt};
-use cenote_base::{Clock, Deadline, Engine, EngineError, Request, SamplingParams};
+use cenote_base::testing::{PATIENCE, until};
+use cenote_base::{Clock, Engine, Request, SamplingParams};
 use cenote_engine::{EngineConfig, LoadedModel};
 use std::sync::mpsc::channel;
 use std::time::Duration;
-
-fn minute() -> Deadline {
-    Clock::system().after(Duration::from_secs(60))
-}
 
 #[test]
 fn invalid_requests_name_their_field() {
@@ -46,7 +45,7 @@ fn invalid_requests_name_their_field() {
     let hand_over = HandOver { prompt_token_ids: vec![1], output_token_ids: vec![999], ..HandOver::default() };
     let decode = Request { phase: Phase::Decode(hand_over), ..request(tokens(&[1]), greedy(4)) };
     assert_eq!(run(&engine, decode).unwrap_err().kind, ErrorKind::InvalidRequest);
-    assert!(engine.drain(minute()), "refused requests are not in flight");
+    assert!(engine.drain(patience()), "refused requests are not in flight");
 }
 
 #[test]
@@ -67,21 +66,22 @@ fn a_timeout_ends_a_request() {
     let engine = start(&config(dir.path()), None);
     let error = run(&engine, Request { timeout_ms: 0, ..request(prompt(1, 10), greedy(400)) }).unwrap_err();
     assert_eq!(error.kind, ErrorKind::DeadlineExceeded);
-    assert!(engine.drain(minute()));
+    assert!(engine.drain(patience()));
 }
 
 #[test]
 fn aborted_and_abandoned_requests_free_their_blocks() {
     let dir = model_dir("gqa-tied");
     let engine = start(&config(dir.path()), None);
-    // Aborted after the first token, from the sink's own thread.
+    // Aborted after the first token.
     let aborted = request(prompt(1, 40), greedy(400));
-    let (sender, events) = channel();
     let id = aborted.id;
-    engine.submit(aborted, Box::new(move |event| sender.send(event).is_ok())).unwrap();
-    assert!(matches!(events.recv().unwrap(), Event::Token { .. }));
+    let held = Held::at_first_token(&engine, aborted);
     engine.abort(id);
-    assert_eq!(collect(&events).unwrap_err().kind, ErrorKind::Aborted);
+    forwarded(&engine);
+    let events = held.go();
+    assert!(matches!(events.recv().unwrap(), Event::Token { .. }));
+    assert!(matches!(events.recv_timeout(PATIENCE).unwrap(), Event::Failed(error) if error.kind == ErrorKind::Aborted));
     // Abandoned: the sink returns false.
     let mut tokens = 0;
     let (done, ended) = channel();
@@ -93,20 +93,16 @@ fn aborted_and_abandoned_requests_free_their_blocks() {
         tokens < 3
     };
     engine.submit(request(prompt(2, 40), greedy(400)), Box::new(sink)).unwrap();
-    ended.recv().unwrap();
+    ended.recv_timeout(PATIENCE).unwrap();
     assert!(ended.recv().is_err(), "the sink is dropped, not called again");
-    assert!(engine.drain(minute()));
+    assert!(engine.drain(patience()));
     // The engine's thread publishes its gauges when it becomes idle. A request refused while
     // draining does not wake the thread, so there is no event to wait for: poll.
     let free = || {
         let values = engine.stats().values;
         (values.get("kv_blocks_free").copied(), values.get("kv_blocks").copied())
     };
-    let deadline = minute();
-    while free().0.is_none() || free().0 != free().1 {
-        assert!(!deadline.passed(), "blocks are still held: {:?}", free());
-        std::thread::yield_now();
-    }
+    until("free blocks", || (free().0.is_some() && free().0 == free().1).then_some(()));
 }
 
 #[test]
@@ -114,32 +110,27 @@ fn an_overloaded_engine_says_when_to_retry() {
     let dir = model_dir("gqa-tied");
     let config = EngineConfig { max_num_seqs: 1, max_waiting: 2, ..config(dir.path()) };
     let engine = start(&config, None);
-    let mut events = Vec::new();
-    let mut refused: Option<EngineError> = None;
-    // One runs, two wait. `submit` refuses the fourth or, if the queue fills later, an event does.
-    for seed in 0..4 {
-        match submit(&engine, request(prompt(seed, 40), greedy(300))) {
-            Ok(receiver) => events.push(receiver),
-            Err(error) => refused = Some(error),
-        }
-    }
-    let outcomes: Vec<_> = events.iter().map(collect).collect();
-    let error = refused.or_else(|| outcomes.iter().find_map(|outcome| outcome.as_ref().err().cloned()));
-    let error = error.expect("four requests do not fit");
+    let new = |seed| request(prompt(seed, 40), greedy(300));
+    // One runs, two wait.
+    let first = Held::at_first_token(&engine, new(0));
+    let waiting = [1, 2].map(|seed| submit(&engine, new(seed)).unwrap());
+    let error = submit(&engine, new(3)).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Overloaded);
     assert!(error.retry_after_ms.is_some());
-    assert!(outcomes.iter().filter(|outcome| outcome.is_ok()).count() >= 2);
+    let running = first.go();
+    assert!(std::iter::once(&running).chain(&waiting).all(|events| collect(events).unwrap().tokens.len() == 300));
 }
 
 #[test]
 fn draining_finishes_running_requests_and_refuses_new_ones() {
     let dir = model_dir("gqa-tied");
     let engine = start(&config(dir.path()), None);
-    let events = submit(&engine, request(prompt(1, 40), greedy(100))).unwrap();
+    let held = Held::at_first_token(&engine, request(prompt(1, 40), greedy(100)));
     assert!(!engine.drain(Clock::system().after(Duration::ZERO)));
     let error = submit(&engine, request(prompt(2, 10), greedy(1))).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unavailable);
-    assert!(engine.drain(minute()));
+    let events = held.go();
+    assert!(engine.drain(patience()));
     assert_eq!(collect(&events).unwrap().tokens.len(), 100);
 }
 
@@ -155,7 +146,7 @@ fn a_panic_in_a_step_ends_all_requests() {
         let kind = outcome.unwrap_err().kind;
         assert!(matches!(kind, ErrorKind::Internal | ErrorKind::Unavailable), "{kind:?}");
     }
-    assert!(engine.drain(minute()));
+    assert!(engine.drain(patience()));
     assert_eq!(submit(&engine, request(prompt(9, 4), greedy(1))).unwrap_err().kind, ErrorKind::Unavailable);
 }
 

@@ -2,7 +2,8 @@
 //! none.
 
 use crate::common::{MemoryStore, collect, config, greedy, model_dir, prompt, request, run, start, submit};
-use cenote_base::{BlockHash, Clock, Engine, HashSeed, TokenId};
+use cenote_base::testing::{PATIENCE, until};
+use cenote_base::{BlockHash, Engine, HashSeed, TokenId};
 use cenote_codec::{
     Channels, CodecId, Declined, DecodeError, Element, Frame, Layout, Order, Page, PageCodec, PageKind, PageMut, QPack,
     Shape, Side, SpecKv, SpecKvMode,
@@ -19,7 +20,6 @@ use cenote_pool::{AttachOptions, Pool, PoolConfig, Superblock};
 use cenote_store::{BlockCodec, Loaded, NamespaceSpec, PendingBlock, PrefixStore, RegionStore};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
 
 const BLOCK: usize = 16;
 
@@ -58,7 +58,7 @@ fn page(layout: &KvLayout, layer: usize, side: Side) -> PageKind {
 fn open(pool: &Pool<Arc<Coherent>>, spec: &NamespaceSpec, layout: &KvLayout, codec: &Arc<dyn PageCodec>) -> Store {
     let pages = (0..layout.num_layers).flat_map(|layer| [(layer, Side::K), (layer, Side::V)]);
     let pages = pages.map(|(layer, side)| (page(layout, layer, side), Arc::clone(codec))).collect();
-    RegionStore::new(pool.clone(), spec).unwrap().with_codec(BlockCodec::new(pages), spec)
+    RegionStore::new(pool.clone(), spec, Clock::system()).unwrap().with_codec(BlockCodec::new(pages), spec)
 }
 
 /// INT8, and QPack with arbitrary steps.
@@ -219,15 +219,7 @@ fn a_forged_layer_costs_a_step_and_no_token() {
 
 /// Polls the stats until `done`: the engine's thread publishes them when it becomes idle.
 fn stats_of(engine: &LlmEngine, done: impl Fn(&BTreeMap<String, f64>) -> bool) -> BTreeMap<String, f64> {
-    let deadline = Clock::system().after(Duration::from_secs(60));
-    loop {
-        let stats = engine.stats().values;
-        if done(&stats) {
-            return stats;
-        }
-        assert!(!deadline.passed(), "{stats:?}");
-        std::thread::yield_now();
-    }
+    until("the stats of an idle engine", || Some(engine.stats().values).filter(&done))
 }
 
 #[test]
@@ -320,11 +312,11 @@ impl Events {
         self.more.notify_all();
     }
 
-    /// Waits for an event of another thread, at most a minute.
+    /// Waits for an event of another thread, and fails if it does not occur.
     fn await_event(&self, event: Event) {
         let waits = |seen: &mut Vec<Event>| !seen.contains(&event);
         let seen = self.seen.lock().unwrap();
-        let waited = self.more.wait_timeout_while(seen, Duration::from_secs(60), waits).unwrap();
+        let waited = self.more.wait_timeout_while(seen, PATIENCE, waits).unwrap();
         assert!(!waited.1.timed_out(), "{event:?} does not occur");
     }
 }

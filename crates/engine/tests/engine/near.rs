@@ -1,10 +1,10 @@
 //! Memory in front of the region changes no token, and its division follows measured loads.
 
 use crate::common::engram::Tiny;
-use crate::common::{MemoryStore, alone, config, crowd, greedy, request, run};
+use crate::common::{MemoryStore, alone, config, crowd, greedy, patience, request, run};
 use cenote_base::engine::Prompt;
 use cenote_base::testing::ManualTime;
-use cenote_base::{BlockHash, CacheSalt, Clock, Deadline, Engine, Request, TokenId};
+use cenote_base::{BlockHash, CacheSalt, Deadline, Engine, Request, TokenId};
 use cenote_engine::engram::{Fetch, FetchError, Fetched, FileTables, InMemoryTables, RowBuffer, RowTables, TableShape};
 use cenote_engine::near::NearMemory;
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel};
@@ -207,8 +207,7 @@ fn load(near: &NearMemory, time: &'static ManualTime, hot: [u64; 2], rounds: u64
         for first in (0..hot[1]).step_by(64) {
             let rows: Vec<u64> = (first..hot[1].min(first + 64)).collect();
             let fetch = tables.start(0, &rows, RowBuffer::new(rows.len(), ROW_VALUES));
-            let Fetched { rows: found, missing, .. } =
-                fetch.finish(Clock::system().after(Duration::from_secs(60))).unwrap();
+            let Fetched { rows: found, missing, .. } = fetch.finish(patience()).unwrap();
             let lost: Vec<usize> = (0..rows.len()).filter(|&place| rows[place] % 7 == 6).collect();
             assert_eq!(missing, lost, "and they have no copies");
             for (place, row) in rows.iter().enumerate().filter(|(_, row)| **row % 7 != 6) {
@@ -248,7 +247,7 @@ fn kept_rows_are_there_while_the_link_is_down() {
     let tables = near.tables(Arc::new(link.clone()), 1);
     let fetch = |rows: &[u64]| {
         let fetch = tables.start(0, rows, RowBuffer::new(rows.len(), ROW_VALUES));
-        fetch.finish(Clock::system().after(Duration::from_secs(60))).unwrap()
+        fetch.finish(patience()).unwrap()
     };
     assert_eq!(fetch(&[1, 2, 3]).failure, None);
     link.1.store(true, Ordering::Relaxed);

@@ -1,15 +1,20 @@
 //! Swapped-out requests give the same tokens as requests that always fit.
 
 use crate::common::region::{open, pool};
-use crate::common::{MemoryStore, alone, collect, config, crowd, greedy, model_dir, prompt, request, submit};
-use cenote_base::{BlockHash, CacheSalt, Clock, Engine, Request, TokenId};
+use crate::common::{
+    Cost, MemoryStore, Pace, alone, collect, config, crowd, exact, forwarded, greedy, model_dir, patience, prompt,
+    request, submit_together,
+};
+use cenote_base::testing::{ManualTime, PATIENCE};
+use cenote_base::{BlockHash, CacheSalt, Engine, Request, TokenId};
 use cenote_engine::runtime::{Direction, Why};
-use cenote_engine::{EngineConfig, LlmEngine, LoadedModel, Observer, SwapRecord};
+use cenote_engine::{EngineConfig, LlmEngine, LoadedModel, Observer, StepRecord, SwapRecord};
 use cenote_mem::{Coherent, Fabric, Offset};
 use cenote_policy::Watermark;
 use cenote_store::{Computed, FarBlock, Loaded, PrefixMatch, PrefixStore, RegionStore};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -37,6 +42,19 @@ struct Sink(Trace);
 impl Observer for Sink {
     fn swapped(&mut self, record: &SwapRecord) {
         self.0.lock().unwrap().push(*record);
+    }
+}
+
+/// A trace of an engine in manual time.
+struct PacedSink(Pace, Sink);
+
+impl Observer for PacedSink {
+    fn computing(&mut self, work: &StepRecord) {
+        self.0.computing(work);
+    }
+
+    fn swapped(&mut self, record: &SwapRecord) {
+        self.1.swapped(record);
     }
 }
 
@@ -78,20 +96,32 @@ fn count(trace: &[SwapRecord], direction: Direction, why: Option<Why>) -> (usize
     of.fold((0, 0), |(count, blocks), record| (count + 1, blocks + u64::from(record.blocks)))
 }
 
-/// The costs are measured on this machine, so either choice may occur; the tokens are the same.
+/// The costs of a token and of a block are measured before there are requests, and decide.
 #[test]
 fn measured_costs_choose_between_swapping_and_recomputing() {
     let dir = model_dir("gqa-tied");
     let requests = requests();
-    let (_, pool) = pool(8 << 20);
-    let undecided = EngineConfig { always_swap: false, ..crowded(dir.path()) };
-    let (engine, trace) = start_traced(&undecided, open(dir.path(), &pool));
-    let (tokens, stats) = crowd(&engine, &requests);
-    assert!(tokens == alone(&config(dir.path()), &requests));
-    assert!(stats["swaps_total"] + stats["preemptions_total"] > 0.0, "{stats:?}");
-    let explained =
-        [Why::Quicker, Why::Empty].map(|why| count(&trace.lock().unwrap(), Direction::Dropped, Some(why)).0);
-    assert_eq!(stats["preemptions_total"], explained.iter().sum::<usize>() as f64);
+    let expected = alone(&config(dir.path()), &requests);
+    let token = Duration::from_micros(20);
+    // There and back, a block takes as long as one of its tokens, or longer than all 16.
+    for (both_ways, swaps) in [(token, true), (16 * token + Duration::from_micros(1), false)] {
+        let (time, trace, store) = (ManualTime::start(), Trace::default(), MemoryStore::default());
+        {
+            let mut shared = store.shared.lock().unwrap();
+            (shared.swap_room, shared.swap_time) = (usize::MAX, Some((time, both_ways)));
+        }
+        let undecided = EngineConfig { always_swap: false, ..crowded(dir.path()) };
+        let model = LoadedModel::load(&exact(undecided, time)).unwrap();
+        let pace = Pace { time, cost: Cost { step: Duration::ZERO, token } };
+        let observer = Box::new(PacedSink(pace, Sink(Arc::clone(&trace))));
+        let engine = LlmEngine::start_observed(model, Some(Box::new(store)), observer).unwrap();
+        let (tokens, stats) = crowd(&engine, &requests);
+        assert!(tokens == expected);
+        let dropped = |why| count(&trace.lock().unwrap(), Direction::Dropped, Some(why)).0 as f64;
+        assert_eq!(stats["swaps_total"] > 0.0, swaps, "{stats:?}");
+        assert_eq!(dropped(Why::Quicker) > 0.0, !swaps, "{stats:?}");
+        assert_eq!(stats["preemptions_total"], dropped(Why::Quicker) + dropped(Why::Empty));
+    }
 }
 
 #[test]
@@ -192,50 +222,60 @@ fn tokens_survive_all_swap_failures_together() {
     let expected = alone(&config(dir.path()), &requests);
     let block_bytes = LoadedModel::load(&config(dir.path())).unwrap().layout().block_bytes() as u64;
     let wanted = [Why::Pressure, Why::Room, Why::SwapFull, Why::Damaged, Why::Refused];
-    let mut seen = Vec::new();
-    // The arrival order varies and decides which failures occur.
-    for _ in 0..20 {
-        let store = MemoryStore::default();
+    let store = MemoryStore::default();
+    {
+        let mut shared = store.shared.lock().unwrap();
+        (shared.swap_room, shared.swap_damage, shared.pending) = (12, Some(5), true);
+    }
+    let config = EngineConfig { swap_bytes: 5 * block_bytes, ..crowded(dir.path()) };
+    let (engine, trace) = start_traced(&config, Box::new(store));
+    let (tokens, _) = crowd(&engine, &requests);
+    assert!(tokens == expected);
+    let seen: Vec<Why> = trace.lock().unwrap().iter().map(|record| record.why).collect();
+    assert!(wanted.iter().all(|why| seen.contains(why)), "expected all of {wanted:?}, saw only {seen:?}");
+}
+
+/// Blocks the engine's thread when the first request is swapped out.
+struct AtSwapOut {
+    trace: Trace,
+    /// Gets the request's number, and waits until the test goes on.
+    gate: Option<(Sender<u64>, Receiver<()>)>,
+}
+
+impl Observer for AtSwapOut {
+    fn swapped(&mut self, record: &SwapRecord) {
+        self.trace.lock().unwrap().push(*record);
+        if record.direction == Direction::Out
+            && let Some((sender, go)) = self.gate.take()
         {
-            let mut shared = store.shared.lock().unwrap();
-            (shared.swap_room, shared.swap_damage, shared.pending) = (20, Some(5), true);
-        }
-        let config = EngineConfig { swap_bytes: 12 * block_bytes, ..crowded(dir.path()) };
-        let (engine, trace) = start_traced(&config, Box::new(store));
-        let (tokens, _) = crowd(&engine, &requests);
-        assert!(tokens == expected);
-        seen.extend(trace.lock().unwrap().iter().map(|record| record.why));
-        if wanted.iter().all(|why| seen.contains(why)) {
-            return;
+            sender.send(record.sequence).unwrap();
+            go.recv_timeout(PATIENCE).unwrap();
         }
     }
-    panic!("expected all of {wanted:?}, saw only {seen:?}");
 }
 
 #[test]
 fn a_request_that_ends_while_swapped_out_leaves_no_reservation() {
     let dir = model_dir("gqa-tied");
     let (_, pool) = pool(8 << 20);
-    let (engine, trace) = start_traced(&crowded(dir.path()), open(dir.path(), &pool));
+    let (sender, out) = channel();
+    let (go, gone) = channel();
+    let trace = Trace::default();
+    let observer = AtSwapOut { trace: Arc::clone(&trace), gate: Some((sender, gone)) };
+    let model = LoadedModel::load(&crowded(dir.path())).unwrap();
+    let engine = LlmEngine::start_observed(model, Some(open(dir.path(), &pool)), Box::new(observer)).unwrap();
     let requests: Vec<_> = (0..8).map(|seed| request(prompt(seed, 60), greedy(90))).collect();
-    let events: Vec<_> = requests.iter().map(|request| submit(&engine, request.clone()).unwrap()).collect();
-    let deadline = Clock::system().after(Duration::from_secs(60));
-    let is_out = |sequence: u64| {
-        let trace = trace.lock().unwrap();
-        let last = trace.iter().rfind(|record| record.sequence == sequence);
-        last.is_some_and(|record| record.direction == Direction::Out)
-    };
-    let out = loop {
-        if let Some(out) = (0..8).find(|&sequence| is_out(sequence)) {
-            break out;
-        }
-        assert!(!deadline.passed(), "no request was swapped out");
-        std::thread::yield_now();
-    };
+    let events = submit_together(&engine, &requests);
+    let out = out.recv_timeout(PATIENCE).expect("a request is swapped out");
     engine.abort(requests[out as usize].id);
+    forwarded(&engine);
+    go.send(()).unwrap();
     let ended: Vec<_> = events.iter().map(collect).collect();
-    assert!(ended.iter().filter(|ended| ended.is_ok()).count() >= 7);
-    assert!(engine.drain(deadline));
+    let failed: Vec<u64> = (0..8).filter(|&at| ended[at as usize].is_err()).collect();
+    assert_eq!(failed, [out]);
+    let last = *trace.lock().unwrap().iter().rfind(|record| record.sequence == out).unwrap();
+    assert_eq!((last.direction, last.why), (Direction::Dropped, Why::Ended));
+    assert!(engine.drain(patience()));
     drop(engine);
     assert_eq!(pool.check(true).unwrap().reserved, 0);
 }

@@ -83,7 +83,7 @@ impl Live {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let url = format!("http://{}", listener.local_addr()?);
         let config = HttpConfig { request_timeout: TIMEOUT, ..HttpConfig::default() };
-        let state = AppState::new(running.engine.clone(), config);
+        let state = AppState::new(running.engine.clone(), config, Clock::system());
         let (stop, stopped) = oneshot::channel::<()>();
         let grace = Grace { drain: Duration::from_secs(5), ..Grace::default() };
         let server = tokio::spawn(cenote_serve::serve(listener, state, async { drop(stopped.await) }, grace));

@@ -3,6 +3,7 @@
 mod bench;
 mod codecs;
 mod hosts;
+mod plan;
 mod sim;
 #[path = "../../../cli/tests/cli/support/mod.rs"]
 mod support;

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from cenote import clock
 from cenote.content import TRUSTED, Cache, Stamp, contents, stamps
 
 # Patterns of the files that engines read.
@@ -66,7 +66,7 @@ class Adapters:
         """`facts`: settings of the engine that decide what an adapter does."""
         self.facts, self.find, self.cache = facts, find, cache
         # Lower bound of every time at which the engine loads an adapter.
-        self.since = time.time()
+        self.since = clock.unix()
         self._named: dict[tuple[str, str, str], Future[Adapter | None]] = {}
         self._lost: set[tuple[str, str, str]] = set()
         self._threads: ThreadPoolExecutor | None = None

@@ -32,7 +32,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cenote import clock
 from cenote._native import file_digests, file_stamps
+from cenote.clock import Deadline
 
 Stamp = tuple[int, int, int, int, int, int]
 
@@ -76,7 +78,7 @@ def contents(paths: Sequence[Path], cache: Cache | None = None) -> list[Content]
             left = [place for place, known in zip(missing, again, strict=True) if known is None]
             for place, known in zip(missing, again, strict=True):
                 found[place] = known
-            began = time.time()
+            began = clock.unix()
             for place, (stamp, digest) in zip(left, file_digests([paths[place] for place in left]), strict=True):
                 found[place] = Content(digest, stamp)
                 cache.put(Content(digest, stamp), began)
@@ -201,16 +203,16 @@ class Cache:
 
 
 def _wait_for(descriptor: int, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
+    deadline = Deadline(seconds)
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
-            if time.monotonic() >= deadline:
+            if deadline.passed:
                 return False
             # `flock` has no variant with a deadline, so poll.
-            time.sleep(_POLL_SECONDS)
+            time.sleep(clock.block_for(_POLL_SECONDS))
         except OSError:
             return False
 
@@ -241,9 +243,9 @@ def _main(arguments: list[str]) -> None:
     if not files:
         raise SystemExit("usage: python -m cenote.content [--fresh] PATH…\n--fresh ignores the cache")
     cache = Cache()
-    began = time.monotonic()
+    began = clock.now()
     made: Any = [Content(digest, stamp) for stamp, digest in file_digests(files)] if fresh else contents(files, cache)
-    seconds = time.monotonic() - began
+    seconds = clock.now() - began
     for file, content in zip(files, made, strict=True):
         print(content.digest.hex(), file)
     size = sum(content.size for content in made)

@@ -10,7 +10,6 @@ import re
 import signal
 import struct
 import threading
-import time
 from collections import deque
 from collections.abc import Collection, Sequence
 from types import FrameType
@@ -19,6 +18,7 @@ from typing import Any
 import zmq
 
 import cenote
+from cenote import clock
 
 MEDIUM = "CENOTE"
 # Sequence number of the message that ends an answer on the replay socket.
@@ -159,7 +159,7 @@ class Publisher:
         refresh: float | None = None,
     ) -> None:  # fmt: skip
         self.events, self.topic, self.rank = events, topic.encode(), rank
-        self.refresh, self.refreshed = refresh, time.monotonic()
+        self.refresh, self.refreshed = refresh, clock.now()
         self.sequence = 0
         self.past: deque[tuple[int, bytes]] = deque(maxlen=keep)
         self.context = zmq.Context()
@@ -173,13 +173,13 @@ class Publisher:
 
     def step(self) -> int:
         """Publishes new events and answers replay requests. Returns the number of new events."""
-        if self.refresh is not None and time.monotonic() - self.refreshed >= self.refresh:
-            self.refreshed = time.monotonic()
+        if self.refresh is not None and clock.now() - self.refreshed >= self.refresh:
+            self.refreshed = clock.now()
             events = self.events.again()
         else:
             events = self.events.take()
         for first in range(0, len(events), _BATCH_MAX):
-            batch = packed([time.time(), events[first : first + _BATCH_MAX], self.rank])
+            batch = packed([clock.unix(), events[first : first + _BATCH_MAX], self.rank])
             number = self.sequence
             self.sequence += 1
             self.past.append((number, batch))
@@ -255,12 +255,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
-    start = time.monotonic()
+    start = clock.now()
     with cenote.Region.open(options.region, worker="events", host_slot=options.host_slot) as region:
         events = Events(region, options.namespace, medium=options.medium, parents=options.locality is None)
         publisher = Publisher(events, options.endpoint, options.replay, topic, options.rank, refresh=refresh)
         try:
-            while not ended.is_set() and (options.duration is None or time.monotonic() - start < options.duration):
+            while not ended.is_set() and (options.duration is None or clock.now() - start < options.duration):
                 publisher.step()
                 ended.wait(options.every)
         finally:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import time
 
 import cenote
+from cenote import clock
 
 # Seconds between two lines about errors of the cold tier.
 _QUIET = 30.0
@@ -36,7 +36,7 @@ class HealthLog:
     def _look_at_cold(self) -> None:
         """Logs an error of the cold tier that differs from the last logged one."""
         error = self._region.cold_error
-        if error is None or error == self._cold_error or time.monotonic() - self._cold_at < _QUIET:
+        if error is None or error == self._cold_error or clock.now() - self._cold_at < _QUIET:
             return
-        self._cold_error, self._cold_at = error, time.monotonic()
+        self._cold_error, self._cold_at = error, clock.now()
         self._logger.warning("Cenote: the cold tier below the region %s misses blocks: %s", self._region.name, error)

@@ -10,14 +10,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-import time
+import sys
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+from cenote.sglang import storage
 from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import CacheRequestHandle, InitLoadBackParams, InsertParams, MatchPrefixParams
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
@@ -30,10 +31,16 @@ from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.runtime_context import get_context, get_parallel
 
+# A script that imports this module has only its folder on its path.
+sys.path.append(str(Path(__file__).parents[1]))
+from waiting import PATIENCE, until
+
 PAGE, LAYERS, HEADS, HEAD_DIM, LATENT, ROPE = 16, 2, 2, 32, 96, 32
 # Bytes of a page of the model with several heads.
 PAGE_BYTES = 2 * LAYERS * PAGE * HEADS * HEAD_DIM * 2
-SECONDS = 30.0
+
+# Pages that a slow machine skipped would be misses.
+storage.BATCH_SECONDS = PATIENCE
 
 BACKEND = {"backend_name": "cenote", "module_path": "cenote.sglang", "class_name": "CenoteStorage"}
 
@@ -83,15 +90,6 @@ def published(**settings: Any) -> Iterator[Any]:
     ranks |= {"moe_tp_size": ranks["tp_size"], "moe_tp_rank": ranks["tp_rank"]}
     with get_parallel().override(**ranks), get_context().override_server_args(**settings) as server_args:
         yield server_args
-
-
-def until(done: Callable[[], bool], what: str) -> None:
-    """Polls, as the scheduler does once per step."""
-    end = time.monotonic() + SECONDS
-    while not done():
-        if time.monotonic() > end:
-            raise TimeoutError(f"{what} did not happen within {SECONDS} s")
-        os.sched_yield()
 
 
 class Server:
@@ -173,7 +171,7 @@ class Server:
             self.step()
             return not (self.cache.ongoing_backup or self.cache.ongoing_write_through or self.controller.ack_write_queue)
 
-        until(written, "the backup")
+        until("the backup", written)
 
     def load(self, tokens: Sequence[int], **key: Any) -> int:
         """Prefetches a prompt, loads the hit to the device and checks its KV.
@@ -188,7 +186,7 @@ class Server:
             self.step()
             return bool(self.cache.check_prefetch_progress(request))
 
-        until(fetched, "the prefetch")
+        until("the prefetch", fetched)
         self.cache.pop_prefetch_loaded_tokens(request)
         found = self.match(tokens, **key)
         if found.host_hit_length:
@@ -203,7 +201,7 @@ class Server:
                 self.step()
                 return not self.controller.ack_load_queue
 
-            until(loaded, "the load to the device")
+            until("the load to the device", loaded)
             found = self.match(tokens, **key)
         length = int(found.device_prefix_len)
         if length:

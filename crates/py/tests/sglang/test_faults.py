@@ -12,12 +12,12 @@ import pytest
 import torch
 from servers import PAGE, PAGE_BYTES, Server, extra_config, kv
 from sglang.srt.mem_cache.hicache_storage import PoolName, PoolTransfer
+from waiting import PATIENCE
 
 import cenote
 from cenote.sglang import storage as storage_module
 
 PAGES = 4
-SECONDS = 120
 
 
 def prompt(number: int) -> list[int]:
@@ -207,7 +207,7 @@ def test_pages_outlive_a_killed_writer(region: str) -> None:
     server = Server(region)
     assert [server.load(prompt(number)) for number in range(3)] == [PAGES * PAGE, PAGES * PAGE, 0]
     child.kill()
-    child.wait(SECONDS)
+    child.wait(PATIENCE)
     server.forget()
     assert [server.load(prompt(number)) for number in range(2)] == [PAGES * PAGE] * 2, "pages outlive their writer"
     server.close()
@@ -217,7 +217,7 @@ def test_pages_outlive_a_killed_writer(region: str) -> None:
 @pytest.mark.parametrize(("dies_at", "dies_in", "found"), [("publish.copied", PAGES + 2, 0), ("publish.ready", PAGES + 2, 2)])
 def test_a_writer_killed_within_a_prompt_leaves_only_whole_pages(region: str, dies_at: str, dies_in: int, found: int) -> None:
     child = writer(region, 3, dies_at, dies_in)
-    child.communicate(timeout=SECONDS)
+    child.communicate(timeout=PATIENCE)
     assert child.returncode == -9
     server = Server(region)
     assert server.load(prompt(0)) == PAGES * PAGE

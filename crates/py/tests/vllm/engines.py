@@ -6,11 +6,13 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, ClassVar
 
 # One thread: two would compete in spin loops on a small machine, and the number of threads changes
@@ -26,6 +28,10 @@ os.environ.update(
 
 from vllm import LLM, SamplingParams
 from vllm.config import KVTransferConfig
+
+# Scripts that import this module have only its folder on their path.
+sys.path.append(str(Path(__file__).parents[1]))
+from waiting import GRACE, PATIENCE, PATIENCE_WITH_ENGINES, Stuck, until
 
 BLOCK = 32
 _PROCESSES = multiprocessing.get_context("fork")
@@ -57,7 +63,7 @@ class Engine:
                 kv_connector="CenoteConnector",
                 kv_connector_module_path="cenote.vllm",
                 kv_role=role,
-                kv_connector_extra_config={"region": region, **(connector or {})},
+                kv_connector_extra_config={"region": region, "timeout": PATIENCE, **(connector or {})},
             )
         settings = {
             "enforce_eager": True, "max_model_len": 4096, "dtype": "float32", "seed": 0, "block_size": BLOCK,
@@ -97,11 +103,11 @@ class Child:
         theirs.close()
         Child.running.append(self)
 
-    def receive(self, timeout: float = 240) -> Any:
+    def receive(self) -> Any:
         """The next message of the function."""
-        if not self.pipe.poll(timeout):
+        if not self.pipe.poll(PATIENCE_WITH_ENGINES):
             self.kill()
-            raise TimeoutError(f"the child sent nothing for {timeout} s")
+            raise TimeoutError(f"the child sent nothing for {PATIENCE_WITH_ENGINES} s")
         kind, said = self.pipe.recv()
         if kind == "failed":
             raise AssertionError(said)
@@ -110,12 +116,12 @@ class Child:
     def send(self, said: Any) -> None:
         self.pipe.send(said)
 
-    def end(self, timeout: float = 60) -> int | None:
+    def end(self) -> int | None:
         """Waits for the process and returns its exit code."""
-        self.process.join(timeout)
+        self.process.join(PATIENCE_WITH_ENGINES)
         if self.process.is_alive():
             self.kill()
-            raise TimeoutError(f"the child did not end within {timeout} s")
+            raise TimeoutError(f"the child did not end within {PATIENCE_WITH_ENGINES} s")
         Child.running.remove(self)
         return self.process.exitcode
 
@@ -125,11 +131,14 @@ class Child:
             return
         Child.running.remove(self)
         for number in (signal.SIGTERM, signal.SIGKILL):
-            deadline = time.monotonic() + 10
-            while _signalled(self.process.pid, number) and time.monotonic() < deadline:
-                self.process.join(0.1)
-                number = 0
-        self.process.join(10)
+            _signalled(self.process.pid, number)
+            with contextlib.suppress(Stuck):
+                until("the end of the group", self._has_ended, GRACE)
+        self.process.join(PATIENCE)
+
+    def _has_ended(self) -> bool:
+        # A look reaps the process, which is in its group until then.
+        return not self.process.is_alive() and not _signalled(self.process.pid, 0)
 
 
 def _signalled(group: int | None, number: int) -> bool:
@@ -154,11 +163,11 @@ def _work(pipe: Connection, function: Callable[..., Any], arguments: tuple[Any, 
     os._exit(code)
 
 
-def in_child(function: Callable[..., Any], *arguments: Any, timeout: float = 240) -> Any:
+def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
     """Runs a function in a child process and returns its result."""
     child = Child(function, *arguments)
     try:
-        said = child.receive(timeout)
+        said = child.receive()
         child.end()
     except BaseException:
         child.kill()

@@ -15,6 +15,9 @@ from pathlib import Path
 
 from pip._internal.models.index import PyPI
 
+sys.path.append(str(Path(__file__).parents[1]))
+from waiting import PATIENCE
+
 
 def index() -> str:
     """The address of pip's package index."""
@@ -26,13 +29,13 @@ def fetch(version: str, member: str, to: Path) -> None:
     """Writes `member` of vLLM's source package to `to`. Raises ValueError if the index lacks it."""
     name = f"vllm-{version}.tar.gz"
     page = index().rstrip("/") + "/vllm/"
-    with urllib.request.urlopen(page, timeout=60) as answer:
+    with urllib.request.urlopen(page, timeout=PATIENCE) as answer:
         listed = re.findall(rf'href="([^"]*{re.escape(name)})#sha256=([0-9a-f]+)"', answer.read().decode())
     if not listed:
         raise ValueError(f"the package index lists no {name}")
     address, wanted = listed[0]
     with tempfile.NamedTemporaryFile() as package:
-        with urllib.request.urlopen(urllib.parse.urljoin(page, address), timeout=60) as answer:
+        with urllib.request.urlopen(urllib.parse.urljoin(page, address), timeout=PATIENCE) as answer:
             while piece := answer.read(1 << 20):
                 package.write(piece)
         package.flush()

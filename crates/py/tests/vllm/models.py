@@ -12,6 +12,9 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+sys.path.append(str(Path(__file__).parents[1]))
+from waiting import PATIENCE_WITH_ENGINES
+
 WORDS = 1000
 SIZES = {
     # hidden, layers, heads, kv heads, intermediate
@@ -86,7 +89,7 @@ def make_elsewhere(folder: Path, size: str) -> str:
     """Makes a model in another process.
 
     Torch starts threads, and a process with threads must not fork."""
-    subprocess.run([sys.executable, __file__, folder, size], check=True, timeout=300)
+    subprocess.run([sys.executable, __file__, folder, size], check=True, timeout=PATIENCE_WITH_ENGINES)
     return str(folder)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -13,8 +12,7 @@ import msgspec
 import zmq
 from vllm.config import KVEventsConfig
 from vllm.distributed.kv_events import ZmqEventPublisher
-
-_SECONDS = 60.0
+from waiting import until
 
 
 class Router:
@@ -35,7 +33,7 @@ class Router:
             enable_kv_cache_events=True, publisher="zmq", endpoint=endpoint, replay_endpoint=self._replay
         )
         self._batches: dict[int, list[dict[str, Any]]] = {}
-        self._heard = threading.Condition()
+        self._heard = threading.Lock()
         self._ended = threading.Event()
         self._reader = threading.Thread(target=self._read)
 
@@ -50,19 +48,23 @@ class Router:
 
     def events(self, medium: str, enough: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
         """All events of a medium in order, as soon as `enough` accepts them."""
-        deadline = time.monotonic() + _SECONDS
-        while True:
+        numbers: list[int] = []
+        events: list[dict[str, Any]] = []
+
+        def is_enough() -> bool:
+            nonlocal numbers, events
+            self._ask_for_what_is_missing()
             with self._heard:
                 numbers = sorted(self._batches)
                 events = [event for number in numbers for event in self._batches[number] if event.get("medium") == medium]
-                if numbers == list(range(len(numbers))) and enough(events):
-                    return events
-                assert time.monotonic() < deadline, f"batches {numbers}, with events of {medium}: {events}"
-                self._heard.wait(0.5)
-            self._ask_for_what_is_missing()
+            return numbers == list(range(len(numbers))) and enough(events)
+
+        until(lambda: f"batches {numbers}, with events of {medium}: {events}", is_enough)
+        return events
 
     def _read(self) -> None:
         while not self._ended.is_set():
+            # tidy: a poll period, after which the thread looks whether the router has ended.
             if self._socket.poll(100):
                 _, number, batch = self._socket.recv_multipart()
                 self._note(number, batch)
@@ -70,7 +72,6 @@ class Router:
     def _note(self, number: bytes, batch: bytes) -> None:
         with self._heard:
             self._batches[int.from_bytes(number, "big")] = msgspec.msgpack.decode(batch)[1]
-            self._heard.notify_all()
 
     def _ask_for_what_is_missing(self) -> None:
         with self._heard:
@@ -80,6 +81,7 @@ class Router:
         with self._context.socket(zmq.DEALER) as socket:
             socket.connect(self._replay)
             socket.send_multipart((b"", missing[0].to_bytes(8, "big")))
+            # tidy: a publisher that is about to start or to end may not answer; the next look asks again.
             while socket.poll(5000):
                 _, _, number, batch = socket.recv_multipart()
                 if number == ZmqEventPublisher.END_SEQ:

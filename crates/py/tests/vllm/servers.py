@@ -10,26 +10,23 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from engines import BLOCK
-
-# Seconds for a server's start on a busy machine.
-START = 400
+from waiting import PATIENCE, PATIENCE_WITH_ENGINES, until
 
 
 @dataclass
 class Stream:
-    """A streamed answer: its text, and the seconds from the request to each of its pieces."""
+    """A streamed answer: its text, and the number of its pieces."""
 
     text: str = ""
-    seconds: list[float] = field(default_factory=list)
+    pieces: int = 0
     whole: bool = False
     """False if the stream ended before its answer did."""
 
@@ -47,21 +44,19 @@ class Process:
             )
 
     def wait(self) -> None:
-        deadline = time.monotonic() + START
-        while True:
+        def is_ready() -> bool:
+            assert self.process.poll() is None, self.log.read_text()[-4000:]
             with contextlib.suppress(urllib.error.URLError, ConnectionError):
                 self.get(self.health)
-                return
-            assert self.process.poll() is None, self.log.read_text()[-4000:]
-            assert time.monotonic() < deadline, self.log.read_text()[-4000:]
-            # Poll period. No result depends on it.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(0.5)
+                return True
+            return False
+
+        until(lambda: self.log.read_text()[-4000:], is_ready, PATIENCE_WITH_ENGINES)
 
     def get(self, path: str, body: dict[str, Any] | None = None) -> str:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"http://{self.address}{path}", data, {"content-type": "application/json"})
-        with urllib.request.urlopen(request, timeout=120) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return str(answer.read().decode())
 
     def stream(self, model: str, prompt: list[int], tokens: int) -> Iterator[Stream]:
@@ -70,16 +65,16 @@ class Process:
         request = urllib.request.Request(
             f"http://{self.address}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"}
         )
-        began, answer = time.perf_counter(), Stream()
+        answer = Stream()
         try:
-            with urllib.request.urlopen(request, timeout=120) as lines:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as lines:
                 for line in lines:
                     said = line.decode().strip().removeprefix("data: ")
                     if said == "[DONE]":
                         answer.whole = True
                     elif said:
                         answer.text += json.loads(said)["choices"][0]["text"]
-                        answer.seconds.append(time.perf_counter() - began)
+                        answer.pieces += 1
                         yield answer
         except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
             # The server died, or a proxy before it wrote of an error.
@@ -90,7 +85,7 @@ class Process:
         """Kills all processes at once."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(60)
+        self.process.wait(PATIENCE)
 
     def end(self) -> None:
         """Ends the server with SIGTERM, then with SIGKILL."""
@@ -98,7 +93,7 @@ class Process:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(60)
+                self.process.wait(PATIENCE)
 
 
 def free_address() -> str:
@@ -125,7 +120,7 @@ class Server(Process):
         if region is not None:
             transfer = {
                 "kv_connector": "CenoteConnector", "kv_connector_module_path": "cenote.vllm", "kv_role": role,
-                "kv_connector_extra_config": {"region": region, "create_size": size},
+                "kv_connector_extra_config": {"region": region, "create_size": size, "timeout": PATIENCE},
             }  # fmt: skip
             command += ["--kv-transfer-config", json.dumps(transfer)]
         super().__init__(command, log, address, "/health", variables)

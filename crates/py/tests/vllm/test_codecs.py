@@ -26,7 +26,8 @@ from vllm.v1.kv_cache_layout import KVCacheLayout
 import cenote
 
 sys.path.append(str(Path(__file__).parents[1]))
-from fake_device import FakeDevice, until
+from fake_device import FakeDevice
+from waiting import PATIENCE
 
 LAYERS, BLOCKS, HEADS, TOKENS, DIM = 3, 8, 2, 16, 64
 COUNT = 5
@@ -98,13 +99,13 @@ def worst_heads(region: cenote.Region, layout: KVCacheLayout, connector: dict[st
     device, memory = on_a_device(region, saved, part, settings)
     save = memory.save(blocks, names, list(range(COUNT)), there)
     save.finish()
-    until(lambda: blocks.count(names) == COUNT, device)
-    assert memory.close(10)
+    device.run_until("the published blocks", lambda: blocks.count(names) == COUNT)
+    assert memory.close(PATIENCE)
     device, memory = on_a_device(region, loaded, part, settings)
     load = memory.load(blocks.lookup(names), here)
-    until(lambda: load.done, device)
+    device.run_until("the end of the load", lambda: load.done)
     assert load.failed() == []
-    assert memory.close(10)
+    assert memory.close(PATIENCE)
 
     expected, found = saved[:, there].float(), loaded[:, here].float()
     errors = (found - expected).abs().amax((0, 1, 3, 4)) / expected.abs().amax((0, 1, 3, 4))

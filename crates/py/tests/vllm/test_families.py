@@ -250,7 +250,7 @@ def test_a_kill_while_groups_are_saved_gives_no_wrong_state(name: str, tmp_path:
     # Within the blocks and states of a prompt, of which the smallest model has eight pages at most.
     kills = (1, 3, 5)
     for kill in kills:
-        assert Child(dies, model, one, region, kill, kill).end(timeout=240) == -9, "it must die during a save"
+        assert Child(dies, model, one, region, kill, kill).end() == -9, "it must die during a save"
     alone = in_child(runs, model, one, None, list(kills))
     after = in_child(runs, model, one, region, list(kills))
     again = in_child(runs, model, one, region, list(kills))

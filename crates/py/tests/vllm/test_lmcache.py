@@ -12,7 +12,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 import models
 import pytest
 from engines import BLOCK, Answer, Engine, in_child
+from waiting import PATIENCE, PATIENCE_WITH_ENGINES, until
 
 import cenote
 
@@ -45,7 +45,7 @@ def test_lmcaches_own_l2_benchmark_verifies_all_keys(region: str) -> None:
     program = "from lmcache.cli.main import main; main()"
     arguments = ["--num-keys", "16", "--data-size-kb", "512", "--rounds", "2", "--lookup-max-hit-rate", "1", "--no-skip-verify"]
     command = [sys.executable, "-c", program, "bench", "l2", "--l2-adapter", plugin(region), *arguments]
-    run = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=240, check=False)
+    run = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE_WITH_ENGINES, check=False)
     said = run.stdout + run.stderr
     assert run.returncode == 0, said
     assert "All 16 keys data verified OK" in said, said
@@ -76,22 +76,21 @@ def server(region: str, log: Path) -> Iterator[int]:
     with log.open("wb") as said:
         process = subprocess.Popen([str(part) for part in command], env=environment(), stdout=said, stderr=said)
     try:
-        deadline = time.monotonic() + 180
-        while True:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
+
+        def listens() -> bool:
             assert process.poll() is None, log.read_text(errors="replace")
-            assert time.monotonic() < deadline, log.read_text(errors="replace")
-            time.sleep(0.1)
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", port)) == 0
+
+        until(lambda: log.read_text(errors="replace"), listens, PATIENCE_WITH_ENGINES)
         yield port
     finally:
         process.terminate()
         try:
-            process.wait(30)
+            process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(30)
+            process.wait(PATIENCE)
 
 
 def let_lmcache_in() -> None:
@@ -128,11 +127,11 @@ def test_an_lmcache_server_loads_the_prefix_of_another(tiny: str, region: str, t
     with server(region, tmp_path / "first") as port:
         cold = in_child(ask, tiny, port, prompt)
         # LMCache stores asynchronously, after the answer.
-        deadline = time.monotonic() + 60
         with cenote.Region.open(region) as watch:
-            while watch.info()["blocks_ready"] < FULL // BLOCK:
-                assert time.monotonic() < deadline, (watch.info(), (tmp_path / "first").read_text(errors="replace"))
-                time.sleep(0.1)
+            until(
+                lambda: (watch.info(), (tmp_path / "first").read_text(errors="replace")),
+                lambda: watch.info()["blocks_ready"] >= FULL // BLOCK,
+            )
     with server(region, tmp_path / "second") as port:
         warm = in_child(ask, tiny, port, prompt)
     assert (alone.cached, cold.cached) == (0, 0)

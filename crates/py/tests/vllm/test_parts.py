@@ -28,6 +28,7 @@ from vllm.v1.kv_cache_interface import (
     iter_layer_specs,
 )
 from vllm.v1.kv_cache_layout import KVCacheLayout
+from waiting import PATIENCE
 
 import cenote
 from cenote.vllm.memory import host_memory, part_of
@@ -109,7 +110,7 @@ class Rank:
             lease = part.blocks.lookup(part.blocks.alias(keys))
             assert len(lease) == len(keys), part.group.number
             load = memory.load(lease, blocks)
-            assert load.wait(30)
+            assert load.wait(PATIENCE)
             assert not load.failed()
 
 

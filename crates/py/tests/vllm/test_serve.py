@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from engines import BLOCK
 from servers import Server
 from test_sharing import FULL, PROMPT, clean
+from waiting import until
 
 from cenote.vllm.stats import COUNTERS
 
@@ -44,9 +44,7 @@ def test_servers_share_blocks_and_export_counters(tiny: str, name: str, tmp_path
         assert [two.ask(prompt) for prompt in prompts] == [(text, FULL) for text, _ in cold]
         blocks = FULL // BLOCK
         # A step exports its counts at its end, which is after its answer.
-        deadline = time.monotonic() + 30
-        while sum(two.counter("loaded_blocks").values()) < len(prompts) * blocks:
-            assert time.monotonic() < deadline, two.get("/metrics")
+        until(lambda: two.get("/metrics"), lambda: sum(two.counter("loaded_blocks").values()) >= len(prompts) * blocks)
         # One engine computed each block of each prompt, and another one loaded it once.
         assert sum(one.counter("saved_blocks").values()) >= len(prompts) * blocks
         assert sum(two.counter("hit_blocks").values()) == len(prompts) * blocks

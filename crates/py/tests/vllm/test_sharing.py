@@ -66,7 +66,7 @@ def test_an_instance_loads_the_prefix_of_another(mid: str, region: str) -> None:
     [cold] = in_child(ask_all, Job(mid, region, [models.prompt(PROMPT, 2)], 1))
     [warm] = in_child(ask_all, Job(mid, region, [models.prompt(PROMPT, 2)], 1))
     print(f"\nprefill of {PROMPT} tokens: {cold.cpu_seconds:.3f} s cold, {warm.cpu_seconds:.3f} s warm (CPU)")
-    assert warm.cpu_seconds <= cold.cpu_seconds / 12
+    assert (cold.cached, warm.cached) == (0, FULL), "the engine computes the end of the prompt, which fills no block"
     clean(region)
 
 
@@ -247,7 +247,7 @@ def test_instances_killed_during_a_save_affect_no_other(tiny: str, region: str) 
     pages = 4 * (PROMPT // BLOCK)
     for kill in range(kills):
         victim = Child(dies, tiny, region, models.prompt(PROMPT, 100 + kill), 1 + kill * pages // kills)
-        assert victim.end(timeout=120) == -9, "it must die during a save"
+        assert victim.end() == -9, "it must die during a save"
         for other in others:
             other.send(shared)
         for answer in [other.receive() for other in others]:
@@ -283,8 +283,8 @@ def with_two_ranks(_: Connection, job: Job, lose: bool) -> list[Answer]:
 
 def test_a_hit_needs_every_ranks_shard(tiny: str, region: str) -> None:
     prompt = models.prompt(PROMPT, 21)
-    [cold] = in_child(with_two_ranks, Job(tiny, region, [prompt]), False, timeout=400)
-    warm, missing = in_child(with_two_ranks, Job(tiny, region, [prompt]), True, timeout=400)
+    [cold] = in_child(with_two_ranks, Job(tiny, region, [prompt]), False)
+    warm, missing = in_child(with_two_ranks, Job(tiny, region, [prompt]), True)
     assert (warm.cached, missing.cached) == (FULL, 0)
     assert cold.tokens == warm.tokens == missing.tokens
     clean(region)
@@ -303,9 +303,9 @@ def with_shards(_: Connection, job: Job, ranks: int) -> list[Answer]:
 def test_engines_with_other_numbers_of_ranks_share_blocks(tiny: str, region: str, saving: int) -> None:
     prompt = models.prompt(PROMPT, 24)
     loading = 3 - saving
-    [alone] = in_child(with_shards, Job(tiny, None, [prompt]), loading, timeout=400)
-    [cold] = in_child(with_shards, Job(tiny, region, [prompt]), saving, timeout=400)
-    [warm] = in_child(with_shards, Job(tiny, region, [prompt]), loading, timeout=400)
+    [alone] = in_child(with_shards, Job(tiny, None, [prompt]), loading)
+    [cold] = in_child(with_shards, Job(tiny, region, [prompt]), saving)
+    [warm] = in_child(with_shards, Job(tiny, region, [prompt]), loading)
     assert (cold.cached, warm.cached) == (0, FULL)
     assert cold.tokens == warm.tokens == alone.tokens
     clean(region)

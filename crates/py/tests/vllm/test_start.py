@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from engines import in_child
+from waiting import PATIENCE_WITH_ENGINES
 
 import cenote
 from cenote.facts import key_of
@@ -19,7 +20,7 @@ def log_of_start(model: str, region: str, connector: dict[str, Any] | None = Non
     """Starts an engine in another process. Returns the connector's log lines as `LEVEL text`."""
     command = [sys.executable, __file__, model, region, json.dumps(connector or {})]
     environment = {**os.environ, "CENOTE_TEST_LOG": "INFO", "NO_COLOR": "1"}
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_WITH_ENGINES)
     log = ran.stdout + ran.stderr
     assert ran.returncode == 0, log[-4000:]
     lines = [line for line in log.splitlines() if "Cenote: " in line]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import stand_in
 from stand_in import Arguments, Buffer, Engine, Group, Layout, Region
+from waiting import PATIENCE, ManualTime
 
 import cenote
 
@@ -33,7 +34,7 @@ def engine(region: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     made: list[Engine] = []
 
     def make(arguments: Arguments | None = None, how: Layout | None = None, chunk: int = 1 << 30, **settings: Any) -> Engine:
-        given = {"region": region, "model_fingerprint": "weights", "timeout": 30} | settings
+        given = {"region": region, "model_fingerprint": "weights", "timeout": PATIENCE} | settings
         monkeypatch.setenv("CENOTE_TENSORRT_LLM", json.dumps({name: value for name, value in given.items() if value is not None}))
         made.append(Engine(module, how or layout(), arguments or Arguments(), chunk))
         return made[-1]
@@ -143,11 +144,12 @@ def test_a_promise_survives_the_region(engine: Any, monkeypatch: pytest.MonkeyPa
     assert first.run(PROMPT, generate=2) == 6 * SIZE
 
 
-def test_a_missing_block_ends_the_promise(engine: Any) -> None:
+def test_a_missing_block_ends_the_promise(engine: Any, manual_time: ManualTime) -> None:
     first = use(engine())
     first.run(PROMPT[: 3 * SIZE + 1], generate=2)
     assert first.run(PROMPT) == 3 * SIZE
-    late = use(engine(timeout=1e-9))
+    manual_time.each_look = 2 * PATIENCE
+    late = use(engine())
     assert late.run(PROMPT) == 0
     assert late.worker.errors == 0
 

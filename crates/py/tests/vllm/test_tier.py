@@ -5,7 +5,6 @@ vLLM's `TieringOffloadingManager` calls the tier. Its copies between a GPU and t
 from __future__ import annotations
 
 import hashlib
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,10 +23,13 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCache
 from vllm.v1.kv_offload.base import LookupResult, OffloadKey, ReqContext, ScheduleEndContext, make_offload_key
 from vllm.v1.kv_offload.factory import OffloadingSpecFactory
 from vllm.v1.kv_offload.tiering.base import TransferJob
+from waiting import PATIENCE, ManualTime, until
 
 import cenote
 
-BLOCK, SECONDS = 16, 30.0
+BLOCK = 16
+# Less than a look at manual time takes.
+SHORT = 0.001
 
 
 def spec_of(kind: type = FullAttentionSpec, **changes: Any) -> Any:
@@ -56,7 +58,7 @@ class Engine:
         config.kv_transfer_config.engine_id = uuid.uuid4().hex
         config.kv_transfer_config.kv_connector_extra_config = {
             "spec_name": "TieringOffloadingSpec", "cpu_bytes_to_use": row * chunks, "blocks_per_chunk": blocks_per_chunk,
-            "secondary_tiers": [{"type": "CenoteTier", "module_path": "cenote.vllm.tier", "model_fingerprint": "m", **settings}],
+            "secondary_tiers": [{"type": "CenoteTier", "module_path": "cenote.vllm.tier", "model_fingerprint": "m", "timeout": PATIENCE, **settings}],
         }  # fmt: skip
         spec = OffloadingSpecFactory.create_spec(build_offloading_config(config, kv_cache))
         token = tier_module._engine.set((config, kv_cache))
@@ -81,11 +83,14 @@ class Engine:
         self.manager.on_schedule_end(ScheduleEndContext([], []))
 
     def settle(self) -> None:
-        end = time.monotonic() + SECONDS
-        while self.manager.has_pending_work():
-            assert time.monotonic() < end, "a job did not end"
+        def is_idle() -> bool:
+            if not self.manager.has_pending_work():
+                return True
             self.step()
             self.manager.lookup(make_offload_key(b"\1" * 32, 0), self.request())
+            return False
+
+        until("the end of all jobs", is_idle)
 
     def store(self, keys: Sequence[OffloadKey]) -> None:
         """Computes chunks, copies them into vLLM's memory as a worker does, and waits for the tier."""
@@ -102,11 +107,18 @@ class Engine:
     def find(self, keys: Sequence[OffloadKey]) -> int:
         """Looks chunks up as the scheduler does, step after step, loads them and checks them. Returns how many there are."""
         request, found = self.request(), 0
-        end = time.monotonic() + SECONDS
         for key in keys:
-            while (result := self.manager.lookup(key, request)) in (LookupResult.RETRY, LookupResult.HIT_PENDING):
-                assert time.monotonic() < end, f"{key!r} stays {result}"
-                self.step()
+            result = LookupResult.RETRY
+
+            def is_known(key: OffloadKey = key) -> bool:
+                nonlocal result
+                result = self.manager.lookup(key, request)
+                if result in (LookupResult.RETRY, LookupResult.HIT_PENDING):
+                    self.step()
+                    return False
+                return True
+
+            until(lambda: f"{key!r} stays {result}", is_known)
             if result is LookupResult.MISS:
                 break
             spec = self.manager.prepare_load([key], request)
@@ -227,10 +239,13 @@ def test_chunks_that_left_the_region_fail_their_load_alone(engine: Any) -> None:
 
 
 def ended(tier: CenoteTier) -> list[Any]:
-    end, results = time.monotonic() + SECONDS, []
-    while not results or tier.has_pending_work():
-        assert time.monotonic() < end, "a job did not end"
-        results += tier.get_finished_jobs()
+    results: list[Any] = []
+
+    def have_ended() -> bool:
+        results.extend(tier.get_finished_jobs())
+        return bool(results) and not tier.has_pending_work()
+
+    until("the end of the jobs", have_ended)
     return results
 
 
@@ -284,27 +299,30 @@ def test_faults_are_misses_and_failed_jobs(engine: Any) -> None:
     assert other.find(keys) == 2
 
 
-def test_jobs_have_a_deadline(engine: Any) -> None:
-    first, late = engine(), engine(timeout=1e-9)
+def test_jobs_have_a_deadline(engine: Any, manual_time: ManualTime) -> None:
+    first, late = engine(), engine(timeout=SHORT)
     first.store(keys_of(0, 2))
+    manual_time.each_look = 2 * SHORT
     late.store(keys_of(1, 2))
     assert late.find(keys_of(0, 2)) == 0
     assert late.tier.blocks.count(late.tier._name(keys_of(1, 1)[0])) == 0
     assert late.tier.errors == 0
 
 
-def test_a_chunk_that_cannot_be_loaded_is_a_miss_for_a_while(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chunk_that_cannot_be_loaded_is_a_miss_for_a_while(
+    engine: Any, monkeypatch: pytest.MonkeyPatch, manual_time: ManualTime
+) -> None:
     """vLLM looks a chunk up again after its load failed. A tier that found it again kept the request waiting without end."""
     first, second = engine(), engine()
     keys = keys_of(0, 3)
     first.store(keys)
     whole = second.tier.blocks
-    monkeypatch.setattr(CenoteTier, "_load", lambda tier, job, *_: tier._result(job, False, 0, 0.0))
-    assert second.find(keys) == 0
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(CenoteTier, "_load", lambda tier, job, *_: tier._result(job, False, 0, 0.0))
+        assert second.find(keys) == 0
     assert second.tier.blocks is whole
     assert second.find(keys) == 0
-    monkeypatch.setattr(tier_module, "_LOST_SECONDS", 0.0)
+    manual_time.advance(tier_module._LOST_SECONDS)
     assert second.find(keys) == 3
 
 
@@ -314,7 +332,7 @@ def test_a_reset_ends_all_jobs_and_changes_the_names(engine: Any) -> None:
     keys = keys_of(0, 4)
     first.store(keys)
     request = first.request()
-    blocked = first.tier._threads.submit(first.tier._stops.wait, SECONDS)
+    blocked = first.tier._threads.submit(first.tier._stops.wait, PATIENCE)
     for job in range(3):
         first.tier.submit_load(TransferJob(job, keys, np.arange(4), True, request))
     first.tier.drain_jobs()
@@ -351,17 +369,17 @@ def test_a_file_names_new_weights_for_several_engines(engine: Any, tmp_path: Pat
 
 def test_chunks_outlive_the_region_in_the_cold_tier(config: VllmConfig, tmp_path: Path) -> None:
     name = f"cenote-vllm-tier-{uuid.uuid4().hex[:8]}"
-    settings = {"region": f"shm:{name}", "create_size": "64MiB", "cold": f"{tmp_path / 'cold'},size=64MiB"}
+    settings = {"region": f"shm:{name}", "create_size": "64MiB", "cold": f"{tmp_path / 'cold'},size=64MiB,deadline={PATIENCE:.0f}"}
     keys = keys_of(0, 3)
     try:
         first = Engine(config, settings)
         first.store(keys)
-        assert first.tier.region.settle_cold(SECONDS)
+        assert first.tier.region.settle_cold(PATIENCE)
         first.close()
         Path("/dev/shm", name).unlink()
         second = Engine(config, settings)
         # Until it has read its list, the cold tier has nothing.
-        assert second.tier.region.settle_cold(SECONDS)
+        assert second.tier.region.settle_cold(PATIENCE)
         assert second.tier.lookup(keys[0], second.request()) is LookupResult.RETRY
         assert second.find(keys) == 3
         assert second.find(keys_of(1, 1)) == 0

@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,9 @@ from engines import BLOCK, Engine, in_child
 from models import prompt
 from vllm import EngineArgs
 from vllm.lora.request import LoRARequest
+from waiting import PATIENCE_WITH_ENGINES, until
 
+from cenote import clock
 from cenote._native import file_stamps
 from cenote.content import TRUSTED
 from cenote.vllm.digest import model_digest
@@ -64,7 +65,7 @@ told = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": list(si
 
 
 def run(program: str, *arguments: Any) -> None:
-    subprocess.run([sys.executable, "-c", program, *map(str, arguments)], check=True, timeout=300)
+    subprocess.run([sys.executable, "-c", program, *map(str, arguments)], check=True, timeout=PATIENCE_WITH_ENGINES)
 
 
 def asks(_: Any, model: str, region: str | None) -> tuple[list[int], int]:
@@ -87,9 +88,13 @@ def test_an_engine_with_different_weights_has_no_hits(tiny: str, tmp_path: Path,
 
 def changes_as_it_starts(_: Any, model: str, region: str) -> tuple[list[int], list[int]]:
     """Touches the weights after the start of the process, so that the loaded content is unknown."""
-    began = time.time()
-    while Path(model, "model.safetensors").stat().st_ctime <= began:
-        os.utime(Path(model, "model.safetensors"))
+    began, weights = clock.unix(), Path(model, "model.safetensors")
+
+    def is_younger() -> bool:
+        os.utime(weights)
+        return weights.stat().st_ctime > began
+
+    until("a change after the start", is_younger)
     engine = Engine(model, region)
     answers = [engine.ask(prompt(TOKENS, 1))]
     engine.forget()

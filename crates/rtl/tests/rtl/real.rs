@@ -25,7 +25,8 @@ fn of_the_demo_model() -> &'static [TestPage] {
     static PAGES: LazyLock<Vec<TestPage>> = LazyLock::new(|| {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo");
         let text = std::fs::read_to_string(folder.join("demo.txt")).expect("the demo text is part of the repository");
-        let model = LoadedModel::load(&EngineConfig::new(folder)).expect("the demo model is part of the repository");
+        let model = LoadedModel::load(&EngineConfig::new(folder, cenote_base::Clock::stopped()))
+            .expect("the demo model is part of the repository");
         let tokens = model.tokenizer().encode(&text).expect("the demo text has tokens");
         let config = model.llama().config();
         let (heads, dim) = (config.num_kv_heads, config.head_dim);

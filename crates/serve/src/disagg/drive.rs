@@ -3,8 +3,9 @@
 use super::fleet::{Lease, Life, Stage};
 use super::progress::{Progress, Step};
 use super::{DisaggregatedConfig, Shared};
+use crate::time::before;
 use cenote_base::engine::{EngineError, ErrorKind, Event};
-use cenote_base::{Clock, Deadline, Engine, EventSink, Request, RequestId};
+use cenote_base::{Deadline, Engine, EventSink, Request, RequestId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use tokio::sync::mpsc;
 /// Runs a request to its end and forwards its tokens. Returns the last event, which the caller
 /// forwards, or `None` if the client has left.
 pub(super) async fn run(shared: &Shared, request: Request, events: &mut EventSink) -> Option<Event> {
-    let deadline = Clock::system().after(Duration::from_millis(request.timeout_ms));
+    let deadline = shared.clock.after(Duration::from_millis(request.timeout_ms));
     let mut progress = Progress::new(request, shared.fleet.is_split());
     let last = carry(shared, &mut progress, deadline, events).await;
     if let Some(Event::Failed(error)) = &last {
@@ -80,12 +81,12 @@ async fn attempt(
     }
     let _open = Open { lease: &lease, id };
     loop {
-        let event = match tokio::time::timeout(deadline.remaining(), arriving.recv()).await {
-            Ok(Some(event)) => event,
-            Ok(None) => {
+        let event = match before(deadline, arriving.recv()).await {
+            Some(Some(event)) => event,
+            Some(None) => {
                 return failed(EngineError::new(ErrorKind::Unavailable, "the worker let go of the request"));
             }
-            Err(_) => return Outcome::Ended(Some(Event::Failed(time_is_up()))),
+            None => return Outcome::Ended(Some(Event::Failed(time_is_up()))),
         };
         match progress.accept(event) {
             Step::Forward(event) => {
@@ -202,26 +203,32 @@ async fn find_worker(
         // All workers are full and the client has no tokens yet: let it retry.
         return Err(error.clone());
     }
-    let patience = Clock::system().after(shared.config.worker_wait.min(deadline.remaining()));
-    let pause = Clock::system().after(failures.backoff(&shared.config));
+    let patience = shared.clock.after(shared.config.worker_wait).min(deadline);
+    let pause = shared.clock.after(failures.backoff(&shared.config));
     loop {
-        // A new worker ends the pause early. After the pause, workers that failed are tried again.
-        let wait = if pause.passed() { patience.remaining() } else { pause.remaining().min(patience.remaining()) };
-        let news = tokio::time::timeout(wait, changes.changed()).await;
         if let Some(lease) = choose(&failures.avoid) {
             return Ok(lease);
         }
-        if pause.passed()
-            && let Some(lease) = choose(&[])
-        {
+        // A new worker ends the pause early. After the pause, workers that failed are tried again.
+        let rested = pause.passed();
+        if rested && let Some(lease) = choose(&[]) {
             return Ok(lease);
         }
         if deadline.passed() {
             return Err(time_is_up());
         }
-        if patience.passed() || matches!(news, Ok(Err(_))) {
-            let none = EngineError::new(ErrorKind::Unavailable, "no worker is alive");
-            return Err(failures.last.clone().unwrap_or(none));
+        if patience.passed() {
+            return Err(no_worker(failures));
+        }
+        let next = if rested { patience } else { pause.min(patience) };
+        if let Some(Err(_)) = before(next, changes.changed()).await {
+            return Err(no_worker(failures));
         }
     }
+}
+
+/// The last worker's error, which says more than that there is no other worker.
+fn no_worker(failures: &Failures) -> EngineError {
+    let none = || EngineError::new(ErrorKind::Unavailable, "no worker is alive");
+    failures.last.clone().unwrap_or_else(none)
 }

@@ -3,9 +3,11 @@
 use super::budget::{Budget, Share};
 use crate::openai::ApiError;
 use crate::server::Ticket;
+use crate::time::before;
 use axum::body::Body;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
+use cenote_base::Clock;
 use futures::StreamExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +24,7 @@ const DISCARD_TIME: Duration = Duration::from_secs(1);
 pub(crate) struct Bounds<'a> {
     pub(crate) bytes_max: usize,
     pub(crate) timeout: Duration,
+    pub(crate) clock: Clock,
     /// Budget of all bodies together, if they are counted.
     pub(crate) budget: Option<&'a Arc<Budget>>,
 }
@@ -57,11 +60,11 @@ pub(super) async fn read_json(parts: &Parts, body: Body, bounds: &Bounds<'_>) ->
 /// another one.
 pub(crate) async fn read(parts: &Parts, body: Body, bounds: &Bounds<'_>) -> Result<Whole, BodyError> {
     if content_length(&parts.headers) > bounds.bytes_max as u64 {
-        discard(parts, body, bounds.bytes_max.saturating_mul(DISCARD_FACTOR)).await;
+        discard(parts, body, bounds.bytes_max.saturating_mul(DISCARD_FACTOR), bounds.clock).await;
         return Err(too_large(bounds.bytes_max));
     }
     while_waiting(parts, async {
-        tokio::time::timeout(bounds.timeout, collect(body, bounds)).await.unwrap_or_else(|_| {
+        before(bounds.clock.after(bounds.timeout), collect(body, bounds)).await.unwrap_or_else(|| {
             let message = format!("the body did not arrive within {} s", bounds.timeout.as_secs_f64());
             let error = ApiError::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message);
             Err(BodyError { bound: Some("time"), error })
@@ -71,7 +74,7 @@ pub(crate) async fn read(parts: &Parts, body: Body, bounds: &Bounds<'_>) -> Resu
 }
 
 /// Reads and drops the body of a request that is refused in any case.
-pub(super) async fn discard(parts: &Parts, body: Body, bytes_max: usize) {
+pub(super) async fn discard(parts: &Parts, body: Body, bytes_max: usize, clock: Clock) {
     if content_length(&parts.headers) > bytes_max as u64 {
         return;
     }
@@ -84,7 +87,7 @@ pub(super) async fn discard(parts: &Parts, body: Body, bytes_max: usize) {
             }
         }
     };
-    let _ = while_waiting(parts, tokio::time::timeout(DISCARD_TIME, all)).await;
+    let _ = while_waiting(parts, before(clock.after(DISCARD_TIME), all)).await;
 }
 
 async fn while_waiting<T>(parts: &Parts, reading: impl Future<Output = T>) -> T {

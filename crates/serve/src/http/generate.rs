@@ -4,10 +4,12 @@
 use super::AppState;
 use super::budget::Share;
 use crate::openai::{Answer, ApiError, Call};
+use crate::time::before;
 use cenote_base::engine::{Event, Phase, Request, Usage};
-use cenote_base::{CacheSalt, RequestId};
+use cenote_base::{CacheSalt, Deadline, RequestId};
+use std::iter::repeat_n;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// The engine enforces the deadline. The front gives up this much later.
@@ -19,9 +21,12 @@ pub(super) struct Generation {
     events: mpsc::UnboundedReceiver<(usize, Event)>,
     /// The engine's request of each choice, until it ends.
     open: Vec<Option<RequestId>>,
-    last_token: Vec<Option<Instant>>,
-    began: Instant,
+    /// When each choice had its last token.
+    last_token_ns: Vec<Option<u64>>,
+    began_ns: u64,
     timeout: Duration,
+    /// When the front gives up.
+    deadline: Deadline,
     usage: Usage,
     /// Choices per prompt.
     choices: usize,
@@ -47,7 +52,7 @@ impl Generation {
     /// `share` is the body's part of the budget, returned when the engine has dropped the prompts.
     pub(super) fn start(
         state: &Arc<AppState>,
-        call: &Call,
+        call: Call,
         salt: Option<CacheSalt>,
         timeout: Duration,
         share: Option<Share>,
@@ -64,16 +69,17 @@ impl Generation {
             state: state.clone(),
             events,
             open: vec![None; count],
-            last_token: vec![None; count],
-            began: Instant::now(),
+            last_token_ns: vec![None; count],
+            began_ns: state.clock.now_ns(),
             timeout,
+            deadline: state.clock.after(timeout.saturating_add(DEADLINE_SLACK)),
             usage: Usage::default(),
             choices: call.choices,
             complete: false,
         };
-        let prompts = call.prompts.iter().flat_map(|prompt| std::iter::repeat_n(prompt, call.choices));
-        for (index, prompt) in prompts.enumerate() {
-            let mut sampling = call.sampling.clone();
+        // The last choice takes the prompt itself: a copy of a long one is worth avoiding.
+        let prompts = call.prompts.into_iter().flat_map(|prompt| repeat_n(prompt, call.choices));
+        for (index, (prompt, mut sampling)) in prompts.zip(repeat_n(call.sampling, count)).enumerate() {
             // Choices of one prompt must differ, and the first must equal the choice of a request
             // for one, as in vLLM.
             let choice = (index % call.choices) as u64;
@@ -82,7 +88,7 @@ impl Generation {
             generation.open[index] = Some(id);
             let request = Request {
                 id,
-                prompt: prompt.clone(),
+                prompt,
                 sampling,
                 phase: Phase::Whole,
                 use_pool: call.use_pool,
@@ -105,11 +111,10 @@ impl Generation {
         if self.complete {
             return Ok(None);
         }
-        let left = (self.timeout + DEADLINE_SLACK).saturating_sub(self.began.elapsed());
-        let (index, event) = match tokio::time::timeout(left, self.events.recv()).await {
-            Ok(Some(arrived)) => arrived,
-            Ok(None) => return Err(ApiError::internal("the engine dropped the request without an answer")),
-            Err(_) => {
+        let (index, event) = match before(self.deadline, self.events.recv()).await {
+            Some(Some(arrived)) => arrived,
+            Some(None) => return Err(ApiError::internal("the engine dropped the request without an answer")),
+            None => {
                 let message = format!("no answer within {} s", self.timeout.as_secs_f64());
                 return Err(ApiError::deadline(message));
             }
@@ -126,7 +131,7 @@ impl Generation {
                 self.close(index);
                 if self.open.iter().all(Option::is_none) {
                     self.complete = true;
-                    self.state.metrics.ended(self.began.elapsed(), Some(self.usage));
+                    self.state.metrics.ended(self.age(), Some(self.usage));
                 }
             }
             Event::Failed(error) => {
@@ -162,11 +167,16 @@ impl Generation {
     }
 
     fn token(&mut self, index: usize) {
-        let now = Instant::now();
-        match self.last_token[index].replace(now) {
-            None => self.state.metrics.first_token(now - self.began),
-            Some(before) => self.state.metrics.next_token(now - before),
+        let now_ns = self.state.clock.now_ns();
+        let after = |then_ns| Duration::from_nanos(now_ns - then_ns);
+        match self.last_token_ns[index].replace(now_ns) {
+            None => self.state.metrics.first_token(after(self.began_ns)),
+            Some(last_ns) => self.state.metrics.next_token(after(last_ns)),
         }
+    }
+
+    fn age(&self) -> Duration {
+        self.state.clock.since(self.began_ns)
     }
 
     fn close(&mut self, index: usize) {
@@ -183,7 +193,7 @@ impl Drop for Generation {
             self.state.forget_request(id);
         }
         if !self.complete {
-            self.state.metrics.ended(self.began.elapsed(), None);
+            self.state.metrics.ended(self.age(), None);
         }
     }
 }

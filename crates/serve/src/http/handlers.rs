@@ -7,6 +7,7 @@ use super::keys::KeySalt;
 use super::{AppState, body, sse};
 use crate::openai::{self, ApiError, Body, Call, Limits, Reply, Shape};
 use crate::random;
+use crate::time::before;
 use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
@@ -15,7 +16,7 @@ use cenote_base::CacheSalt;
 use cenote_base::engine::EngineStats;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// Longest wait for an engine's statistics. After it, a scrape is answered without them.
 const STATS_TIMEOUT: Duration = Duration::from_secs(5);
@@ -45,10 +46,10 @@ async fn generate(
     // Check before reading the body, so that a full server holds no bodies. The place itself is
     // taken when the body is complete, so that slow bodies do not take all places.
     if let Err(error) = Generation::check_room(state) {
-        body::discard(&parts, body, bytes_max).await;
+        body::discard(&parts, body, bytes_max, state.clock).await;
         return Err(error);
     }
-    let bounds = Bounds { bytes_max, timeout: config.body_timeout, budget: Some(&state.bodies) };
+    let bounds = Bounds { bytes_max, timeout: config.body_timeout, clock: state.clock, budget: Some(&state.bodies) };
     let body::Whole { bytes, share } = body::read_json(&parts, body, &bounds).await.map_err(|refused| {
         if let Some(bound) = refused.bound {
             state.metrics.refused(bound);
@@ -70,7 +71,7 @@ async fn generate(
     let reply = Reply {
         shape,
         id: format!("{prefix}-{:016x}", random::number()),
-        created: now_s(),
+        created: state.clock.unix().as_secs(),
         model: limits.model,
         include_usage: call.include_usage,
     };
@@ -93,9 +94,9 @@ async fn answer(
     share: Option<Share>,
 ) -> Result<Response, ApiError> {
     let stream = call.stream;
-    let generation = Generation::start(state, &call, salt, timeout, share)?;
+    let generation = Generation::start(state, call, salt, timeout, share)?;
     if stream {
-        return sse::respond(generation, reply, state.config.keep_alive).await;
+        return sse::respond(generation, reply, state.config.keep_alive, state.clock).await;
     }
     let (answers, usage) = generation.collect().await?;
     Ok(Json(reply.whole(&answers, usage)).into_response())
@@ -176,9 +177,9 @@ pub(super) async fn metrics(State(state): State<Arc<AppState>>) -> Response {
     // An engine may have to ask its workers, so do not call it on a thread that serves other
     // requests.
     let asked = tokio::task::spawn_blocking(move || engine.stats());
-    let stats = match tokio::time::timeout(STATS_TIMEOUT, asked).await {
-        Ok(Ok(stats)) => stats,
-        Ok(Err(_)) | Err(_) => EngineStats::default(),
+    let stats = match before(state.clock.after(STATS_TIMEOUT), asked).await {
+        Some(Ok(stats)) => stats,
+        Some(Err(_)) | None => EngineStats::default(),
     };
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], state.render(&stats)).into_response()
 }
@@ -194,8 +195,4 @@ pub(super) async fn wrong_method(method: Method, uri: Uri) -> ApiError {
         code: Some("method_not_allowed"),
         ..ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message)
     }
-}
-
-pub(super) fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -2,9 +2,11 @@
 
 use super::generate::Generation;
 use crate::openai::{ApiError, Piece, Reply};
+use crate::time::before;
 use axum::http::{HeaderName, HeaderValue};
-use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
+use axum::response::sse::{Event as SseEvent, Sse};
 use axum::response::{IntoResponse, Response};
+use cenote_base::Clock;
 use cenote_base::engine::{Event, TokenLogprobs};
 use serde_json::Value;
 use std::collections::btree_map::Entry;
@@ -23,15 +25,19 @@ pub(super) async fn respond(
     mut generation: Generation,
     reply: Reply,
     keep_alive: Duration,
+    clock: Clock,
 ) -> Result<Response, ApiError> {
     let first = generation.next().await?;
     let mut feed = Feed { generation: Some(generation), reply, offsets: BTreeMap::new(), pending: VecDeque::new() };
     feed.take(first);
-    let stream = futures::stream::unfold(feed, |mut feed| async move {
-        let event = feed.next().await?;
+    let stream = futures::stream::unfold(feed, move |mut feed| async move {
+        let event = match before(clock.after(keep_alive), feed.next()).await {
+            Some(event) => event?,
+            None => SseEvent::DEFAULT_KEEP_ALIVE,
+        };
         Some((Ok::<_, Infallible>(event), feed))
     });
-    let mut response = Sse::new(stream).keep_alive(KeepAlive::new().interval(keep_alive)).into_response();
+    let mut response = Sse::new(stream).into_response();
     response.headers_mut().insert(NO_BUFFERING.0, NO_BUFFERING.1);
     Ok(response)
 }
@@ -47,6 +53,7 @@ struct Feed {
 }
 
 impl Feed {
+    /// The next event of the stream. A caller that stops waiting loses none.
     async fn next(&mut self) -> Option<SseEvent> {
         while self.pending.is_empty() {
             // A token without certain text makes no chunk, hence the loop.

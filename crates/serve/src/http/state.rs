@@ -5,7 +5,7 @@ use super::budget::Budget;
 use crate::metrics::Metrics;
 use crate::server::Gate;
 use cenote_base::engine::EngineStats;
-use cenote_base::{Engine, Health, RequestId};
+use cenote_base::{Clock, Engine, Health, RequestId};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -62,6 +62,7 @@ impl Default for HttpConfig {
 pub struct AppState {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) config: HttpConfig,
+    pub(crate) clock: Clock,
     pub(crate) metrics: Metrics,
     pub(crate) places: Arc<Semaphore>,
     pub(crate) gate: Arc<Gate>,
@@ -74,17 +75,18 @@ pub struct AppState {
 }
 
 impl AppState {
-    /// A front over `engine`.
+    /// A front over `engine`; `clock` measures all its timeouts.
     #[must_use]
-    pub fn new(engine: Arc<dyn Engine>, config: HttpConfig) -> Arc<Self> {
+    pub fn new(engine: Arc<dyn Engine>, config: HttpConfig, clock: Clock) -> Arc<Self> {
         Arc::new(Self {
             engine,
             metrics: Metrics::new(),
             places: Arc::new(Semaphore::new(config.requests_max.min(Semaphore::MAX_PERMITS))),
-            gate: Gate::new(config.connections_max),
+            gate: Gate::new(config.connections_max, clock),
             bodies: Budget::new(config.body_bytes_total),
             config,
-            started_s: super::handlers::now_s(),
+            clock,
+            started_s: clock.unix().as_secs(),
             draining: AtomicBool::new(false),
             last_id: AtomicU64::new(0),
             running: Mutex::default(),

@@ -1,8 +1,9 @@
 //! One submitted request: the call, its lines, its deadlines.
 
 use super::Link;
+use crate::time::before;
 use cenote_base::engine::{EngineError, ErrorKind, Event};
-use cenote_base::{Clock, Deadline, EventSink, Request};
+use cenote_base::{Deadline, EventSink, Request};
 use reqwest::Response;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ pub(super) async fn run(link: &Link, request: &Request, events: &mut EventSink) 
 }
 
 async fn follow(link: &Link, request: &Request, events: &mut EventSink) -> Result<Option<Event>, EngineError> {
-    let deadline = Clock::system().after(Duration::from_millis(request.timeout_ms).saturating_add(DEADLINE_SLACK));
+    let deadline = link.clock.after(Duration::from_millis(request.timeout_ms).saturating_add(DEADLINE_SLACK));
     let send = link.client.post(link.url("submit")).json(request).send();
     let answer = within(link, deadline, "answer", send).await?.map_err(|error| gone(link, &error))?;
     let mut answer = accepted(link, deadline, answer).await?;
@@ -59,12 +60,12 @@ async fn within<T>(
     what: &str,
     wait: impl Future<Output = T>,
 ) -> Result<T, EngineError> {
-    let left = deadline.remaining().min(link.config.idle_timeout);
-    tokio::time::timeout(left, wait).await.map_err(|_| {
+    let idle_timeout = link.config.idle_timeout;
+    before(deadline.min(link.clock.after(idle_timeout)), wait).await.ok_or_else(|| {
         if deadline.passed() {
             EngineError::new(ErrorKind::DeadlineExceeded, "the request's time is up")
         } else {
-            let message = format!("worker at {}: no {what} for {} s", link.address, left.as_secs_f64());
+            let message = format!("worker at {}: no {what} for {} s", link.address, idle_timeout.as_secs_f64());
             EngineError::new(ErrorKind::Unavailable, message)
         }
     })

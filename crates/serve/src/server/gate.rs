@@ -6,8 +6,10 @@
 //! others. If all connections work, the new one is refused. Answers are never cut for a new
 //! connection.
 
+use crate::time::before;
 use axum::body::{Body, HttpBody};
 use bytes::Bytes;
+use cenote_base::Clock;
 use hyper::body::{Frame, SizeHint};
 use rustix::process::{Resource, getrlimit};
 use std::collections::BTreeMap;
@@ -25,6 +27,7 @@ const LEAVE_TIMEOUT: Duration = Duration::from_millis(100);
 /// The connections of one listener.
 pub(crate) struct Gate {
     max: usize,
+    clock: Clock,
     places: Arc<Semaphore>,
     waiting: Mutex<Waiting>,
     refused: AtomicU64,
@@ -40,7 +43,7 @@ struct Waiting {
 
 impl Gate {
     /// Room for `max` connections, or for three quarters of the limit on open files.
-    pub(crate) fn new(max: usize) -> Arc<Self> {
+    pub(crate) fn new(max: usize, clock: Clock) -> Arc<Self> {
         let files = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |files| files as usize);
         let allowed = (files / 4 * 3).clamp(1, Semaphore::MAX_PERMITS);
         if max > allowed {
@@ -53,6 +56,7 @@ impl Gate {
         let max = max.clamp(1, allowed);
         Arc::new(Self {
             max,
+            clock,
             places: Arc::new(Semaphore::new(max)),
             waiting: Mutex::default(),
             refused: AtomicU64::new(0),
@@ -85,8 +89,8 @@ impl Gate {
         let place = match self.places.clone().try_acquire_owned() {
             Ok(place) => Some(place),
             Err(_) if self.evict() => {
-                let freed = tokio::time::timeout(LEAVE_TIMEOUT, self.places.clone().acquire_owned());
-                freed.await.ok().and_then(Result::ok)
+                let freed = before(self.clock.after(LEAVE_TIMEOUT), self.places.clone().acquire_owned());
+                freed.await.and_then(Result::ok)
             }
             Err(_) => None,
         };
@@ -224,7 +228,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_longest_waiting_leaves_and_the_working_stay() {
-        let gate = Gate::new(2);
+        let gate = Gate::new(2, Clock::stopped());
         let old = gate.admit().await.expect("room");
         let young = gate.admit().await.expect("room");
         old.ticket().work();

@@ -1,7 +1,9 @@
 //! Answers connections that are refused for lack of room.
 
 use crate::openai::ApiError;
+use crate::time::before;
 use bytes::Bytes;
+use cenote_base::Clock;
 use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -19,11 +21,12 @@ const DISCARD_BYTES_MAX: usize = 64 << 10;
 /// Refused connections that are not closed yet.
 pub(super) struct Refusals {
     answer: Bytes,
+    clock: Clock,
     lingering: JoinSet<()>,
 }
 
 impl Refusals {
-    pub(super) fn new(connections_max: usize) -> Self {
+    pub(super) fn new(connections_max: usize, clock: Clock) -> Self {
         let message = format!("all {connections_max} connections are busy; try again later");
         let body = ApiError::overloaded(message, 1).body().to_string();
         let answer = format!(
@@ -31,7 +34,7 @@ impl Refusals {
              retry-after: 1\r\nconnection: close\r\n\r\n{body}",
             body.len()
         );
-        Self { answer: answer.into(), lingering: JoinSet::new() }
+        Self { answer: answer.into(), clock, lingering: JoinSet::new() }
     }
 
     /// Answers and closes without waiting. Keeps a limited number of sockets.
@@ -42,13 +45,13 @@ impl Refusals {
             let _ = socket.try_write(&self.answer);
             return;
         }
-        let answer = self.answer.clone();
+        let (answer, clock) = (self.answer.clone(), self.clock);
         self.lingering.spawn(async move {
             let mut scratch = [0; 1024];
             // A client that gets an answer before it has sent a request treats the connection as
             // broken.
-            let _ = tokio::time::timeout(LINGER, socket.peek(&mut scratch)).await;
-            let _ = tokio::time::timeout(LINGER, async {
+            let _ = before(clock.after(LINGER), socket.peek(&mut scratch)).await;
+            let _ = before(clock.after(LINGER), async {
                 socket.write_all(&answer).await?;
                 socket.shutdown().await?;
                 let mut discarded = 0;

@@ -1,24 +1,26 @@
 //! Write deadlines: a client that stops reading is disconnected, so that it does not occupy its
 //! connection and its answer forever.
 
+use crate::time::{Wait, sleep_until};
+use cenote_base::Clock;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, Sleep};
 
 /// Fails a write that has made no progress for the timeout.
 pub(super) struct StallGuard<S> {
     socket: S,
     timeout: Duration,
+    clock: Clock,
     /// Runs while a write waits.
-    stalled: Option<Pin<Box<Sleep>>>,
+    stalled: Option<Wait>,
 }
 
 impl<S> StallGuard<S> {
-    pub(super) const fn new(socket: S, timeout: Duration) -> Self {
-        Self { socket, timeout, stalled: None }
+    pub(super) const fn new(socket: S, timeout: Duration, clock: Clock) -> Self {
+        Self { socket, timeout, clock, stalled: None }
     }
 
     /// Passes a write's result on, and starts, stops or checks the timer.
@@ -27,9 +29,9 @@ impl<S> StallGuard<S> {
             self.stalled = None;
             return result;
         }
-        let timeout = self.timeout;
-        let clock = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + timeout)));
-        clock.as_mut().poll(context).map(|()| {
+        let (timeout, clock) = (self.timeout, self.clock);
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep_until(clock.after(timeout))));
+        stalled.as_mut().poll(context).map(|()| {
             let message = format!("the client has read nothing for {} s", timeout.as_secs_f64());
             Err(io::Error::new(io::ErrorKind::TimedOut, message))
         })
@@ -79,22 +81,35 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for StallGuard<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cenote_base::testing::ManualTime;
+    use futures::poll;
+    use std::pin::pin;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     #[tokio::test]
     async fn a_reader_that_stops_fails_the_write_and_a_slow_one_does_not() {
-        let (near, _far) = tokio::io::duplex(8);
-        let mut guarded = StallGuard::new(near, Duration::from_millis(20));
-        let error = guarded.write_all(&[0; 64]).await.expect_err("the peer reads nothing");
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-
+        let time = ManualTime::start();
         let (near, mut far) = tokio::io::duplex(8);
-        let mut guarded = StallGuard::new(near, Duration::from_secs(30));
-        let (written, read) = tokio::join!(guarded.write_all(&[7; 64]), async {
-            let mut bytes = [0; 64];
-            far.read_exact(&mut bytes).await.map(|_| bytes)
-        });
-        written.expect("it is read");
-        assert_eq!(read.expect("it is written"), [7; 64]);
+        let mut guarded = StallGuard::new(near, TIMEOUT, time.clock());
+        {
+            let mut write = pin!(guarded.write_all(&[7; 64]));
+            let mut bytes = [0; 8];
+            // Every read comes just before the timeout; together they take seven times as long.
+            for _ in 0..7 {
+                assert!(poll!(&mut write).is_pending());
+                time.advance(TIMEOUT - Duration::from_nanos(1));
+                assert!(poll!(&mut write).is_pending());
+                far.read_exact(&mut bytes).await.expect("it is written");
+                assert_eq!(bytes, [7; 8]);
+            }
+            write.await.expect("the last bytes fit");
+        }
+        let mut write = pin!(guarded.write_all(&[0; 64]));
+        assert!(poll!(&mut write).is_pending());
+        time.advance(TIMEOUT);
+        let error = write.await.expect_err("the peer reads nothing");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 }

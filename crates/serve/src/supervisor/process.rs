@@ -2,7 +2,9 @@
 
 use super::{SupervisorConfig, SupervisorError};
 use crate::remote::RemoteEngine;
+use crate::time::before;
 use crate::worker::{Ready, WorkerToken};
+use cenote_base::Clock;
 use rustix::process::{Pid, Signal};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Stdio;
@@ -17,6 +19,7 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// A worker that is ready. Dropping it kills the process.
 pub(super) struct Process {
     name: String,
+    clock: Clock,
     child: Child,
     engine: Arc<RemoteEngine>,
     /// Never written to. Its end tells the worker that its parent is gone.
@@ -30,6 +33,7 @@ impl Process {
         mut command: Command,
         token: &WorkerToken,
         config: &SupervisorConfig,
+        clock: Clock,
     ) -> Result<Self, SupervisorError> {
         command.env(WorkerToken::ENVIRONMENT, token.expose());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).process_group(0);
@@ -40,16 +44,16 @@ impl Process {
             return Err(SupervisorError::Ended { worker: name, status: "without a stdout".to_owned() });
         };
         let mut lines = BufReader::new(stdout).lines();
-        let ready = tokio::time::timeout(config.ready_timeout, ready(&name, &mut lines)).await;
+        let ready = before(clock.after(config.ready_timeout), ready(&name, &mut lines)).await;
         let ready = match ready {
-            Ok(Some(ready)) => ready,
-            Ok(None) => {
+            Some(Some(ready)) => ready,
+            Some(None) => {
                 // It closed its stdout, so it is ending; its exit status says more than "ended".
-                let status = tokio::time::timeout(KILL_TIMEOUT, child.wait()).await;
-                let status = status.map_or_else(|_| "stdout closed".to_owned(), |status| tell(&status));
+                let status = before(clock.after(KILL_TIMEOUT), child.wait()).await;
+                let status = status.map_or_else(|| "stdout closed".to_owned(), |status| tell(&status));
                 return Err(SupervisorError::Ended { worker: name, status });
             }
-            Err(_) => {
+            None => {
                 let seconds = config.ready_timeout.as_secs_f64();
                 return Err(SupervisorError::NotReady { worker: name, seconds });
             }
@@ -58,9 +62,9 @@ impl Process {
         // Read the pipe to its end, so that the worker never blocks on a full one.
         tokio::spawn(async move { while forward(&forwarded, &mut lines).await.is_some() {} });
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, ready.port));
-        let engine = RemoteEngine::connect(address, token, config.remote.clone()).await;
+        let engine = RemoteEngine::connect(address, token, config.remote.clone(), clock).await;
         let engine = engine.map_err(|source| SupervisorError::Remote { worker: name.clone(), source })?;
-        Ok(Self { name, child, engine: Arc::new(engine), _stdin: stdin })
+        Ok(Self { name, clock, child, engine: Arc::new(engine), _stdin: stdin })
     }
 
     pub(super) fn engine(&self) -> &Arc<RemoteEngine> {
@@ -86,12 +90,12 @@ impl Process {
             if let Err(error) = rustix::process::kill_process(pid, Signal::TERM) {
                 tracing::debug!(worker = self.name, %error, "SIGTERM was not sent");
             }
-            if tokio::time::timeout(grace, self.child.wait()).await.is_ok() {
+            if before(self.clock.after(grace), self.child.wait()).await.is_some() {
                 return;
             }
             tracing::warn!(worker = self.name, "still running after its grace; SIGKILL");
         }
-        if tokio::time::timeout(KILL_TIMEOUT, self.child.kill()).await.is_err() {
+        if before(self.clock.after(KILL_TIMEOUT), self.child.kill()).await.is_none() {
             tracing::error!(worker = self.name, "still running after SIGKILL");
         }
     }

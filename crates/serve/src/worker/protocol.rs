@@ -3,6 +3,7 @@
 use super::{WorkerConfig, WorkerToken};
 use crate::http::body::{self, Bounds};
 use crate::server::Gate;
+use crate::time::before;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Path, Request as HttpRequest, State};
@@ -40,22 +41,24 @@ struct Worker {
     engine: Arc<dyn Engine>,
     token: WorkerToken,
     config: WorkerConfig,
+    clock: Clock,
     /// The connections, if this crate accepts them.
     gate: Option<Arc<Gate>>,
 }
 
 /// The worker protocol over `engine`.
-pub fn worker_router(engine: Arc<dyn Engine>, token: WorkerToken, config: WorkerConfig) -> Router {
-    router(engine, token, config, None)
+pub fn worker_router(engine: Arc<dyn Engine>, token: WorkerToken, config: WorkerConfig, clock: Clock) -> Router {
+    router(engine, token, config, clock, None)
 }
 
 pub(super) fn router(
     engine: Arc<dyn Engine>,
     token: WorkerToken,
     config: WorkerConfig,
+    clock: Clock,
     gate: Option<Arc<Gate>>,
 ) -> Router {
-    let worker = Arc::new(Worker { engine, token, config, gate });
+    let worker = Arc::new(Worker { engine, token, config, clock, gate });
     Router::new()
         .route("/engine/health", get(health))
         .route("/engine/describe", get(describe))
@@ -111,7 +114,7 @@ async fn release(State(worker): State<Arc<Worker>>, Path(id): Path<u64>) -> Stat
 
 async fn drain(State(worker): State<Arc<Worker>>, axum::Json(call): axum::Json<DrainCall>) -> Response {
     let engine = worker.engine.clone();
-    let deadline = Clock::system().after(Duration::from_millis(call.timeout_ms));
+    let deadline = worker.clock.after(Duration::from_millis(call.timeout_ms));
     let drained = tokio::task::spawn_blocking(move || engine.drain(deadline)).await.unwrap_or(false);
     axum::Json(DrainReply { drained }).into_response()
 }
@@ -119,7 +122,7 @@ async fn drain(State(worker): State<Arc<Worker>>, axum::Json(call): axum::Json<D
 async fn submit(State(worker): State<Arc<Worker>>, call: HttpRequest) -> Response {
     let (parts, body) = call.into_parts();
     let (bytes_max, timeout) = (worker.config.body_bytes_max, worker.config.head_timeout);
-    let body = match body::read(&parts, body, &Bounds { bytes_max, timeout, budget: None }).await {
+    let body = match body::read(&parts, body, &Bounds { bytes_max, timeout, clock: worker.clock, budget: None }).await {
         Ok(whole) => whole.bytes,
         Err(refused) => {
             let error = EngineError::new(ErrorKind::InvalidRequest, refused.error.message);
@@ -139,7 +142,8 @@ async fn submit(State(worker): State<Arc<Worker>>, call: HttpRequest) -> Respons
     if let Err(error) = worker.engine.submit(request, sink) {
         return refusal(&error);
     }
-    let lines = Lines { engine: worker.engine.clone(), id, events, heartbeat: worker.config.heartbeat, ended: false };
+    let (engine, heartbeat, clock) = (worker.engine.clone(), worker.config.heartbeat, worker.clock);
+    let lines = Lines { engine, id, events, heartbeat, clock, ended: false };
     let stream = futures::stream::unfold(lines, |mut lines| async move {
         let line = lines.next().await?;
         Some((Ok::<_, Infallible>(line), lines))
@@ -166,6 +170,7 @@ struct Lines {
     id: RequestId,
     events: mpsc::UnboundedReceiver<Event>,
     heartbeat: Duration,
+    clock: Clock,
     ended: bool,
 }
 
@@ -174,11 +179,11 @@ impl Lines {
         if self.ended {
             return None;
         }
-        let event = match tokio::time::timeout(self.heartbeat, self.events.recv()).await {
-            Err(_) => return Some(Bytes::from_static(b"\n")),
-            Ok(Some(event)) => event,
+        let event = match before(self.clock.after(self.heartbeat), self.events.recv()).await {
+            None => return Some(Bytes::from_static(b"\n")),
+            Some(Some(event)) => event,
             // The engine dropped the request without a last event; do not let the front wait.
-            Ok(None) => Event::Failed(EngineError::new(ErrorKind::Unavailable, "the engine dropped the request")),
+            Some(None) => Event::Failed(EngineError::new(ErrorKind::Unavailable, "the engine dropped the request")),
         };
         self.ended = !matches!(event, Event::Token { .. });
         let mut line = serde_json::to_vec(&event).ok()?;

@@ -3,6 +3,7 @@
 use crate::support::client::{client, read};
 use crate::support::fake::FakeEngine;
 use crate::support::script::{MAX_MODEL_LEN, MODEL};
+use crate::support::time::TestTime;
 use crate::support::{TestServer, soon};
 use cenote_serve::HttpConfig;
 use serde_json::{Value, json};
@@ -274,12 +275,15 @@ async fn an_engine_s_troubles_have_their_status() {
 
 #[tokio::test]
 async fn a_body_that_never_ends_is_given_up() {
-    let config = HttpConfig { body_timeout: Duration::from_millis(50), ..HttpConfig::default() };
-    let server = TestServer::start(FakeEngine::new().shared(), config).await;
+    let (time, body_timeout) = (TestTime::start(), Duration::from_secs(20));
+    let config = HttpConfig { body_timeout, ..HttpConfig::default() };
+    let server = TestServer::start_at(time.clock(), FakeEngine::new().shared(), config).await;
     let mut socket = TcpStream::connect(server.address).await.expect("the server is there");
     let head =
         "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{";
     socket.write_all(head.as_bytes()).await.expect("the head is taken");
+    time.awaited(body_timeout).await;
+    time.advance(body_timeout);
     let mut answer = vec![0; 64];
     let length = soon("an answer", socket.read(&mut answer)).await.expect("an answer");
     assert!(String::from_utf8_lossy(&answer[..length]).starts_with("HTTP/1.1 408"));

@@ -5,29 +5,33 @@ use crate::support::client::{client, read};
 use crate::support::fake::{FakeEngine, FakePool};
 use crate::support::requests::{answer_of, collect, failure, request, submit, text_request, undisturbed};
 use crate::support::script::{MODEL, answer};
-use crate::support::{PATIENCE, TestServer, soon, start_worker};
+use crate::support::time::TestTime;
+use crate::support::{TestServer, connect, soon, start_worker};
 use cenote_base::engine::{ErrorKind, Event, FinishReason, Phase, Prompt, Request};
+use cenote_base::testing::PATIENCE;
 use cenote_base::{Clock, Engine, RequestId, SamplingParams};
-use cenote_serve::{
-    Disaggregated, DisaggregatedConfig, Fleet, HttpConfig, RemoteConfig, RemoteEngine, Role, WorkerConfig, WorkerToken,
-};
+use cenote_serve::{Disaggregated, DisaggregatedConfig, Fleet, HttpConfig, Role, WorkerToken};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
-fn quick() -> DisaggregatedConfig {
-    let tiny = Duration::from_millis(1);
-    DisaggregatedConfig { backoff_min: tiny, backoff_max: tiny, ..DisaggregatedConfig::default() }
+/// A router without timeouts: only a new worker ends a pause.
+fn over(fleet: Arc<Fleet>) -> Disaggregated {
+    Disaggregated::new(fleet, DisaggregatedConfig::default(), Clock::stopped())
 }
 
-/// A router over these workers.
+/// Such a router over these workers.
 fn router(workers: &[(Role, &FakeEngine)]) -> Disaggregated {
+    over(fleet(workers))
+}
+
+fn fleet(workers: &[(Role, &FakeEngine)]) -> Arc<Fleet> {
     let roles: Vec<_> = workers.iter().map(|(role, _)| *role).collect();
     let fleet = Fleet::new(&roles);
     for (slot, (_, engine)) in workers.iter().enumerate() {
         fleet.publish(slot, engine.shared());
     }
-    Disaggregated::new(fleet, quick())
+    fleet
 }
 
 /// Awkward requests: text and tokens, held-back text, a stop text, an answer that ends by itself.
@@ -127,11 +131,11 @@ async fn deaths_behind_sockets_look_the_same() {
         engines[1].die_after(events);
         let fleet = Fleet::new(&[Role::Prefill, Role::Decode, Role::Decode]);
         for (slot, engine) in engines.iter().enumerate() {
-            let address = start_worker(engine.shared(), &token, WorkerConfig::default()).await;
-            let remote = RemoteEngine::connect(address, &token, RemoteConfig::default()).await.expect("it answers");
+            let address = start_worker(engine.shared(), &token).await;
+            let remote = connect(address, &token).await.expect("it answers");
             fleet.publish(slot, Arc::new(remote));
         }
-        let router = Disaggregated::new(fleet, quick());
+        let router = over(fleet);
         assert_eq!(answer_of(&router, request.clone()).await, expected, "death at {events}");
     }
 }
@@ -142,11 +146,11 @@ async fn two_hundred_requests_at_once_get_their_own_answers() {
     let roles = [Role::Prefill, Role::Prefill, Role::Decode, Role::Decode];
     let fleet = Fleet::new(&roles);
     for slot in 0..roles.len() {
-        let address = start_worker(FakeEngine::new().shared(), &token, WorkerConfig::default()).await;
-        let remote = RemoteEngine::connect(address, &token, RemoteConfig::default()).await.expect("it answers");
+        let address = start_worker(FakeEngine::new().shared(), &token).await;
+        let remote = connect(address, &token).await.expect("it answers");
         fleet.publish(slot, Arc::new(remote));
     }
-    let server = TestServer::start(Arc::new(Disaggregated::new(fleet, quick())), HttpConfig::default()).await;
+    let server = TestServer::start(Arc::new(over(fleet)), HttpConfig::default()).await;
     let client = client();
     let answers = (0..200).map(async |id| {
         let body = json!({"model": MODEL, "prompt": format!("request {id}"), "max_tokens": 20, "seed": id});
@@ -173,7 +177,7 @@ async fn without_decode_workers_the_prefill_worker_decodes() {
 #[tokio::test]
 async fn a_lone_worker_that_is_restarted_again_and_again_still_answers() {
     let fleet = Fleet::new(&[Role::Whole]);
-    let router = Disaggregated::new(fleet.clone(), quick());
+    let router = over(fleet.clone());
     let request = request(1, Prompt::Tokens(vec![3, 4, 5]), 40);
     let mut events = submit(&router, request.clone()).expect("it is taken");
     let mut deaths = 0;
@@ -212,19 +216,56 @@ async fn without_usable_workers_there_is_one_failure() {
     let (first, second) = (FakeEngine::new(), FakeEngine::new());
     first.die_after(4);
     second.die_after(4);
-    let router = router(&[(Role::Whole, &first), (Role::Whole, &second)]);
-    let events = answer_of(&router, request(1, Prompt::Tokens(vec![1, 2]), 40)).await;
+    let (time, config) = (TestTime::start(), DisaggregatedConfig::default());
+    let (min, max) = (config.backoff_min, config.failures_in_a_row_max);
+    let fleet = fleet(&[(Role::Whole, &first), (Role::Whole, &second)]);
+    let router = Disaggregated::new(fleet, config, time.clock());
+    let mut events = submit(&router, request(1, Prompt::Tokens(vec![1, 2]), 40)).expect("it is taken");
+    // Each is tried once without a pause; the pauses before further tries double.
+    for pause in (2..max).map(|failures| min * (1 << (failures - 1))) {
+        time.awaited(pause).await;
+        time.advance(pause);
+    }
+    let events = collect(&mut events).await;
     assert_eq!((events.len(), failure(&events).kind), (9, ErrorKind::Unavailable));
     assert_eq!(events.iter().filter(|event| matches!(event, Event::Failed(_))).count(), 1);
+}
+
+/// A pause that had passed before the router looked at it once made a request wait for news.
+#[tokio::test]
+async fn a_pause_of_no_time_tries_a_failed_worker_again_at_once() {
+    let engine = FakeEngine::new();
+    engine.die_after(4);
+    let none = Duration::ZERO;
+    let config = DisaggregatedConfig { backoff_min: none, backoff_max: none, ..DisaggregatedConfig::default() };
+    let router = Disaggregated::new(fleet(&[(Role::Whole, &engine)]), config, Clock::stopped());
+    let events = answer_of(&router, request(1, Prompt::Tokens(vec![1, 2]), 40)).await;
+    assert_eq!((events.len(), failure(&events).kind), (5, ErrorKind::Unavailable));
+    assert_eq!(engine.seen().borrow().len(), 6, "the worker was tried until the limit");
 }
 
 #[tokio::test]
 async fn without_any_worker_a_request_waits_for_one_within_its_deadline() {
     let fleet = Fleet::new(&[Role::Whole]);
-    let router = Disaggregated::new(fleet.clone(), quick());
+    let (time, config) = (TestTime::start(), DisaggregatedConfig::default());
+    let (pause, patience) = (config.backoff_min, config.worker_wait);
+    let router = Disaggregated::new(fleet.clone(), config, time.clock());
     assert!(router.describe().process_ids.is_empty());
-    let late = Request { timeout_ms: 30, ..text_request(1, 3) };
-    assert_eq!(failure(&answer_of(&router, late).await).kind, ErrorKind::DeadlineExceeded);
+    let late = Request { timeout_ms: 5000, ..text_request(1, 3) };
+    let mut events = submit(&router, late).expect("it is taken");
+    for wait in [pause, Duration::from_secs(5) - pause] {
+        time.awaited(wait).await;
+        time.advance(wait);
+    }
+    assert_eq!(failure(&collect(&mut events).await).kind, ErrorKind::DeadlineExceeded);
+    let patient = Request { timeout_ms: 100_000, ..text_request(1, 3) };
+    let mut events = submit(&router, patient).expect("it is taken");
+    for wait in [pause, patience - pause] {
+        time.awaited(wait).await;
+        time.advance(wait);
+    }
+    let none = collect(&mut events).await;
+    assert_eq!((failure(&none).kind, &*failure(&none).message), (ErrorKind::Unavailable, "no worker is alive"));
     let mut waiting = submit(&router, text_request(2, 3)).expect("it is taken");
     fleet.publish(0, FakeEngine::new().shared());
     assert_eq!(collect(&mut waiting).await, undisturbed(&text_request(2, 3)));

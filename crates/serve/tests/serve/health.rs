@@ -3,14 +3,14 @@
 
 use crate::support::fake::FakeEngine;
 use crate::support::script::MODEL;
-use crate::support::{TestServer, start_worker};
-use cenote_base::{Engine, Health};
-use cenote_serve::{
-    Disaggregated, DisaggregatedConfig, Fleet, HttpConfig, RemoteConfig, RemoteEngine, Role, WorkerConfig, WorkerToken,
-};
+use crate::support::time::TestTime;
+use crate::support::{TestServer, connect, start_worker};
+use cenote_base::{Clock, Engine, Health};
+use cenote_serve::{Disaggregated, DisaggregatedConfig, Fleet, HttpConfig, Role, WorkerToken};
 use serde_json::{Value, json};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -64,14 +64,14 @@ async fn a_degraded_worker_is_named_through_socket_fleet_and_router() {
     let (mut engines, mut remotes) = (Vec::new(), Vec::new());
     for slot in 0..3 {
         let engine = FakeEngine::new();
-        let address = start_worker(engine.shared(), &token, WorkerConfig::default()).await;
-        let remote = RemoteEngine::connect(address, &token, RemoteConfig::default()).await.expect("it answers");
+        let address = start_worker(engine.shared(), &token).await;
+        let remote = connect(address, &token).await.expect("it answers");
         let remote = Arc::new(remote);
         fleet.publish(slot, remote.clone());
         engines.push(engine);
         remotes.push(remote);
     }
-    let router = Disaggregated::new(fleet.clone(), DisaggregatedConfig::default());
+    let router = Disaggregated::new(fleet.clone(), DisaggregatedConfig::default(), Clock::stopped());
     let server = TestServer::start(Arc::new(router), HttpConfig::default()).await;
     assert_eq!(health(&server).await, (200, json!("ok"), json!([])));
     engines[2].set_health(Health::degraded(DAMAGED));
@@ -92,8 +92,8 @@ async fn a_worker_that_starts_degraded_is_known_at_once() {
     let token = WorkerToken::draw().expect("random");
     let engine = FakeEngine::new();
     engine.set_health(Health::degraded(DAMAGED));
-    let address = start_worker(engine.shared(), &token, WorkerConfig::default()).await;
-    let remote = RemoteEngine::connect(address, &token, RemoteConfig::default()).await.expect("it answers");
+    let address = start_worker(engine.shared(), &token).await;
+    let remote = connect(address, &token).await.expect("it answers");
     assert_eq!(remote.health(), Health::degraded(DAMAGED));
 }
 
@@ -149,4 +149,18 @@ async fn each_change_is_logged_once() {
     let [first, second] = &lines[..] else { panic!("two changes, but {lines:?}") };
     assert!(first.starts_with("WARN") && first.contains(DAMAGED), "{first}");
     assert!(second.starts_with("INFO"), "{second}");
+}
+
+#[tokio::test]
+async fn a_change_is_logged_without_a_request() {
+    const PERIOD: Duration = Duration::from_secs(1);
+    let (log, engine, time) = (Log::default(), FakeEngine::new(), TestTime::start());
+    let _guard = tracing::subscriber::set_default(log.clone());
+    let _server = TestServer::start_at(time.clock(), engine.shared(), HttpConfig::default()).await;
+    time.awaited(PERIOD).await;
+    engine.set_health(Health::degraded(DAMAGED));
+    time.advance(PERIOD);
+    time.awaited(PERIOD).await;
+    let lines = log.0.lock().expect("no test panics with the lock").clone();
+    assert!(matches!(&lines[..], [line] if line.starts_with("WARN") && line.contains(DAMAGED)), "{lines:?}");
 }

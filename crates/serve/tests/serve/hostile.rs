@@ -1,20 +1,24 @@
 //! Hostile clients: many, slow, silent, or with large bodies. Meanwhile a legitimate request
 //! succeeds.
 
+use crate::support;
 use crate::support::client::{client, read};
 use crate::support::fake::FakeEngine;
 use crate::support::requests::{answer_of, text_request, undisturbed};
 use crate::support::script::MODEL;
-use crate::support::{PATIENCE, TestServer, soon};
-use cenote_serve::{Grace, HttpConfig, RemoteConfig, RemoteEngine, WorkerConfig, WorkerToken, serve_worker};
+use crate::support::time::TestTime;
+use crate::support::{TestServer, soon};
+use cenote_serve::{Grace, HttpConfig, WorkerConfig, WorkerToken, serve_worker};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 const COMPLETIONS: &str = "/v1/completions";
 const MIB: usize = 1 << 20;
+/// A header whose answer says that the server reads the body.
+const CONTINUE: &str = "expect: 100-continue\r\n";
 
 fn body(stream: bool) -> Value {
     json!({"model": MODEL, "prompt": "legitimate", "max_tokens": 9, "ignore_eos": true, "stream": stream})
@@ -37,6 +41,14 @@ async fn connect(address: SocketAddr, bytes: &[u8]) -> TcpStream {
     let mut socket = soon("a connection", TcpStream::connect(address)).await.expect("the listener is there");
     soon("room in the socket", socket.write_all(bytes)).await.expect("the socket is new");
     socket
+}
+
+/// Waits until the server has read the head that ends with [`CONTINUE`] and waits for the body.
+async fn until_continued(socket: &mut TcpStream) {
+    let expected = b"HTTP/1.1 100 Continue\r\n\r\n";
+    let mut answer = [0; 25];
+    soon("the server to read the head", socket.read_exact(&mut answer)).await.expect("an answer");
+    assert_eq!(&answer, expected);
 }
 
 /// The server's bytes until it closes.
@@ -71,8 +83,8 @@ async fn thousands_of_idle_connections_lock_nobody_out() {
 #[tokio::test]
 async fn above_the_cap_of_working_connections_there_is_a_503() {
     let engine = FakeEngine::gated();
-    let config = HttpConfig { connections_max: 2, ..HttpConfig::default() };
-    let server = TestServer::start(engine.shared(), config).await;
+    let (time, config) = (TestTime::start(), HttpConfig { connections_max: 2, ..HttpConfig::default() });
+    let server = TestServer::start_at(time.clock(), engine.shared(), config).await;
     // Two long answers, one of them a stream.
     let running = [true, false].map(|stream| {
         let url = server.url(COMPLETIONS);
@@ -86,7 +98,9 @@ async fn above_the_cap_of_working_connections_there_is_a_503() {
         assert!(refused.headers.contains_key("retry-after"));
     }
     // Connections without a request are answered and closed as well.
-    let text = until_closed(&mut connect(server.address, b"").await).await;
+    let mut silent = connect(server.address, b"").await;
+    let linger = Duration::from_secs(1);
+    let text = time.pass_until("the refusal", linger, until_closed(&mut silent)).await;
     assert!(text.starts_with("HTTP/1.1 503"), "{text}");
     engine.let_out(1000);
     for running in running {
@@ -99,44 +113,58 @@ async fn above_the_cap_of_working_connections_there_is_a_503() {
 
 #[tokio::test]
 async fn slow_heads_and_idle_connections_have_a_deadline_and_long_answers_have_none() {
-    let engine = FakeEngine::new();
-    let head_timeout = Duration::from_millis(100);
-    let server = TestServer::start(engine.shared(), HttpConfig { head_timeout, ..HttpConfig::default() }).await;
+    const HEAD_TIMEOUT: Duration = Duration::from_secs(20);
+    const LAST: Duration = Duration::from_millis(1);
+    let (engine, time) = (FakeEngine::gated(), TestTime::start());
+    let config = HttpConfig { head_timeout: HEAD_TIMEOUT, ..HttpConfig::default() };
+    let server = TestServer::start_at(time.clock(), engine.shared(), config).await;
     // No byte, part of a head, and an answer without a further request.
-    let health = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n";
-    let mut sockets = Vec::new();
-    for bytes in [b"".as_slice(), b"GET /health HT", health] {
-        sockets.push(connect(server.address, bytes).await);
+    for bytes in ["", "GET /health HT", "GET /health HTTP/1.1\r\nhost: x\r\n\r\n"] {
+        let mut socket = connect(server.address, bytes.as_bytes()).await;
+        time.awaited(HEAD_TIMEOUT).await;
+        time.advance(HEAD_TIMEOUT - LAST);
+        time.awaited(LAST).await;
+        time.advance(LAST);
+        let text = until_closed(&mut socket).await;
+        assert_eq!(text.is_empty(), !bytes.ends_with("\r\n\r\n"), "{text}");
     }
     // One byte at a time does not extend the deadline.
     let mut dripping = connect(server.address, b"").await;
-    let began = Instant::now();
-    let mut ticks = tokio::time::interval(Duration::from_millis(10));
-    while began.elapsed() < PATIENCE {
-        ticks.tick().await;
-        if dripping.write_all(b"G").await.is_err() {
-            break;
-        }
+    for drops in 0..20 {
+        time.awaited(HEAD_TIMEOUT - drops * Duration::from_secs(1)).await;
+        soon("room in the socket", dripping.write_all(b"G")).await.expect("the connection is open");
+        time.advance(Duration::from_secs(1));
     }
-    assert!(began.elapsed() < PATIENCE, "drops of a head keep a connection open");
-    for socket in &mut sockets {
-        until_closed(socket).await;
+    until_closed(&mut dripping).await;
+
+    engine.let_out(1);
+    let mut answer = server.open(COMPLETIONS, &body(true)).await;
+    let request_timeout = HttpConfig::default().request_timeout + Duration::from_secs(2);
+    time.advance(3 * HEAD_TIMEOUT);
+    time.awaited(request_timeout - 3 * HEAD_TIMEOUT).await;
+    engine.let_out(100);
+    let mut text = Vec::new();
+    while let Some(piece) = soon("the rest", answer.chunk()).await.expect("the answer is whole") {
+        text.extend_from_slice(&piece);
     }
-    engine.pace(Duration::from_millis(60));
-    let began = Instant::now();
-    a_request_passes(&server).await;
-    assert!(began.elapsed() > 3 * head_timeout, "the answer was meant to be long");
+    assert!(String::from_utf8_lossy(&text).ends_with("data: [DONE]\n\n"));
 }
 
 #[tokio::test]
 async fn slow_bodies_have_a_deadline_and_take_no_places() {
-    let config = HttpConfig { body_timeout: Duration::from_secs(2), requests_max: 4, ..HttpConfig::default() };
-    let server = TestServer::start(FakeEngine::new().shared(), config).await;
+    let (time, body_timeout) = (TestTime::start(), Duration::from_secs(2));
+    let config = HttpConfig { body_timeout, requests_max: 4, ..HttpConfig::default() };
+    let server = TestServer::start_at(time.clock(), FakeEngine::new().shared(), config).await;
     let mut slow = Vec::new();
     for _ in 0..100 {
-        slow.push(connect(server.address, (head("content-length: 1000\r\n") + "{").as_bytes()).await);
+        let head = head(&format!("content-length: 1000\r\n{CONTINUE}")) + "{";
+        slow.push(connect(server.address, head.as_bytes()).await);
+    }
+    for socket in &mut slow {
+        until_continued(socket).await;
     }
     a_request_passes(&server).await;
+    time.advance(body_timeout);
     for socket in &mut slow {
         let text = until_closed(socket).await;
         assert!(text.starts_with("HTTP/1.1 408"), "{text}");
@@ -165,17 +193,18 @@ async fn a_giant_length_is_refused_by_its_head() {
 #[tokio::test]
 async fn a_full_server_refuses_before_it_reads_a_body() {
     let engine = FakeEngine::gated();
-    let config = HttpConfig { requests_max: 1, ..HttpConfig::default() };
-    let server = TestServer::start(engine.shared(), config).await;
+    let (time, config) = (TestTime::start(), HttpConfig { requests_max: 1, ..HttpConfig::default() });
+    let server = TestServer::start_at(time.clock(), engine.shared(), config).await;
     engine.let_out(3);
     let _running = server.open(COMPLETIONS, &body(true)).await;
-    // The body never ends; its limits of time and size are far away.
+    // The body never ends; its limits of time and size are far away. A refused body has a second.
     let mut endless = connect(server.address, (head("content-length: 4000000\r\n") + "{").as_bytes()).await;
-    let began = Instant::now();
+    let discard_time = Duration::from_secs(1);
+    time.awaited(discard_time).await;
+    time.advance(discard_time);
     let mut status = [0; 12];
     soon("a refusal", endless.read_exact(&mut status)).await.expect("an answer");
     assert_eq!(&status, b"HTTP/1.1 503");
-    assert!(began.elapsed() < HttpConfig::default().body_timeout, "it waited for the body");
     assert_eq!(metric(&server, "cenote_http_requests_refused_total{bound=\"requests\"}").await, 1.0);
 }
 
@@ -247,30 +276,36 @@ async fn half_open_connections_are_closed() {
 
 #[tokio::test]
 async fn a_server_under_attack_still_shuts_down() {
-    let mut server = TestServer::start_with(
-        FakeEngine::new().shared(),
-        HttpConfig::default(),
-        Grace { drain: PATIENCE, close: Duration::from_millis(200) },
-    )
-    .await;
+    let (time, close) = (TestTime::start(), Duration::from_millis(200));
+    let grace = Grace { close, ..Grace::default() };
+    let mut server =
+        TestServer::start_with(time.clock(), FakeEngine::new().shared(), HttpConfig::default(), grace).await;
     let mut attackers = Vec::new();
     for number in 0..200 {
         let bytes = [String::new(), "GET /".to_owned(), head("content-length: 1000\r\n") + "{"];
         attackers.push(connect(server.address, bytes[number % 3].as_bytes()).await);
     }
+    let slow = head(&format!("content-length: 1000\r\n{CONTINUE}"));
+    let mut last = connect(server.address, slow.as_bytes()).await;
+    until_continued(&mut last).await;
     a_request_passes(&server).await;
     server.stop();
+    // The slow bodies outlast the drain.
+    time.awaited(close).await;
+    time.advance(close);
     assert!(server.ended().await, "nothing was running");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn garbage_on_a_worker_port_harms_no_request() {
+    const HEAD_TIMEOUT: Duration = Duration::from_secs(20);
+    let time = TestTime::start();
     let token = WorkerToken::draw().expect("random");
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a loopback port");
     let address = listener.local_addr().expect("it is bound");
     let config = WorkerConfig {
         connections_max: 16,
-        head_timeout: Duration::from_millis(500),
+        head_timeout: HEAD_TIMEOUT,
         body_bytes_max: MIB,
         ..WorkerConfig::default()
     };
@@ -279,14 +314,15 @@ async fn garbage_on_a_worker_port_harms_no_request() {
     let stopped = async move {
         let _ = stopped.await;
     };
-    let served = tokio::spawn(serve_worker(listener, engine.shared(), token.clone(), config, stopped));
-    let remote = RemoteEngine::connect(address, &token, RemoteConfig::default()).await.expect("it answers");
+    let served = tokio::spawn(serve_worker(listener, engine.shared(), token.clone(), config, time.clock(), stopped));
     let mut prng = cenote_base::prng::Prng::new(5);
     let mut attackers = Vec::new();
     for number in 0..200_u64 {
         let garbage: Vec<u8> = (0..prng.below(2000)).map(|_| prng.below(256) as u8).collect();
         attackers.push(connect(address, if number % 2 == 0 { &garbage } else { b"" }).await);
         if number % 20 == 0 {
+            // The listener takes connections in order, so no attacker that waits there evicts this one.
+            let remote = support::connect(address, &token).await.expect("it answers");
             let request = text_request(number, 9);
             assert_eq!(answer_of(&remote, request.clone()).await, undisturbed(&request));
         }
@@ -297,12 +333,15 @@ async fn garbage_on_a_worker_port_harms_no_request() {
     let mut giant = connect(address, format!("{long}content-length: 99999999999\r\n\r\n").as_bytes()).await;
     let text = until_closed(&mut giant).await;
     assert!(text.starts_with("HTTP/1.1 413"), "{text}");
-    let mut slow = connect(address, format!("{long}content-length: 1000\r\n\r\n{{").as_bytes()).await;
+    let mut slow = connect(address, format!("{long}content-length: 1000\r\n{CONTINUE}\r\n{{").as_bytes()).await;
+    until_continued(&mut slow).await;
+    time.advance(HEAD_TIMEOUT);
     let text = until_closed(&mut slow).await;
     assert!(text.starts_with("HTTP/1.1 408"), "{text}");
     for mut attacker in attackers {
-        until_closed(&mut attacker).await;
+        time.pass_until("the server to close", HEAD_TIMEOUT, until_closed(&mut attacker)).await;
     }
+    let remote = support::connect(address, &token).await.expect("it answers");
     let stats = cenote_base::Engine::stats(&remote);
     assert!(stats.values["worker_connections"] <= 16.0 && stats.values["worker_connections_evicted_total"] > 0.0);
     drop(stop);

@@ -3,6 +3,7 @@
 use crate::support::client::client;
 use crate::support::fake::FakeEngine;
 use crate::support::script::MODEL;
+use crate::support::time::TestTime;
 use crate::support::{TestServer, soon};
 use cenote_serve::{Grace, HttpConfig};
 use serde_json::{Value, json};
@@ -51,9 +52,15 @@ async fn a_client_that_leaves_before_the_first_token_frees_its_request() {
 #[tokio::test]
 async fn an_engine_that_says_nothing_costs_a_deadline() {
     let config = HttpConfig { request_timeout: Duration::from_millis(50), ..HttpConfig::default() };
-    let engine = FakeEngine::new();
-    let server = TestServer::start(engine.shared(), config).await;
-    let late = server.post(COMPLETIONS, &body("!hang", false)).await;
+    let (engine, time) = (FakeEngine::new(), TestTime::start());
+    let server = TestServer::start_at(time.clock(), engine.shared(), config).await;
+    let body_of_hang = body("!hang", false);
+    let (late, ()) = tokio::join!(server.post(COMPLETIONS, &body_of_hang), async {
+        // The engine's own deadline is two seconds earlier.
+        let patience = Duration::from_millis(2050);
+        time.awaited(patience).await;
+        time.advance(patience);
+    });
     assert_eq!((late.status, late.json()["error"]["code"].clone()), (504, json!("deadline_exceeded")));
     aborted(&engine, 1).await;
     // The engine gets the same time limit, and a client may only shorten it.
@@ -81,15 +88,30 @@ async fn too_many_requests_get_retry_after() {
 #[tokio::test]
 async fn silence_is_filled_with_comments() {
     let engine = FakeEngine::gated();
-    let config = HttpConfig { keep_alive: Duration::from_millis(10), ..HttpConfig::default() };
-    let server = TestServer::start(engine.shared(), config).await;
-    engine.let_out(6);
+    let (time, keep_alive) = (TestTime::start(), Duration::from_secs(10));
+    let config = HttpConfig { keep_alive, ..HttpConfig::default() };
+    let server = TestServer::start_at(time.clock(), engine.shared(), config).await;
+    engine.let_out(1);
     let mut answer = server.open(COMPLETIONS, &body("quiet", true)).await;
+    let mut next = async || {
+        let piece = soon("an event", answer.chunk()).await.expect("a piece").expect("not the end");
+        String::from_utf8(piece.to_vec()).expect("pieces are whole events")
+    };
+    time.awaited(keep_alive).await;
+    time.advance(keep_alive);
     let mut text = String::new();
-    while !text.contains("\n:") {
-        let piece = soon("a comment", answer.chunk()).await.expect("a piece").expect("not the end");
-        text.push_str(std::str::from_utf8(&piece).expect("pieces are whole events"));
+    while !text.contains(":\n\n") {
+        text += &next().await;
     }
+    time.awaited(keep_alive).await;
+    time.advance(keep_alive);
+    assert_eq!(next().await, ":\n\n", "one comment for each interval");
+    // An event begins a new interval.
+    time.awaited(keep_alive).await;
+    time.advance(keep_alive / 2);
+    engine.let_out(6);
+    assert!(next().await.starts_with("data: "));
+    time.awaited(keep_alive).await;
 }
 
 #[tokio::test]
@@ -127,11 +149,14 @@ async fn health_says_that_the_server_drains() {
 #[tokio::test]
 async fn a_drain_that_takes_too_long_aborts_and_says_so() {
     let engine = FakeEngine::gated();
-    let grace = Grace { drain: Duration::from_millis(50), close: Duration::from_secs(2) };
-    let mut server = TestServer::start_with(engine.shared(), HttpConfig::default(), grace).await;
+    let (time, grace) = (TestTime::start(), Grace { drain: Duration::from_secs(7), ..Grace::default() });
+    let mut server = TestServer::start_with(time.clock(), engine.shared(), HttpConfig::default(), grace).await;
     engine.let_out(4);
     let mut answer = server.open(COMPLETIONS, &body("stuck", true)).await;
     server.stop();
+    time.awaited(grace.drain).await;
+    assert_eq!(engine.running(), 1);
+    time.advance(grace.drain);
     let mut text = Vec::new();
     while let Some(piece) = soon("the rest", answer.chunk()).await.expect("the stream ends well") {
         text.extend_from_slice(&piece);

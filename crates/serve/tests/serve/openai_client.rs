@@ -5,7 +5,7 @@
 
 use crate::support::fake::{FakeEngine, FakePool};
 use crate::support::{TestServer, script, soon};
-use cenote_base::Engine;
+use cenote_base::{Clock, Engine};
 use cenote_serve::{ApiKeys, Disaggregated, DisaggregatedConfig, Fleet, HttpConfig, Role};
 use std::sync::Arc;
 use tokio::process::Command;
@@ -37,5 +37,5 @@ async fn prefill_and_decode_workers() {
     for slot in 0..2 {
         fleet.publish(slot, FakeEngine::sharing(pool.clone(), 1_000_000).shared());
     }
-    run_script(Arc::new(Disaggregated::new(fleet, DisaggregatedConfig::default()))).await;
+    run_script(Arc::new(Disaggregated::new(fleet, DisaggregatedConfig::default(), Clock::stopped()))).await;
 }

@@ -2,21 +2,19 @@
 
 use crate::support::fake::FakeEngine;
 use crate::support::requests::{answer_of, collect, failure, request, submit, text_request, undisturbed};
-use crate::support::{PATIENCE, soon, start_worker};
+use crate::support::time::TestTime;
+use crate::support::{connect, patient, soon, start_worker, start_worker_at};
 use cenote_base::engine::{ErrorKind, Event, Phase, Prompt};
+use cenote_base::testing::PATIENCE;
 use cenote_base::{Clock, Engine, RequestId};
 use cenote_serve::{RemoteConfig, RemoteEngine, WorkerConfig, WorkerToken};
 use std::sync::Arc;
 use std::time::Duration;
 
-async fn connect(engine: &FakeEngine, worker: WorkerConfig, remote: RemoteConfig) -> RemoteEngine {
-    let token = WorkerToken::draw().expect("the system has a generator");
-    let address = start_worker(engine.shared(), &token, worker).await;
-    soon("a connection", RemoteEngine::connect(address, &token, remote)).await.expect("the worker answers")
-}
-
 async fn connected(engine: &FakeEngine) -> RemoteEngine {
-    connect(engine, WorkerConfig::default(), RemoteConfig::default()).await
+    let token = WorkerToken::draw().expect("the system has a generator");
+    let address = start_worker(engine.shared(), &token).await;
+    connect(address, &token).await.expect("the worker answers")
 }
 
 #[tokio::test]
@@ -87,36 +85,80 @@ async fn a_worker_that_cannot_be_reached_is_unavailable() {
     let token = WorkerToken::draw().expect("the system has a generator");
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("it is bound");
-    let router = cenote_serve::worker_router(engine.shared(), token.clone(), WorkerConfig::default());
+    let router = cenote_serve::worker_router(engine.shared(), token.clone(), WorkerConfig::default(), Clock::stopped());
     let served = tokio::spawn(async move { axum::serve(listener, router).await });
-    let remote = RemoteEngine::connect(address, &token, RemoteConfig::default()).await.expect("the worker answers");
+    let remote = connect(address, &token).await.expect("the worker answers");
     // The listener closes, and a second engine has no pooled connection either.
     served.abort();
     let _ = served.await;
-    assert!(RemoteEngine::connect(address, &token, RemoteConfig::default()).await.is_err());
+    assert!(connect(address, &token).await.is_err());
     drop(engine);
     drop(remote);
 }
 
 #[tokio::test]
 async fn a_silent_worker_is_unavailable_and_a_slow_one_is_not() {
-    let short = RemoteConfig { idle_timeout: Duration::from_millis(100), ..RemoteConfig::default() };
-    let silent = WorkerConfig { heartbeat: PATIENCE * 2, ..WorkerConfig::default() };
-    let remote = connect(&FakeEngine::gated(), silent, short.clone()).await;
-    assert_eq!(failure(&answer_of(&remote, text_request(1, 5)).await).kind, ErrorKind::Unavailable);
+    const IDLE: Duration = Duration::from_secs(10);
+    const HEARTBEAT: Duration = Duration::from_secs(1);
+    const NEARLY: Duration = Duration::from_millis(9_999);
+    // Time of the front and of the worker, so that the worker is as silent as the test says.
+    let (front, worker) = (TestTime::start(), TestTime::start());
+    let token = WorkerToken::draw().expect("the system has a generator");
+    let config = WorkerConfig { heartbeat: HEARTBEAT, ..WorkerConfig::default() };
+    let engine = FakeEngine::gated();
+    let address = start_worker_at(worker.clock(), engine.shared(), &token, config).await;
+    let config = RemoteConfig { idle_timeout: IDLE, ..patient() };
+    let remote = RemoteEngine::connect(address, &token, config, front.clock()).await.expect("the worker answers");
+
+    let mut events = submit(&remote, text_request(1, 5)).expect("it is taken");
+    worker.awaited(HEARTBEAT).await;
+    front.awaited(IDLE).await;
+    front.advance(NEARLY);
+    front.awaited(IDLE - NEARLY).await;
+    front.advance(IDLE - NEARLY);
+    let error = collect(&mut events).await;
+    assert_eq!(failure(&error).kind, ErrorKind::Unavailable);
+    assert!(failure(&error).message.contains("no line for 10 s"), "{error:?}");
+    soon("the worker's abort", engine.aborted().wait_for(|ids| !ids.is_empty())).await.expect("it lives");
 
     // Heartbeats keep a silent request alive; only its own deadline ends it.
-    let beating = WorkerConfig { heartbeat: Duration::from_millis(5), ..WorkerConfig::default() };
-    let remote = connect(&FakeEngine::gated(), beating, short).await;
-    let slow = cenote_base::Request { timeout_ms: 300, ..text_request(2, 5) };
-    assert_eq!(failure(&answer_of(&remote, slow).await).kind, ErrorKind::DeadlineExceeded);
+    let slow = cenote_base::Request { timeout_ms: 50_000, ..text_request(2, 5) };
+    let mut events = submit(&remote, slow).expect("it is taken");
+    for _ in 0..5 {
+        worker.awaited(HEARTBEAT).await;
+        front.awaited(IDLE).await;
+        front.advance(NEARLY);
+        worker.advance(HEARTBEAT);
+    }
+    // The front waits half a second longer than the request's 50 seconds.
+    let left = Duration::from_millis(50_500) - 5 * NEARLY;
+    front.awaited(left).await;
+    front.advance(left);
+    assert_eq!(failure(&collect(&mut events).await).kind, ErrorKind::DeadlineExceeded);
+}
+
+#[tokio::test]
+async fn a_call_that_is_not_answered_has_a_timeout() {
+    let time = TestTime::start();
+    let token = WorkerToken::draw().expect("the system has a generator");
+    // The kernel takes connections that this listener never accepts.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("it is bound");
+    let connecting = RemoteEngine::connect(address, &token, patient(), time.clock());
+    let call_timeout = patient().call_timeout;
+    let (connected, ()) = tokio::join!(soon("the timeout", connecting), async {
+        time.awaited(call_timeout).await;
+        time.advance(call_timeout);
+    });
+    let error = connected.err().expect("it is not answered").to_string();
+    assert!(error.contains("no answer to describe within 2 s"), "{error}");
 }
 
 #[tokio::test]
 async fn a_worker_answers_only_callers_with_the_secret() {
     let (token, other) = (WorkerToken::draw().expect("random"), WorkerToken::draw().expect("random"));
-    let address = start_worker(FakeEngine::new().shared(), &token, WorkerConfig::default()).await;
-    assert!(RemoteEngine::connect(address, &other, RemoteConfig::default()).await.is_err());
+    let address = start_worker(FakeEngine::new().shared(), &token).await;
+    assert!(connect(address, &other).await.is_err());
     for path in ["health", "describe", "stats"] {
         let answer = crate::support::client::client().get(format!("http://{address}/engine/{path}")).send().await;
         assert_eq!(answer.expect("the worker is there").status(), 401, "{path}");

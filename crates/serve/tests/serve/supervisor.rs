@@ -7,13 +7,15 @@ use crate::support::client::client;
 use crate::support::fake::FakeEngine;
 use crate::support::requests::{answer_of, collect, submit, text_request, undisturbed};
 use crate::support::script::MODEL;
-use crate::support::{PATIENCE, TestServer, soon};
+use crate::support::time::TestTime;
+use crate::support::{TestServer, connect, patient, soon, start_worker};
+use cenote_base::testing::PATIENCE;
 use cenote_base::{Clock, Engine};
 use cenote_serve::{
     Disaggregated, DisaggregatedConfig, HttpConfig, Role, Supervisor, SupervisorConfig, SupervisorError, WorkerConfig,
     WorkerToken, parent_gone, run_worker,
 };
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, test_kill_process, waitid};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,9 +33,8 @@ fn worker_process() {
     runtime.expect("a runtime").block_on(async {
         let engine = FakeEngine::new();
         if let Some(life) = std::env::var(LIFE).ok().and_then(|life| life.parse().ok()) {
+            // With one thread for tasks, the sockets have all output when the worker dies.
             engine.die_after(life);
-            // A dying worker loses its last output if the socket does not have it yet.
-            engine.pace(Duration::from_millis(2));
         }
         let mut death = engine.death();
         tokio::spawn(async move {
@@ -48,7 +49,8 @@ fn worker_process() {
                 () = parent_gone() => {}
             }
         };
-        run_worker(engine.shared(), token, WorkerConfig::default(), end).await.expect("the parent reads");
+        let config = WorkerConfig { head_timeout: PATIENCE, ..WorkerConfig::default() };
+        run_worker(engine.shared(), token, config, Clock::system(), end).await.expect("the parent reads");
     });
 }
 
@@ -61,36 +63,52 @@ fn worker(life: Option<u32>) -> Command {
     command
 }
 
+/// Dead workers are replaced at once.
 fn quick() -> SupervisorConfig {
-    let (backoff_min, backoff_max) = (Duration::from_millis(1), Duration::from_millis(5));
-    SupervisorConfig { backoff_min, backoff_max, ready_timeout: PATIENCE, ..SupervisorConfig::default() }
+    let none = Duration::ZERO;
+    SupervisorConfig { backoff_min: none, backoff_max: none, remote: patient(), ..SupervisorConfig::default() }
 }
 
+/// A supervisor without timeouts: its clock stands.
+fn supervise(
+    roles: &[Role],
+    command: impl Fn(Role, usize) -> Command + Send + Sync + 'static,
+) -> Result<Supervisor, SupervisorError> {
+    Supervisor::start(roles, command, &quick(), Clock::stopped())
+}
+
+/// A router that tries a worker again only after it has been replaced. Its tries have no limit: every
+/// life of a worker advances some request, but the order of arrival may starve another one.
 fn router(supervisor: &Supervisor) -> Disaggregated {
-    let (backoff_min, backoff_max) = (Duration::from_millis(1), Duration::from_millis(5));
-    let config = DisaggregatedConfig { backoff_min, backoff_max, ..DisaggregatedConfig::default() };
-    Disaggregated::new(supervisor.fleet().clone(), config)
+    let max = u32::MAX;
+    let config =
+        DisaggregatedConfig { failures_in_a_row_max: max, failures_max: max, ..DisaggregatedConfig::default() };
+    Disaggregated::new(supervisor.fleet().clone(), config, Clock::stopped())
+}
+
+async fn end(supervisor: Supervisor) {
+    soon("the workers' end", supervisor.shutdown()).await;
 }
 
 fn is_alive(process: u32) -> bool {
     test_kill_process(Pid::from_raw(process.cast_signed()).expect("a process id")).is_ok()
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_stream_survives_ten_kills_of_the_only_worker() {
-    let supervisor = Supervisor::start(&[Role::Whole], |_, _| worker(Some(5)), &quick()).expect("random");
+    let supervisor = supervise(&[Role::Whole], |_, _| worker(Some(5))).expect("random");
     let router = router(&supervisor);
     let request = crate::support::requests::request(1, cenote_base::engine::Prompt::Tokens(vec![7, 8, 9]), 52);
     assert_eq!(answer_of(&router, request.clone()).await, undisturbed(&request));
     assert!(router.stats().values["router_resumed_total"] >= 10.0);
-    supervisor.shutdown().await;
+    end(supervisor).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_streams_survive_workers_that_die_all_the_time() {
     let roles = [Role::Prefill, Role::Decode, Role::Decode];
     let life = |role| if role == Role::Prefill { 9 } else { 61 };
-    let supervisor = Supervisor::start(&roles, move |role, _| worker(Some(life(role))), &quick()).expect("random");
+    let supervisor = supervise(&roles, move |role, _| worker(Some(life(role)))).expect("random");
     let router = Arc::new(router(&supervisor));
     let streams = (0..12).map(|id| {
         let router = router.clone();
@@ -102,13 +120,13 @@ async fn many_streams_survive_workers_that_die_all_the_time() {
     });
     futures::future::join_all(streams).await;
     assert!(router.stats().values["router_resumed_total"] > 0.0);
-    supervisor.shutdown().await;
+    end(supervisor).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_worker_is_replaced_and_the_front_never_stops_answering() {
     let roles = [Role::Prefill, Role::Decode];
-    let supervisor = Supervisor::start(&roles, |_, _| worker(None), &quick()).expect("random");
+    let supervisor = supervise(&roles, |_, _| worker(None)).expect("random");
     supervisor.all_ready(Clock::system().after(PATIENCE)).await.expect("workers start");
     let server = TestServer::start(Arc::new(router(&supervisor)), HttpConfig::default()).await;
     let processes = async || {
@@ -139,22 +157,47 @@ async fn a_killed_worker_is_replaced_and_the_front_never_stops_answering() {
     }
     assert_eq!(supervisor.fleet().stats().values["worker_restarts_total"], 10.0);
     let last = processes().await;
-    supervisor.shutdown().await;
+    end(supervisor).await;
     assert!(last.iter().all(|process| !is_alive(*process)), "workers outlive their supervisor");
     assert_eq!((server.get("/health").await.status, server.get("/ready").await.status), (503, 503));
 }
 
 #[tokio::test]
 async fn a_stopped_worker_is_found_out_and_replaced() {
+    let time = TestTime::start();
     let mut config = quick();
-    config.health_interval = Duration::from_millis(20);
     config.health_failures_max = 2;
-    config.remote.call_timeout = Duration::from_millis(200);
-    let supervisor = Supervisor::start(&[Role::Whole], |_, _| worker(None), &config).expect("random");
+    config.health_interval = Duration::from_secs(5);
+    let (interval, call_timeout) = (config.health_interval, config.remote.call_timeout);
+    let supervisor = Supervisor::start(&[Role::Whole], |_, _| worker(None), &config, time.clock()).expect("random");
     supervisor.all_ready(Clock::system().after(PATIENCE)).await.expect("workers start");
     let process = supervisor.fleet().describe().process_ids[0];
+    let pid = Pid::from_raw(process.cast_signed()).expect("a process id");
+    let stop = async || {
+        kill_process(pid, Signal::STOP).expect("it is ours");
+        // A thread that the signal has not reached yet would still answer.
+        let stopped = move || waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED);
+        soon("the stop", tokio::task::spawn_blocking(stopped)).await.expect("no panic").expect("it is a child");
+    };
+    let a_check_fails = async || {
+        time.awaited(interval).await;
+        time.advance(interval);
+        time.awaited(call_timeout).await;
+        time.advance(call_timeout);
+    };
+    stop().await;
+    a_check_fails().await;
+    // It answers again, so the count begins at zero.
+    time.awaited(interval).await;
+    kill_process(pid, Signal::CONT).expect("it is ours");
+    time.advance(interval);
+    time.awaited(interval).await;
+    stop().await;
+    a_check_fails().await;
+    time.awaited(interval).await;
+    assert_eq!(supervisor.fleet().describe().process_ids, [process], "one failed check is no reason");
     let mut changes = supervisor.fleet().changes();
-    kill_process(Pid::from_raw(process.cast_signed()).expect("a process id"), Signal::STOP).expect("it is ours");
+    a_check_fails().await;
     let is_replaced = || supervisor.fleet().describe().process_ids.first().is_some_and(|id| *id != process);
     let replaced = async {
         while !is_replaced() {
@@ -163,7 +206,7 @@ async fn a_stopped_worker_is_found_out_and_replaced() {
     };
     soon("the next worker", replaced).await;
     assert!(!is_alive(process));
-    supervisor.shutdown().await;
+    end(supervisor).await;
 }
 
 #[tokio::test]
@@ -175,32 +218,44 @@ async fn workers_that_cannot_start_are_reported_and_retried() {
         command.args(["-c", "echo no model here; exit 3"]);
         command
     };
-    let supervisor = Supervisor::start(&[Role::Whole], command, &quick()).expect("random");
+    let (time, config) = (TestTime::start(), SupervisorConfig::default());
+    let pauses = async |doublings: std::ops::Range<u32>| {
+        for doubling in doublings {
+            let pause = config.backoff_min * (1 << doubling);
+            time.awaited(pause).await;
+            time.advance(pause);
+        }
+    };
+    let supervisor = Supervisor::start(&[Role::Whole], command, &config, time.clock()).expect("random");
+    pauses(0..2).await;
     let error = soon("the verdict", supervisor.all_ready(Clock::system().after(PATIENCE))).await;
     let message = error.expect_err("it cannot start").to_string();
     assert!(message.contains("whole-0") && message.contains('3'), "{message}");
+    pauses(2..4).await;
     soon("more tries", tried.wait_for(|tries| *tries > 4)).await.expect("the supervisor lives");
-    supervisor.shutdown().await;
+    end(supervisor).await;
 
     let missing = |_, _| Command::new("/nonexistent/cenote");
-    let supervisor = Supervisor::start(&[Role::Decode], missing, &quick()).expect("random");
+    let supervisor = Supervisor::start(&[Role::Decode], missing, &config, time.clock()).expect("random");
+    pauses(0..2).await;
     let error = soon("the verdict", supervisor.all_ready(Clock::system().after(PATIENCE))).await;
     assert!(matches!(error, Err(SupervisorError::Hopeless(_))), "{error:?}");
-    supervisor.shutdown().await;
+    end(supervisor).await;
 }
 
 #[tokio::test]
 async fn a_worker_that_never_says_ready_has_a_deadline() {
-    let config = SupervisorConfig { ready_timeout: Duration::from_millis(30), ..quick() };
     let mute = |_, _| {
         let mut command = Command::new("sh");
         command.args(["-c", "read forever"]);
         command
     };
-    let supervisor = Supervisor::start(&[Role::Whole], mute, &config).expect("random");
-    let error = soon("the verdict", supervisor.all_ready(Clock::system().after(PATIENCE))).await;
+    let (time, config) = (TestTime::start(), quick());
+    let supervisor = Supervisor::start(&[Role::Whole], mute, &config, time.clock()).expect("random");
+    let verdict = supervisor.all_ready(Clock::system().after(PATIENCE));
+    let error = time.pass_until("the verdict", config.ready_timeout, verdict).await;
     assert!(error.expect_err("it says nothing").to_string().contains("not ready within"));
-    supervisor.shutdown().await;
+    end(supervisor).await;
 }
 
 #[tokio::test]
@@ -219,11 +274,10 @@ async fn a_worker_ends_with_its_parent() {
 async fn a_client_that_leaves_frees_its_blocks_in_the_worker() {
     let engine = FakeEngine::gated();
     let token = WorkerToken::draw().expect("random");
-    let address = crate::support::start_worker(engine.shared(), &token, WorkerConfig::default()).await;
-    let remote = cenote_serve::RemoteEngine::connect(address, &token, cenote_serve::RemoteConfig::default()).await;
+    let address = start_worker(engine.shared(), &token).await;
     let fleet = cenote_serve::Fleet::new(&[Role::Whole]);
-    fleet.publish(0, Arc::new(remote.expect("it answers")));
-    let router = Disaggregated::new(fleet, DisaggregatedConfig::default());
+    fleet.publish(0, Arc::new(connect(address, &token).await.expect("it answers")));
+    let router = Disaggregated::new(fleet, DisaggregatedConfig::default(), Clock::stopped());
     let server = TestServer::start(Arc::new(router), HttpConfig::default()).await;
     engine.let_out(4);
     let body = json!({"model": MODEL, "prompt": "bye", "max_tokens": 50, "ignore_eos": true, "stream": true});
@@ -235,11 +289,18 @@ async fn a_client_that_leaves_frees_its_blocks_in_the_worker() {
 
 #[tokio::test]
 async fn a_request_of_no_worker_ends_with_the_supervisor() {
-    let supervisor = Supervisor::start(&[Role::Whole], |_, _| worker(None), &quick()).expect("random");
+    let supervisor = supervise(&[Role::Whole], |_, _| worker(None)).expect("random");
     supervisor.all_ready(Clock::system().after(PATIENCE)).await.expect("workers start");
-    let router = router(&supervisor);
-    supervisor.shutdown().await;
-    let late = cenote_base::Request { timeout_ms: 50, ..text_request(1, 5) };
-    let events = collect(&mut submit(&router, late).expect("it is taken")).await;
+    let time = TestTime::start();
+    let router = Disaggregated::new(supervisor.fleet().clone(), DisaggregatedConfig::default(), time.clock());
+    end(supervisor).await;
+    let (pause, timeout) = (DisaggregatedConfig::default().backoff_min, Duration::from_secs(5));
+    let late = cenote_base::Request { timeout_ms: 5000, ..text_request(1, 5) };
+    let mut events = submit(&router, late).expect("it is taken");
+    for wait in [pause, timeout - pause] {
+        time.awaited(wait).await;
+        time.advance(wait);
+    }
+    let events = collect(&mut events).await;
     assert!(crate::support::requests::failure(&events).message.contains("time is up"));
 }

@@ -1,7 +1,8 @@
 //! The link that jobs copy over: as fast as memory, or held back to the speed of a slower one.
 
+use cenote_base::time::nanoseconds;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Speed of a link.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,25 +23,27 @@ impl LinkSpeed {
 #[derive(Debug)]
 pub struct Link {
     speed: Option<LinkSpeed>,
-    /// When the link will have delivered all bytes of earlier jobs.
-    free_at: Mutex<Instant>,
+    /// When the link will have delivered all bytes of earlier jobs, in nanoseconds of the mover's
+    /// clock.
+    free_at_ns: Mutex<u64>,
 }
 
 impl Link {
     /// A link of this speed; `None`: of memory's own.
     #[must_use]
-    pub fn new(speed: Option<LinkSpeed>) -> Self {
-        Self { speed, free_at: Mutex::new(Instant::now()) }
+    pub const fn new(speed: Option<LinkSpeed>) -> Self {
+        Self { speed, free_at_ns: Mutex::new(0) }
     }
 
-    /// Reserves the link for `bytes` requested at `begin`. Returns when they are delivered.
+    /// Reserves the link for `bytes` requested at `begin_ns`. Returns when they are delivered.
     #[must_use]
-    pub fn deliver(&self, begin: Instant, bytes: u64) -> Instant {
-        let Some(speed) = self.speed else { return begin };
-        // The instant is whole at any time, so a poisoned lock is usable.
-        let mut free_at = self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
-        *free_at = begin.max(*free_at) + Duration::from_secs_f64(bytes as f64 / speed.bytes_per_s);
-        *free_at + speed.latency
+    pub fn deliver(&self, begin_ns: u64, bytes: u64) -> u64 {
+        let Some(speed) = self.speed else { return begin_ns };
+        let ns = nanoseconds(Duration::from_secs_f64(bytes as f64 / speed.bytes_per_s));
+        // The number is whole at any time, so a poisoned lock is usable.
+        let mut free_at_ns = self.free_at_ns.lock().unwrap_or_else(PoisonError::into_inner);
+        *free_at_ns = begin_ns.max(*free_at_ns).saturating_add(ns);
+        free_at_ns.saturating_add(nanoseconds(speed.latency))
     }
 }
 
@@ -51,11 +54,11 @@ mod tests {
     #[test]
     fn bytes_queue_up_and_latencies_overlap() {
         let speed = LinkSpeed { bytes_per_s: 1e9, latency: Duration::from_micros(7) };
-        let (link, begin) = (Link::new(Some(speed)), Instant::now() + Duration::from_secs(1));
-        let micros = |instant: Instant| (instant - begin).as_micros();
+        let (link, begin) = (Link::new(Some(speed)), 1_000_000_000);
+        let micros = |ns: u64| (ns - begin) / 1_000;
         assert_eq!(micros(link.deliver(begin, 10_000)), 17);
         assert_eq!(micros(link.deliver(begin, 10_000)), 27, "behind the first");
-        assert_eq!(micros(link.deliver(begin + Duration::from_micros(50), 1_000)), 58, "the link was idle");
+        assert_eq!(micros(link.deliver(begin + 50_000, 1_000)), 58, "the link was idle");
         assert_eq!(Link::new(None).deliver(begin, 1 << 40), begin);
     }
 }

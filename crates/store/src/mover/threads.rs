@@ -1,6 +1,7 @@
 //! A mover whose jobs run on threads.
 
 use super::{Job, Link, LinkSpeed, Moved, Mover};
+use cenote_base::Clock;
 use cenote_policy::transfer::{
     Action, Cancelled, Class, Completed, Ticket, TransferConfig, TransferCounts, Transfers, Wanted,
 };
@@ -8,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Looks at the queue before an idle thread sleeps. A step's requests follow each other within
 /// microseconds, and waking a thread takes longer.
@@ -31,7 +32,7 @@ struct Shared<J> {
     /// Whether the queue may have a job to start.
     has_queued: AtomicBool,
     link: Link,
-    epoch: Instant,
+    clock: Clock,
 }
 
 struct State<J> {
@@ -46,10 +47,6 @@ impl<J> Shared<J> {
         // Jobs run outside of the lock, and no statement within leaves the state inconsistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn now_ns(&self) -> u64 {
-        u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
-    }
 }
 
 impl<J: Job> ThreadMover<J> {
@@ -58,7 +55,12 @@ impl<J: Job> ThreadMover<J> {
     ///
     /// # Errors
     /// The operating system cannot create a thread.
-    pub fn start(threads: usize, config: TransferConfig, speed: Option<LinkSpeed>) -> std::io::Result<Self> {
+    pub fn start(
+        threads: usize,
+        config: TransferConfig,
+        speed: Option<LinkSpeed>,
+        clock: Clock,
+    ) -> std::io::Result<Self> {
         let state =
             State { transfers: Transfers::new(config), ended: VecDeque::new(), sleeping: 0, is_stopping: false };
         let shared = Arc::new(Shared {
@@ -67,7 +69,7 @@ impl<J: Job> ThreadMover<J> {
             has_ended: AtomicBool::new(false),
             has_queued: AtomicBool::new(false),
             link: Link::new(speed),
-            epoch: Instant::now(),
+            clock,
         });
         let mut mover = Self { shared, threads: Vec::new() };
         for index in 0..threads {
@@ -125,16 +127,18 @@ impl<J: Job> Mover<J> for ThreadMover<J> {
     }
 
     fn run_now(&mut self, job: &mut J) {
-        let begin = Instant::now();
+        let begin_ns = self.shared.clock.now_ns();
         job.run();
-        let delivered = self.shared.link.deliver(begin, job.bytes());
-        while Instant::now() < delivered {
-            std::hint::spin_loop();
-        }
+        let delivered_ns = self.shared.link.deliver(begin_ns, job.bytes());
+        self.shared.clock.at(delivered_ns).spin();
+    }
+
+    fn pause(&mut self) {
+        std::hint::spin_loop();
     }
 
     fn now_ns(&self) -> u64 {
-        self.shared.now_ns()
+        self.shared.clock.now_ns()
     }
 
     fn counts(&self) -> TransferCounts {
@@ -146,7 +150,7 @@ impl<J: Job> Mover<J> for ThreadMover<J> {
 struct Worker<J: Job> {
     shared: Arc<Shared<J>>,
     /// Copied jobs whose bytes the link has not delivered, by delivery.
-    under_way: BTreeMap<(Instant, Ticket), J>,
+    under_way: BTreeMap<(u64, Ticket), J>,
 }
 
 impl<J: Job> Worker<J> {
@@ -159,10 +163,10 @@ impl<J: Job> Worker<J> {
             }
             looks = if jobs.is_empty() && self.under_way.is_empty() { looks + 1 } else { 0 };
             for (ticket, mut job) in jobs {
-                let begin = Instant::now();
+                let begin_ns = self.shared.clock.now_ns();
                 job.run();
-                let delivered = self.shared.link.deliver(begin, job.bytes());
-                self.under_way.insert((delivered, ticket), job);
+                let delivered_ns = self.shared.link.deliver(begin_ns, job.bytes());
+                self.under_way.insert((delivered_ns, ticket), job);
                 self.deliver();
             }
             if looks >= LOOKS {
@@ -176,13 +180,14 @@ impl<J: Job> Worker<J> {
 
     /// Hands delivered jobs over and takes the next batch. Returns it, and whether the mover stops.
     fn exchange(&mut self) -> (Vec<(Ticket, J)>, bool) {
-        let has_due = self.under_way.first_key_value().is_some_and(|((due, _), _)| *due <= Instant::now());
+        let first = self.under_way.first_key_value();
+        let has_due = first.is_some_and(|((due_ns, _), _)| *due_ns <= self.shared.clock.now_ns());
         if !has_due && !self.shared.has_queued.load(Ordering::Acquire) {
             return (Vec::new(), false);
         }
         self.deliver();
         let mut state = self.shared.state();
-        let now = self.shared.now_ns();
+        let now = self.shared.clock.now_ns();
         loop {
             match state.transfers.poll_action(now) {
                 Some(Action::Start(batch)) => return (batch.copies, state.is_stopping),
@@ -202,7 +207,7 @@ impl<J: Job> Worker<J> {
 
     /// Hands over the jobs that the link has delivered.
     fn deliver(&mut self) {
-        let now = Instant::now();
+        let now = self.shared.clock.now_ns();
         while let Some(entry) = self.under_way.first_entry().filter(|entry| entry.key().0 <= now) {
             let ((_, ticket), job) = entry.remove_entry();
             let mut state = self.shared.state();
@@ -223,121 +228,5 @@ impl<J: Job> Worker<J> {
         state.sleeping += 1;
         let (mut state, _) = self.shared.wake.wait_timeout(state, SLEEP).unwrap_or_else(PoisonError::into_inner);
         state.sleeping -= 1;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::mpsc::{Receiver, channel};
-
-    /// A job that waits for its signal, if it has one.
-    #[derive(Debug)]
-    struct Number {
-        number: u32,
-        runs: u32,
-        wait: Option<Receiver<()>>,
-    }
-
-    impl Job for Number {
-        fn bytes(&self) -> u64 {
-            4096
-        }
-
-        fn run(&mut self) {
-            self.runs += 1;
-            if let Some(wait) = &self.wait {
-                wait.recv().expect("the test releases it");
-            }
-        }
-    }
-
-    const PATIENCE: Duration = Duration::from_secs(60);
-
-    fn jobs(numbers: std::ops::Range<u32>) -> Vec<Number> {
-        numbers.map(|number| Number { number, runs: 0, wait: None }).collect()
-    }
-
-    fn next(mover: &mut ThreadMover<Number>) -> (Ticket, Moved<Number>) {
-        let begin = Instant::now();
-        loop {
-            if let Some(ended) = mover.poll() {
-                return ended;
-            }
-            assert!(begin.elapsed() < PATIENCE, "no job ends");
-            std::thread::yield_now();
-        }
-    }
-
-    #[test]
-    fn every_job_comes_back_once_and_has_run_once() {
-        for speed in [None, Some(LinkSpeed::NIAGARA)] {
-            for threads in [1, 3] {
-                let mut mover = ThreadMover::start(threads, TransferConfig::default(), speed).expect("threads");
-                let classes = Class::ALL.iter().zip(0..);
-                let tickets: BTreeMap<Ticket, u32> = classes
-                    .flat_map(|(class, at)| {
-                        let numbers = 100 * at..100 * at + 100;
-                        mover.submit(*class, None, jobs(numbers.clone())).into_iter().zip(numbers)
-                    })
-                    .collect();
-                let mut seen = BTreeMap::new();
-                for _ in 0..400 {
-                    let (ticket, Moved::Done(job)) = next(&mut mover) else { panic!("none was cancelled") };
-                    assert_eq!((tickets[&ticket], job.runs), (job.number, 1));
-                    assert!(seen.insert(ticket, ()).is_none());
-                }
-                assert!(mover.poll().is_none());
-                assert_eq!(mover.counts().completed.iter().sum::<u64>(), 400);
-            }
-        }
-    }
-
-    #[test]
-    fn a_job_under_way_is_discarded_and_a_queued_one_returns() {
-        let mut mover = ThreadMover::start(1, TransferConfig::window(1), None).expect("a thread");
-        let (release, wait) = channel();
-        let first = Number { number: 0, runs: 0, wait: Some(wait) };
-        let first = mover.submit(Class::Exact, None, vec![first])[0];
-        let rest = mover.submit(Class::Exact, None, jobs(1..4));
-        // Only one is outstanding, so these have not started.
-        assert_eq!(mover.cancel(rest[0]).expect("it waits").runs, 0);
-        let mut taken = mover.take(rest[1]).expect("it waits");
-        mover.run_now(&mut taken);
-        assert_eq!((taken.number, taken.runs), (2, 1));
-        let begin = Instant::now();
-        while mover.counts().started[Class::Exact as usize] == 0 {
-            assert!(begin.elapsed() < PATIENCE, "the first does not start");
-            std::thread::yield_now();
-        }
-        assert!(mover.cancel(first).is_none() && mover.take(first).is_none(), "it is under way");
-        release.send(()).expect("it waits for this");
-        let ended = [next(&mut mover), next(&mut mover)];
-        assert!(matches!(&ended[0], (ticket, Moved::Discarded(_)) if *ticket == first), "{ended:?}");
-        assert!(matches!(&ended[1], (ticket, Moved::Done(job)) if *ticket == rest[2] && job.number == 3), "{ended:?}");
-    }
-
-    #[test]
-    fn a_job_that_waits_beyond_its_deadline_never_runs() {
-        let mut mover = ThreadMover::start(1, TransferConfig::window(1), None).expect("a thread");
-        let (release, wait) = channel();
-        mover.submit(Class::Demand, None, vec![Number { number: 0, runs: 0, wait: Some(wait) }]);
-        let late = mover.submit(Class::Exact, Some(mover.now_ns()), jobs(1..2))[0];
-        while mover.now_ns() < 1_000_000 {
-            std::hint::spin_loop();
-        }
-        release.send(()).expect("it waits for this");
-        let ended: BTreeMap<Ticket, Moved<Number>> = [next(&mut mover), next(&mut mover)].into();
-        assert!(matches!(&ended[&late], Moved::Expired(job) if job.runs == 0), "{ended:?}");
-    }
-
-    #[test]
-    fn without_a_thread_only_the_caller_copies() {
-        let mut mover = ThreadMover::start(0, TransferConfig::default(), None).expect("none");
-        let tickets = mover.submit(Class::Exact, None, jobs(0..2));
-        assert!(mover.poll().is_none());
-        let mut job = mover.take(tickets[1]).expect("it waits");
-        mover.run_now(&mut job);
-        assert_eq!((job.number, job.runs), (1, 1));
     }
 }

@@ -7,7 +7,6 @@ use cenote_tables::checkpoint::{model_tables, tensor_table};
 use cenote_tables::{LoadOptions, Opening, RowSource, Table, load};
 use safetensors::tensor::Dtype;
 use std::path::Path;
-use std::time::Duration;
 
 /// A small DeepSeek configuration, and the rows of its tables.
 fn deepseek(folder: &Path, values: usize) -> Vec<u64> {
@@ -58,7 +57,7 @@ fn deepseeks_values_and_scales_are_rows() {
             ([1, 14][at], "e4m3-ue8m0", 66, rows[at])
         );
         let name = format!("t{at}");
-        load(&pool, &name, &table.rows, &LoadOptions::waiting(Duration::from_secs(9))).unwrap();
+        load(&pool, &name, &table.rows, &LoadOptions::waiting(patience())).unwrap();
         let opened = Table::open(&pool, &name, Opening::Verified).unwrap();
         let mut got = vec![0; 66 * rows[at] as usize];
         opened.gather(&(0..rows[at]).collect::<Vec<_>>(), &mut got).unwrap();
@@ -168,7 +167,7 @@ fn qwens_shards_are_one_table() {
     assert_eq!((&*facts.format, facts.scale, facts.source.len()), ("e4m3", Some(0.25), 5));
     let region = Region::new("qwen", 4 << 20, 64 << 10, Flush::None);
     let pool = region.attach(0);
-    load(&pool, "q", &tables[0].rows, &LoadOptions::waiting(Duration::from_secs(9))).unwrap();
+    load(&pool, "q", &tables[0].rows, &LoadOptions::waiting(patience())).unwrap();
     let table = Table::open(&pool, "q", Opening::Verified).unwrap();
     let mut got = vec![0; bytes.len()];
     table.gather(&(0..rows as u64).collect::<Vec<_>>(), &mut got).unwrap();

@@ -1,8 +1,10 @@
 //! Loaders and droppers that die, and callers that wait for them.
 
 use crate::support::*;
+use cenote_base::Clock;
 use cenote_base::fault::{Plan, Point};
 use cenote_base::prng::Prng;
+use cenote_base::testing::{ManualTime, until};
 use cenote_mem::Flush;
 use cenote_pool::HostPool;
 use cenote_tables::checkpoint::tensor_table;
@@ -14,20 +16,19 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::Mutex;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 const ROWS: usize = 12_000;
 const VALUES: usize = 64;
 
 fn options(progress: &(dyn Fn(Progress) + Sync)) -> LoadOptions<'_> {
-    LoadOptions {
-        journal_bytes: 1 << 16,
-        extent_bytes: 64 << 10,
-        progress,
-        ..LoadOptions::waiting(Duration::from_secs(30))
-    }
+    LoadOptions { journal_bytes: 1 << 16, extent_bytes: 64 << 10, progress, ..LoadOptions::waiting(patience()) }
 }
+
+/// Variable with the step after which [`loader`] waits.
+const HOLD: &str = "CENOTE_TEST_HOLD";
 
 /// Loads `t` from the file, and says each step.
 #[test]
@@ -36,9 +37,15 @@ fn loader() {
     let (region, file) = given();
     let pool = attach(&region, 0);
     let source = tensor_table(&file, "table", None, None).expect("a table");
+    let hold: u64 = std::env::var(HOLD).map_or(0, |step| step.parse().expect("a number"));
+    let steps = AtomicU64::new(0);
     let say = |progress: Progress| {
         let mut out = std::io::stdout().lock();
         writeln!(out, "\n@{}", progress.bytes).and_then(|()| out.flush()).expect("the test listens");
+        drop(out);
+        if steps.fetch_add(1, Relaxed) + 1 == hold {
+            std::io::stdin().read_line(&mut String::new()).expect("the test kills this process");
+        }
     };
     load(&pool, "t", &source, &options(&say)).expect("there is room");
     say(Progress { bytes: u64::MAX, total_bytes: 0, waiting: false });
@@ -48,7 +55,7 @@ fn loader() {
 #[ignore = "the process that another test starts"]
 fn dropper() {
     let (region, _) = given();
-    drop_table(&attach(&region, 0), "t").expect("nothing else works on it");
+    drop_table(&attach(&region, 0), "t", Clock::system()).expect("nothing else works on it");
 }
 
 /// Waits until a loader has said so many steps, or has ended.
@@ -86,12 +93,12 @@ fn ends_well(pool: &HostPool, file: &Path, bytes: &[u8], context: &str) {
     assert!(got == bytes, "{context}");
     let extents = list(pool)[0].extents_total;
     assert_eq!(pieces(pool), extents, "{context}: memory beside the table");
-    assert!(drop_table(pool, "t").unwrap());
+    assert!(drop_table(pool, "t", Clock::system()).unwrap());
     assert_eq!((pieces(pool), list(pool).len()), (0, 0), "{context}");
 }
 
 /// A loader dies after a random number of steps, again and again on one region, and the next one goes
-/// on where it ended.
+/// on where it ended. Every second one waits for its death, and the others race with it.
 #[test]
 fn killed_loaders_leave_no_table_or_a_whole_one() {
     let folder = tempfile::tempdir().unwrap();
@@ -102,8 +109,14 @@ fn killed_loaders_leave_no_table_or_a_whole_one() {
     let mut prng = Prng::new(11);
     let (mut resumed, mut completed) = (0, 0);
     for kill in 0..40 {
-        let mut loader = region.process("deaths::loader", &file, None).stdout(Stdio::piped()).spawn().unwrap();
-        after_steps(&mut loader, prng.below(16));
+        // The first two have written a part, and all.
+        let steps = [2, u64::MAX].get(kill).copied().unwrap_or_else(|| prng.below(16));
+        let mut command = region.process("deaths::loader", &file, None);
+        if kill % 2 == 0 {
+            command.env(HOLD, steps.to_string());
+        }
+        let mut loader = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        after_steps(&mut loader, steps);
         loader.kill().unwrap();
         loader.wait().unwrap();
         if none_or_whole(&pool, &format!("kill {kill}")) {
@@ -206,11 +219,11 @@ fn deaths_at_named_places_leave_no_table_or_a_whole_one() {
     for point in [Point::ObjectWritten, Point::ObjectEntered, Point::MemoryFreed] {
         for count in [1, 2, 5, 24] {
             load(&pool, "t", &source, &options(&|_| {})).unwrap();
-            let died = dies_at(&region, "dropper", &file, point, count);
+            let died = dies_at(&region, "deaths::dropper", &file, point, count);
             deaths += u32::from(died);
             none_or_whole(&pool, &format!("drop, {point:?} {count}"));
             // The next drop goes on.
-            let rest = drop_table(&pool, "t").unwrap();
+            let rest = drop_table(&pool, "t", Clock::system()).unwrap();
             assert!(rest || pieces(&pool) == 0, "{point:?} {count}");
             assert_eq!((pieces(&pool), list(&pool).len()), (0, 0), "drop, {point:?} {count}, died: {died}");
         }
@@ -238,7 +251,7 @@ fn a_resumed_drop_leaves_later_tables_alone() {
         load(&maker, "t", &source, &options(&|_| {})).unwrap();
         let extents = list(&pool)[0].extents_total;
         let places = Table::open(&pool, "t", Opening::Trusted).unwrap().extents().0.to_vec();
-        assert!(dies_at(&region, "dropper", &file, Point::MemoryFreed, extents));
+        assert!(dies_at(&region, "deaths::dropper", &file, Point::MemoryFreed, extents));
         pool.tick();
         assert_eq!(pieces(&pool), 0);
         load(&maker, "u", &later, &options(&|_| {})).unwrap();
@@ -248,10 +261,10 @@ fn a_resumed_drop_leaves_later_tables_alone() {
             drop(maker);
             pool.tick();
         }
-        assert!(drop_table(&pool, "t").unwrap());
+        assert!(drop_table(&pool, "t", Clock::system()).unwrap());
         assert_eq!(pieces(&pool), extents, "the maker has left: {leaves}");
         assert!(check(&pool, "u").unwrap().is_whole);
-        assert!(drop_table(&pool, "u").unwrap());
+        assert!(drop_table(&pool, "u", Clock::system()).unwrap());
         assert_eq!((pieces(&pool), list(&pool).len()), (0, 0));
     }
 }
@@ -271,7 +284,7 @@ fn a_drop_frees_the_sealed_tables_extents_beside_an_older_journal() {
     let journal = pool.get_object(JOURNAL).unwrap().unwrap();
     load(&pool, "t", &source, &options(&|_| {})).unwrap();
     pool.put_object(JOURNAL, &journal).unwrap();
-    assert!(drop_table(&pool, "t").unwrap());
+    assert!(drop_table(&pool, "t", Clock::system()).unwrap());
     assert_eq!((pieces(&pool), list(&pool).len()), (0, 0));
 }
 
@@ -287,21 +300,21 @@ fn a_drop_frees_the_extents_of_the_record_that_it_destroys() {
     let region = Region::new("newer", 16 << 20, 256 << 10, Flush::None);
     let pool = region.attach(0);
     load(&pool, "t", &source, &options(&|_| {})).unwrap();
-    assert!(dies_at(&region, "dropper", &file, Point::ObjectEntered, 1));
+    assert!(dies_at(&region, "deaths::dropper", &file, Point::ObjectEntered, 1));
     pool.tick();
     let journal = pool.get_object(JOURNAL).unwrap().unwrap();
     assert!(pool.get_object(SEALED).unwrap().is_some());
-    assert!(drop_table(&pool, "t").unwrap());
+    assert!(drop_table(&pool, "t", Clock::system()).unwrap());
     assert_eq!(pieces(&pool), 0);
     // It takes the places that the old journal names.
     load(&pool, "u", &other, &options(&|_| {})).unwrap();
     load(&pool, "t", &source, &options(&|_| {})).unwrap();
     let extents = list(&pool)[0].extents_total;
     pool.put_object(JOURNAL, &journal).unwrap();
-    assert!(drop_table(&pool, "t").unwrap());
+    assert!(drop_table(&pool, "t", Clock::system()).unwrap());
     assert_eq!(pieces(&pool), extents);
     assert!(list(&pool).len() == 1 && check(&pool, "u").unwrap().is_whole);
-    assert!(drop_table(&pool, "u").unwrap());
+    assert!(drop_table(&pool, "u", Clock::system()).unwrap());
     assert_eq!(pieces(&pool), 0);
 }
 
@@ -341,12 +354,15 @@ fn a_host_lives_while_a_load_reads_slowly() {
     std::thread::scope(|scope| {
         let loads = scope.spawn(|| load(&region.attach(0), "t", &slow, &options(&|_| {})));
         is_reached.recv().unwrap();
-        let timeout = Duration::from_secs(2);
-        let other = attach_for(&region.source, 1, timeout);
-        let end = std::time::Instant::now() + 2 * timeout;
-        while std::time::Instant::now() < end {
-            other.tick();
-            assert_eq!(is_reached.recv_timeout(timeout / 20), Err(RecvTimeoutError::Timeout));
+        let time = ManualTime::start();
+        let other = attach_timed(&region.source, 1, time);
+        for beat in 1..=3 {
+            // The other host sees a heartbeat before its timeout, again and again.
+            time.advance(HOST_TIMEOUT - Duration::from_millis(1));
+            until(&format!("heartbeat {beat}"), || {
+                other.tick();
+                other.info().hosts.iter().any(|host| host.host == 0 && host.silent_ms == Some(0)).then_some(())
+            });
         }
         go.send(()).unwrap();
         let loaded = loads.join().unwrap();
@@ -372,10 +388,10 @@ fn one_rank_loads_and_the_others_wait() {
             let first = scope.spawn(|| load(&region.attach(0), "t", &slow, &options(&|_| {})));
             is_reached.recv().unwrap();
             let pool = region.attach(other_host);
-            let hurried = LoadOptions { deadline: std::time::Instant::now(), ..options(&|_| {}) };
+            let hurried = LoadOptions { deadline: Clock::system().after(Duration::ZERO), ..options(&|_| {}) };
             let error = load(&pool, "t", &source, &hurried).unwrap_err();
             assert!(matches!(error, TableError::Busy { verb: "loads", .. }), "{error}");
-            assert!(matches!(drop_table(&pool, "t"), Err(TableError::Busy { .. })));
+            assert!(matches!(drop_table(&pool, "t", Clock::system()), Err(TableError::Busy { .. })));
             assert_eq!(list(&pool)[0].state, ListedState::Loading);
             // The waiting rank lets the loader go on.
             let once = Mutex::new(Some(go));

@@ -6,7 +6,6 @@ use cenote_tables::checkpoint::tensor_table;
 use cenote_tables::{LoadOptions, Opening, Table, load};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Stdio};
-use std::time::Duration;
 
 const ROWS: usize = 200_000;
 const VALUES: usize = 80;
@@ -78,7 +77,7 @@ fn unrelated_processes_share_one_copy() {
     let bytes = bf16_file(&file, ROWS, VALUES, 1);
     let region = Region::new("sharing", 64 << 20, 2 << 20, Flush::None);
     let source = tensor_table(&file, "table", None, None).unwrap();
-    load(&region.attach(0), "t", &source, &LoadOptions::waiting(Duration::from_secs(30))).unwrap();
+    load(&region.attach(0), "t", &source, &LoadOptions::waiting(patience())).unwrap();
     let mut readers: Vec<Reader> = (0..READERS)
         .map(|_| {
             let mut command = region.process("sharing::reader", &file, None);

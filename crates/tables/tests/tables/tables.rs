@@ -1,6 +1,8 @@
 //! Tables from files into regions and back, as rows.
 
 use crate::support::*;
+use cenote_base::Clock;
+use cenote_base::testing::ManualTime;
 use cenote_mem::{Fabric, Flush, Offset};
 use cenote_pool::HostPool;
 use cenote_tables::checkpoint::tensor_table;
@@ -10,10 +12,10 @@ use cenote_tables::{
     check, drop_table, free_unrecorded, list, load,
 };
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 fn options() -> LoadOptions<'static> {
-    LoadOptions { journal_bytes: 1 << 16, ..LoadOptions::waiting(Duration::from_secs(30)) }
+    LoadOptions { journal_bytes: 1 << 16, ..LoadOptions::waiting(patience()) }
 }
 
 fn source(path: &Path) -> TensorRows {
@@ -57,8 +59,8 @@ fn rows_of_a_loaded_table_are_those_of_the_file() {
             got.fill(0);
             gatherer.gather(&table, &rows, &mut got).unwrap();
             assert!(got == wanted, "{flush:?}: three threads");
-            let mut pending = gatherer.start(&table, rows.clone(), Output::Stored(Vec::new()));
-            let arrived = pending.wait(Instant::now() + Duration::from_secs(10)).unwrap();
+            let mut pending = gatherer.start(&table, rows.clone(), Output::Stored(Vec::new()), Clock::stopped());
+            let arrived = pending.wait(patience()).unwrap();
             assert!(arrived.rows == Output::Stored(wanted.clone()), "{flush:?}: beside this thread");
             let halves: Vec<u16> = wanted.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();
             let mut values = vec![0; halves.len()];
@@ -103,8 +105,8 @@ fn several_tables_lie_side_by_side_and_go_one_by_one() {
     ]));
     let tables: Vec<_> = (0..3).map(|at| Table::open(&pool, &format!("t{at}"), Opening::Verified).unwrap()).collect();
     let before = pieces(&pool);
-    assert!(drop_table(&pool, "t1").unwrap());
-    assert!(!drop_table(&pool, "t1").unwrap());
+    assert!(drop_table(&pool, "t1", Clock::system()).unwrap());
+    assert!(!drop_table(&pool, "t1", Clock::system()).unwrap());
     assert!(pieces(&pool) < before);
     let mut row = [0; 128];
     assert_eq!(tables[1].gather(&[5], &mut row), Err(GatherError::Dropped("t1".to_owned())));
@@ -117,7 +119,7 @@ fn several_tables_lie_side_by_side_and_go_one_by_one() {
     load(&pool, "t1", &source(&files[0]), &options()).unwrap();
     assert!(tables[1].gather(&[5], &mut row).is_err());
     for name in ["t0", "t1", "t2"] {
-        assert!(drop_table(&pool, name).unwrap());
+        assert!(drop_table(&pool, name, Clock::system()).unwrap());
     }
     assert_eq!((pieces(&pool), list(&pool).len()), (0, 0));
     assert!(pool.check(true).unwrap().is_clean());
@@ -267,7 +269,7 @@ fn leaks_are_freed_beside_loads_and_drops() {
         for round in 0..200 {
             load(&region.attach(0), "t", &source, &options()).unwrap();
             assert_eq!(pieces(&pool), 1, "round {round}");
-            assert!(drop_table(&region.attach(0), "t").unwrap());
+            assert!(drop_table(&region.attach(0), "t", Clock::system()).unwrap());
         }
         is_done.store(true, std::sync::atomic::Ordering::Relaxed);
         frees.join().unwrap();
@@ -300,9 +302,9 @@ fn nothing_is_freed_while_a_record_cannot_be_read() {
     // A load beside the damaged record is none of its business.
     damaged(b"x");
     load(&pool, "u", &source(&file), &options()).unwrap();
-    assert!(drop_table(&pool, "t").unwrap());
+    assert!(drop_table(&pool, "t", Clock::system()).unwrap());
     assert!(free_unrecorded(&pool, pool.dead_memory(None).unwrap()).unwrap().pieces > 0);
-    assert!(check(&pool, "u").unwrap().is_whole && drop_table(&pool, "u").unwrap());
+    assert!(check(&pool, "u").unwrap().is_whole && drop_table(&pool, "u", Clock::system()).unwrap());
     assert_eq!(pieces(&pool), 0);
 }
 
@@ -374,12 +376,15 @@ fn the_time_of_a_gather_begins_at_its_start() {
     let gatherer = Gatherer::new(1, || {}).unwrap();
     let (go, gone) = std::sync::mpsc::channel();
     gatherer.spawn(move || gone.recv().expect("the test says so"));
-    let mut pending = gatherer.start(&table, vec![1], Output::Stored(Vec::new()));
-    let busy = Duration::from_millis(20);
-    assert_eq!(pending.wait(Instant::now() + busy), Err(GatherError::Late));
+    let time = ManualTime::start();
+    let (clock, busy) = (time.clock(), Duration::from_millis(20));
+    let mut pending = gatherer.start(&table, vec![1], Output::Stored(Vec::new()), clock);
+    let deadline = clock.after(busy);
+    time.advance(busy);
+    assert_eq!((pending.wait(deadline), pending.age()), (Err(GatherError::Late), busy));
     go.send(()).unwrap();
-    let arrived = pending.wait(Instant::now() + Duration::from_secs(10)).unwrap();
-    assert!(arrived.after >= busy + arrived.took, "{arrived:?}");
+    let arrived = pending.wait(patience()).unwrap();
+    assert_eq!((arrived.took, arrived.after), (Duration::ZERO, busy));
 }
 
 #[test]
@@ -446,7 +451,7 @@ fn hot_rows_equal_the_tables() {
     let counts = hot.counts();
     assert_eq!(counts.hits + counts.misses, 500 * 40);
     assert!(counts.rate() > 0.3 && counts.rate() < 0.9, "{counts:?}");
-    drop_table(&pool, "t").unwrap();
+    drop_table(&pool, "t", Clock::system()).unwrap();
     assert!(hot.gather(&table, &[1], &mut to[..128]).is_err(), "also if the cache has the row");
 }
 

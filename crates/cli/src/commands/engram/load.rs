@@ -1,6 +1,7 @@
 //! `cenote engram load`: a model's tables into a region.
 
 use crate::args::EngramLoadArgs;
+use cenote_base::Clock;
 use cenote_base::units::ByteSize;
 use cenote_console::failure::Failure;
 use cenote_console::output::{self, table};
@@ -38,7 +39,7 @@ pub fn run(args: &EngramLoadArgs) -> Result<(), Failure> {
             bar.set_message(if progress.waiting { "waiting for another loader" } else { "loading" });
             bar.set_position(progress.bytes / MIB);
         };
-        let options = LoadOptions { progress: &show, ..LoadOptions::waiting(args.wait) };
+        let options = LoadOptions { progress: &show, ..LoadOptions::waiting(Clock::system().after(args.wait)) };
         let outcome = load(&pool, name, source, &options).map_err(explain)?;
         bar.finish_and_clear();
         let facts = source.facts();

@@ -8,11 +8,9 @@ pub mod region;
 
 use cenote_base::TokenId;
 use cenote_base::prng::Prng;
+pub use cenote_base::testing::PATIENCE;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-/// Longest wait of a test for one thing; a limit, not a pace.
-pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Pause between two polls.
 const PACE: Duration = Duration::from_millis(20);

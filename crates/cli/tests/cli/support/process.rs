@@ -162,8 +162,14 @@ impl Server {
     /// Starts a server with these flags, and waits until it prints its address. Each process gets
     /// one core, because tests and servers run in parallel on few cores.
     pub async fn start(flags: &[&str]) -> Self {
+        Self::start_with(flags, &[]).await
+    }
+
+    /// As [`Self::start`], with these variables.
+    pub async fn start_with(flags: &[&str], variables: &[(&str, &str)]) -> Self {
         let words = tempfile::tempfile().expect("a file for the server's words");
-        let Cenote(mut command) = cenote(["serve", "--port", "0", "--threads", "1"].iter().chain(flags).copied());
+        let command = cenote(["serve", "--port", "0", "--threads", "1"].iter().chain(flags).copied());
+        let Cenote(mut command) = variables.iter().fold(command, |command, (name, value)| command.env(name, value));
         command.stdout(Stdio::piped()).stderr(words.try_clone().expect("a descriptor"));
         let mut child = command.spawn().expect("the server starts");
         let pid = child.id().expect("it was just started");

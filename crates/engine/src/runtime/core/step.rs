@@ -65,6 +65,7 @@ impl Core {
         self.counters.steps += 1;
         let mut record = work(&scheduled);
         let loads = scheduled.iter().any(|part| part.num_loaded_tokens > 0);
+        self.swapper.observer.computing(&record);
         let logits = self.compute(&scheduled, &lazy);
         let failed = self.failed(&lazy);
         let without_rows: BTreeMap<RequestId, String> =

@@ -6,15 +6,17 @@ pub mod region;
 
 use cenote_base::engine::{Event, FinishReason, HandOver, Phase, Prompt, Usage};
 use cenote_base::hash::HashSeed;
+use cenote_base::testing::{ManualTime, PATIENCE, until};
 use cenote_base::{
-    BlockHash, CacheSalt, ChainHasher, Clock, Engine, EngineError, Health, Request, RequestId, SamplingParams, TokenId,
+    BlockHash, CacheSalt, ChainHasher, Clock, Deadline, Engine, EngineError, EventSink, Health, Request, RequestId,
+    SamplingParams, TokenId,
 };
-use cenote_engine::{EngineConfig, LlmEngine, LoadedModel};
+use cenote_engine::{EngineConfig, LlmEngine, LoadedModel, MoverKind, Observer, StepRecord};
 use cenote_store::{Computed, FarBlock, Loaded, PendingBlock, PrefixMatch, PrefixStore, Promotion};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -34,7 +36,7 @@ pub fn model_dir(case: &str) -> tempfile::TempDir {
 }
 
 pub fn config(dir: &Path) -> EngineConfig {
-    EngineConfig { threads: 2, kv_bytes: 64 << 20, ..EngineConfig::new(dir) }
+    EngineConfig { threads: 2, kv_bytes: 64 << 20, ..EngineConfig::new(dir, Clock::system()) }
 }
 
 pub fn start(config: &EngineConfig, store: Option<MemoryStore>) -> LlmEngine {
@@ -46,23 +48,114 @@ pub fn start_with(config: &EngineConfig, store: Box<dyn PrefixStore>) -> LlmEngi
     LlmEngine::start(LoadedModel::load(config).unwrap(), Some(store)).unwrap()
 }
 
-/// Runs all requests at once. Returns their tokens, and the stats once nothing runs.
+/// A deadline that only a test that has failed reaches.
+pub fn patience() -> Deadline {
+    Clock::system().after(PATIENCE)
+}
+
+/// What the steps of an engine cost that runs in manual time.
+#[derive(Clone, Copy, Debug)]
+pub struct Cost {
+    pub step: Duration,
+    pub token: Duration,
+}
+
+impl Default for Cost {
+    fn default() -> Self {
+        Self { step: Duration::from_micros(100), token: Duration::from_micros(20) }
+    }
+}
+
+/// Lets time pass by what computing costs.
+pub struct Pace {
+    pub time: &'static ManualTime,
+    pub cost: Cost,
+}
+
+impl Observer for Pace {
+    fn computing(&mut self, work: &StepRecord) {
+        self.time.advance(self.cost.step + self.cost.token * u32::try_from(work.tokens).unwrap());
+    }
+}
+
+/// The settings with a time that passes only by computing and by links, and with copies in the engine's
+/// own thread: then a run repeats exactly.
+pub fn exact(config: EngineConfig, time: &'static ManualTime) -> EngineConfig {
+    EngineConfig { mover: MoverKind::Inline, clock: time.clock(), ..config }
+}
+
+/// Starts an engine with [`exact`] settings.
+pub fn start_exact(config: EngineConfig, store: Box<dyn PrefixStore>) -> LlmEngine {
+    let time = ManualTime::start();
+    let model = LoadedModel::load(&exact(config, time)).unwrap();
+    LlmEngine::start_observed(model, Some(store), Box::new(Pace { time, cost: Cost::default() })).unwrap()
+}
+
+/// A request whose first token blocks the engine's thread, so that a test decides what the next step
+/// finds in the inbox.
+pub struct Held {
+    pub events: Receiver<Event>,
+    go: Sender<()>,
+}
+
+impl Held {
+    /// Submits the request and waits for its first token.
+    pub fn at_first_token(engine: &LlmEngine, request: Request) -> Self {
+        let ((sender, events), (go, gone), (computed, is_computed)) = (channel(), channel::<()>(), channel());
+        let mut gate = Some((computed, gone));
+        let sink = move |event| {
+            let is_wanted = sender.send(event).is_ok();
+            if let Some((computed, gone)) = gate.take() {
+                computed.send(()).unwrap();
+                // An error is the test's end.
+                let _ = gone.recv_timeout(PATIENCE);
+            }
+            is_wanted
+        };
+        engine.submit(request, Box::new(sink)).unwrap();
+        is_computed.recv_timeout(PATIENCE).unwrap();
+        Self { events, go }
+    }
+
+    /// Lets the engine go on.
+    pub fn go(self) -> Receiver<Event> {
+        self.go.send(()).unwrap();
+        self.events
+    }
+}
+
+/// Waits until all that was sent to the engine is in the inbox of its thread: the thread that tokenizes
+/// refuses a request behind it.
+pub fn forwarded(engine: &LlmEngine) {
+    let (sender, refused) = channel();
+    let too_long = request(Prompt::Tokens(vec![1; engine.model().max_model_len() + 1]), greedy(1));
+    let sink: EventSink = Box::new(move |event| sender.send(event).is_ok());
+    engine.submit(too_long, sink).unwrap();
+    assert!(matches!(refused.recv_timeout(PATIENCE).unwrap(), Event::Failed(_)));
+}
+
+/// Submits all requests: the first is computed up to its first token, and the next step finds all others
+/// in their order.
+pub fn submit_together(engine: &LlmEngine, requests: &[Request]) -> Vec<Receiver<Event>> {
+    let first = Held::at_first_token(engine, requests[0].clone());
+    let others: Vec<_> = requests[1..].iter().map(|request| submit(engine, request.clone()).unwrap()).collect();
+    forwarded(engine);
+    std::iter::once(first.go()).chain(others).collect()
+}
+
+/// Runs all requests together. Returns their tokens, and the stats once nothing runs.
 pub fn crowd(engine: &LlmEngine, requests: &[Request]) -> (Vec<Vec<TokenId>>, BTreeMap<String, f64>) {
     let before = engine.stats().values["requests_finished_total"];
-    let events: Vec<_> = requests.iter().map(|request| submit(engine, request.clone()).unwrap()).collect();
+    let events = submit_together(engine, requests);
     let tokens: Vec<Vec<TokenId>> = events.iter().map(|events| collect(events).unwrap().tokens).collect();
     // The engine publishes its stats when it becomes idle.
-    let deadline = Clock::system().after(Duration::from_secs(60));
-    loop {
+    let stats = until("an idle engine with all blocks free", || {
         let stats = engine.stats().values;
         let runs = stats["requests_running"] + stats["requests_swapped"];
         let is_idle = stats["kv_blocks_free"] == stats["kv_blocks"] && runs == 0.0;
-        if is_idle && stats["requests_finished_total"] >= before + requests.len() as f64 {
-            return (tokens, stats);
-        }
-        assert!(!deadline.passed(), "blocks are still held: {stats:?}");
-        std::thread::yield_now();
-    }
+        (is_idle && stats["requests_finished_total"] >= before + requests.len() as f64).then_some(stats)
+    });
+    (tokens, stats)
 }
 
 /// Runs the requests one by one, without a store. Returns their tokens.
@@ -97,10 +190,12 @@ pub struct Blocks {
     /// `Some(n)`: every n-th swapped-out block does not come back.
     pub swap_damage: Option<usize>,
     pub swapped_out: usize,
+    /// Time that passes while a block is swapped out.
+    pub swap_time: Option<(&'static ManualTime, Duration)>,
     /// The health that the store reports.
     pub health: Health,
-    /// Tokens whose computation the engine has timed.
-    pub computed_tokens: u64,
+    /// Tokens whose computation the engine has timed, and the nanoseconds.
+    pub computed: (u64, u64),
     /// Promotions of the next requests.
     pub promotions: VecDeque<Promotion>,
 }
@@ -168,8 +263,9 @@ impl PrefixStore for MemoryStore {
     }
 
     fn has_computed(&mut self, tokens: u64, ns: u64) {
-        assert!(ns > 0, "{tokens} tokens in no time");
-        self.shared.lock().unwrap().computed_tokens += tokens;
+        let (all_tokens, all_ns) = &mut self.shared.lock().unwrap().computed;
+        *all_tokens += tokens;
+        *all_ns += ns;
     }
 
     fn load(&mut self, hash: BlockHash, pages: &mut [&mut [u8]]) -> Loaded {
@@ -206,6 +302,9 @@ impl PrefixStore for MemoryStore {
         let mut shared = self.shared.lock().unwrap();
         shared.swap_room = shared.swap_room.checked_sub(1)?;
         shared.swapped_out += 1;
+        if let Some((time, of_block)) = shared.swap_time {
+            time.advance(of_block);
+        }
         let damaged = shared.swap_damage.is_some_and(|every| shared.swapped_out.is_multiple_of(every));
         Some(Box::new(Swapped { pages: pages.iter().map(|page| page.to_vec()).collect(), damaged }))
     }
@@ -245,7 +344,7 @@ pub fn request(prompt: Prompt, sampling: SamplingParams) -> Request {
         use_pool: true,
         cache_salt: None,
         continues_in_ms: None,
-        timeout_ms: 60_000,
+        timeout_ms: PATIENCE.as_millis() as u64,
     }
 }
 
@@ -275,7 +374,7 @@ pub fn submit(engine: &LlmEngine, request: Request) -> Result<Receiver<Event>, E
 pub fn collect(events: &Receiver<Event>) -> Result<Outcome, EngineError> {
     let (mut tokens, mut text) = (Vec::new(), String::new());
     loop {
-        match events.recv().expect("events end with Finished or Failed") {
+        match events.recv_timeout(PATIENCE).expect("events end with Finished or Failed") {
             Event::Token { token, text: piece, .. } => {
                 tokens.push(token);
                 text += &piece;

@@ -87,7 +87,7 @@ fn spill_of(live: &Live, fitted: &Calibration) -> Option<Spill> {
 fn streamed_ps(live: &Live, fitted: &Calibration) -> u64 {
     let model = live.engine().model();
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    if model.threads() + model.config().mover_threads <= processors {
+    if model.threads() + model.config().mover.threads() <= processors {
         return 0;
     }
     let bytes = u128::from(fitted.machine.kv_bytes_per_token) * 1_000_000_000_000;

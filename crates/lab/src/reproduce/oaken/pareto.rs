@@ -6,6 +6,7 @@
 
 use crate::reproduce::row::{Measured, Sensitivity};
 use crate::reproduce::{Context, Experiment};
+use cenote_base::Clock;
 use cenote_codec::CodecSpec;
 use cenote_console::engine::named_dir;
 use cenote_engine::{EngineConfig, LoadedModel};
@@ -52,7 +53,7 @@ fn run(_: &Context) -> Vec<Measured> {
 fn sweep() -> Result<[Vec<Vec<Quality>>; 2], StudyError> {
     let wrong = |fact: String| StudyError::Model(fact);
     let dir = named_dir(None).map_err(|failure| wrong(failure.to_string()))?;
-    let model = LoadedModel::load(&EngineConfig { threads: 1, ..EngineConfig::new(&dir) })
+    let model = LoadedModel::load(&EngineConfig { threads: 1, ..EngineConfig::new(&dir, Clock::stopped()) })
         .map_err(|error| wrong(error.to_string()))?;
     let text = std::fs::File::open(dir.join("demo.txt")).map_err(|error| wrong(error.to_string()))?;
     let mut windows = Windows::new(BufReader::new(text), model.tokenizer(), WINDOW).take_some(PROFILED + 2 * SWEPT)?;

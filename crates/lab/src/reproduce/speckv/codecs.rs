@@ -2,6 +2,7 @@
 
 use crate::reproduce::row::{Measured, Sensitivity};
 use crate::reproduce::{Context, Experiment};
+use cenote_base::Clock;
 use cenote_codec::{CodecSpec, PageKind};
 use cenote_console::engine::named_dir;
 use cenote_engine::{EngineConfig, LoadedModel};
@@ -62,7 +63,8 @@ impl Subject for ByLayer {
 /// The evaluation, and each codec's bits by layer.
 fn evaluated(window_tokens: usize, block_tokens: usize) -> Option<(Evaluation, Vec<Vec<u64>>)> {
     let dir = named_dir(None).ok()?;
-    let model = LoadedModel::load(&EngineConfig { threads: 1, ..EngineConfig::new(dir.clone()) }).ok()?;
+    let model =
+        LoadedModel::load(&EngineConfig { threads: 1, ..EngineConfig::new(dir.clone(), Clock::stopped()) }).ok()?;
     let text = BufReader::new(File::open(dir.join("demo.txt")).ok()?);
     let windows = Windows::new(text, model.tokenizer(), window_tokens).take_some(WINDOWS).ok()?;
     let subject = |name: &str| {

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Protocol
+
+from cenote.clock import Deadline
 
 # A device has no wait with a deadline, so the threads poll it with this period.
 _ASK_SECONDS = 0.0001
@@ -54,13 +55,11 @@ class Copier:
 
         Returns True if all jobs ended and none was lost: then the device accesses none of our
         memory."""
-        deadline = time.monotonic() + timeout
+        deadline = Deadline(timeout)
         with self._bell:
             self._closing = True
             self._bell.notify_all()
-            while self._under_way > 0 and (left := deadline - time.monotonic()) > 0:
-                self._bell.wait(left)
-            return self._under_way == 0 and not self.lost
+            return deadline.wait_for(self._bell, lambda: self._under_way == 0) and not self.lost
 
     def _work(self) -> None:
         self._place()

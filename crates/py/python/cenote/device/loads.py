@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cenote import _native
+from cenote.clock import Deadline
 from cenote.device.interface import Stream
 
 if TYPE_CHECKING:
@@ -56,8 +57,9 @@ class DeviceLoad:
 
         Returns False if the copies were not queued within `timeout` seconds, or if the load has
         failed or was cancelled."""
+        deadline = Deadline(timeout)
         with self.bell:
-            if not self.bell.wait_for(lambda: self.stopped or self._to_issue[layer] == 0, timeout) or self.stopped:
+            if not deadline.wait_for(self.bell, lambda: self.stopped or self._to_issue[layer] == 0) or self.stopped:
                 return False
             events = list(self._events[layer])
         try:
@@ -70,8 +72,9 @@ class DeviceLoad:
 
     def wait(self, timeout: float | None) -> bool:
         """Waits until the load has ended. Returns False after `timeout` seconds."""
+        deadline = Deadline(timeout)
         with self.bell:
-            return self.bell.wait_for(lambda: self.done, timeout)
+            return deadline.wait_for(self.bell, lambda: self.done)
 
     @property
     def done(self) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +18,7 @@ from lmcache.v1.distributed.l2_adapters.base import AdapterUsage, L2AdapterInter
 from lmcache.v1.platform import create_event_notifier
 
 import cenote
+from cenote.clock import Deadline
 from cenote.facts import record
 from cenote.health import HealthLog
 from cenote.model_files import weights_name
@@ -71,7 +71,7 @@ class CenoteL2Adapter(L2AdapterInterface):
         self._kept: dict[ObjectKey, deque[_Kept]] = {}
         # Leases with their deadlines, in order of deadline. They end then if LMCache never unlocks
         # them.
-        self._ends: OrderedDict[int, tuple[float, list[ObjectKey], cenote.Lease]] = OrderedDict()
+        self._ends: OrderedDict[int, tuple[Deadline, list[ObjectKey], cenote.Lease]] = OrderedDict()
         self._tasks = 0
         self._stored: dict[int, L2StoreResult] = {}
         self._found: dict[int, Bitmap] = {}
@@ -202,15 +202,14 @@ class CenoteL2Adapter(L2AdapterInterface):
 
     def _keep(self, keys: list[ObjectKey], lease: cenote.Lease) -> None:
         with self._lock:
-            self._ends[id(lease)] = (time.monotonic() + self.lease_timeout, keys, lease)
+            self._ends[id(lease)] = (Deadline(self.lease_timeout), keys, lease)
             for number, key in enumerate(keys):
                 self._kept.setdefault(key, deque()).append((lease, number))
 
     def _end_leases(self) -> None:
         """Releases leases that LMCache did not unlock in time. Their blocks become evictable."""
-        now = time.monotonic()
         with self._lock:
-            while self._ends and next(iter(self._ends.values()))[0] <= now:
+            while self._ends and next(iter(self._ends.values()))[0].passed:
                 _, (_, keys, lease) = self._ends.popitem(last=False)
                 for key in keys:
                     self._let_go(key, lease)
@@ -313,11 +312,11 @@ class CenoteL2Adapter(L2AdapterInterface):
             running = list(self._running)
         for pool in filter(None, (self._storing, self._loading, self._promoting)):
             pool.shutdown(wait=False, cancel_futures=True)
-        deadline = time.monotonic() + self.close_timeout
+        deadline = Deadline(self.close_timeout)
         for future in running:
             if not future.cancelled():
                 try:
-                    future.result(max(0.0, deadline - time.monotonic()))
+                    future.result(deadline.left)
                 except Exception as error:
                     self.went_wrong("close", error)
         with self._lock:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolHitPolicy, PoolTransferResult
 
 import cenote
+from cenote import clock
 from cenote.facts import record
 from cenote.health import HealthLog
 from cenote.serving import FaultCounts, serving, serving_with
@@ -247,14 +247,14 @@ class CenoteStorage(FaultCounts, HiCacheStorage):
     def batch_get_v2(
         self, transfers: list[PoolTransfer], extra_info: HiCacheStorageExtraInfo | None = None
     ) -> dict[str, list[bool]]:
-        start = time.monotonic()
+        start = clock.now()
         return {transfer.name: self._get(transfer, start) for transfer in transfers}
 
     @serving_with(_no_transfers)
     def batch_set_v2(
         self, transfers: list[PoolTransfer], extra_info: HiCacheStorageExtraInfo | None = None
     ) -> dict[str, list[bool]]:
-        start, before = time.monotonic(), _before(extra_info)
+        start, before = clock.now(), _before(extra_info)
         return {transfer.name: self._set(transfer, before, start) for transfer in transfers}
 
     # A fault of one pool leaves the others as they are.
@@ -317,26 +317,26 @@ class CenoteStorage(FaultCounts, HiCacheStorage):
     def _read(
         self, pages: _Pages, keys: list[str], places: Callable[[], Sequence[Any]], start: float | None = None
     ) -> list[bool]:
-        start, whole = time.monotonic() if start is None else start, 0
+        start, whole = clock.now() if start is None else start, 0
         with pages.blocks.lookup(pages.names(keys)) as lease:
             for page, place in zip(range(len(lease)), places() if len(lease) else (), strict=False):
                 # A page is useless without its predecessors.
-                if time.monotonic() - start > BATCH_SECONDS or not lease.read_into(page, place):
+                if clock.now() - start >= BATCH_SECONDS or not lease.read_into(page, place):
                     break
                 whole += 1
         if self.transfers is not None and pages is self.pools.get("kv"):
-            self.transfers.loaded(whole, time.monotonic() - start)
+            self.transfers.loaded(whole, clock.now() - start)
         return [page < whole for page in range(len(keys))]
 
     def _write(
         self, pages: _Pages, keys: list[str], places: Sequence[Any], before: int, start: float | None = None
     ) -> list[bool]:
-        start, stored = time.monotonic() if start is None else start, 0
+        start, stored = clock.now() if start is None else start, 0
         names = pages.names(keys)
         if len(places) != len(keys):
             raise ValueError(f"{len(places)} pages for {len(keys)} keys")
         # SGLang counts pages up to the first missing one.
-        while stored < len(places) and time.monotonic() - start <= BATCH_SECONDS:
+        while stored < len(places) and clock.now() - start < BATCH_SECONDS:
             now = range(stored, min(stored + _PUBLISHED_TOGETHER, len(places)))
             depths = [before + page for page in now]
             outcomes = pages.blocks.publish_all(names[now.start : now.stop], depths, [places[page] for page in now])
@@ -345,7 +345,7 @@ class CenoteStorage(FaultCounts, HiCacheStorage):
             if not all(here):
                 break
         if self.transfers is not None and pages is self.pools.get("kv"):
-            self.transfers.stored(stored, time.monotonic() - start)
+            self.transfers.stored(stored, clock.now() - start)
         return [page < stored for page in range(len(keys))]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 from tensorrt_llm._torch.pyexecutor.connectors.kv_cache_connector import KvCacheConnectorScheduler, KvCacheConnectorWorker
 
 import cenote
+from cenote.clock import Deadline
 from cenote.facts import record
 from cenote.health import HealthLog
 from cenote.model_files import weights_name
@@ -183,14 +183,14 @@ class CenoteWorker(KvCacheConnectorWorker, FaultCounts):  # type: ignore[misc]
             raise RuntimeError("the engine has registered no memory")
         if self._health is not None:
             self._health.look()
-        names, end = self.blocks.alias(keys[:limit]), time.monotonic() + self.settings.timeout
+        names, end = self.blocks.alias(keys[:limit]), Deadline(self.settings.timeout)
         # The scheduler does not wait for the cold tier. A later request finds these blocks.
         self.blocks.promote(names)
         found = []
         with self.blocks.lookup(names) as lease:
             for at in range(len(lease)):
                 content = self._buffer()
-                if time.monotonic() > end or not lease.read_into(at, [(content.data_ptr(), self.block_bytes)]):
+                if end.passed or not lease.read_into(at, [(content.data_ptr(), self.block_bytes)]):
                     break
                 found.append(content)
         return found
@@ -223,9 +223,9 @@ class CenoteWorker(KvCacheConnectorWorker, FaultCounts):  # type: ignore[misc]
         if not missing:
             return
         stream.synchronize()
-        end = time.monotonic() + self.settings.timeout
+        end = Deadline(self.settings.timeout)
         for at in missing:
-            if time.monotonic() > end:
+            if end.passed:
                 break
             _, depth, block = metadata.saves[at]
             start = 0

@@ -18,6 +18,7 @@ from huggingface_hub.errors import HFValidationError
 from vllm import envs
 from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
 
+from cenote import clock
 from cenote.adapters import keeps_times
 from cenote.content import Cache, Content, stamps
 from cenote.model_files import digest_of_files, files_of, kv_config
@@ -83,7 +84,7 @@ def changed_while_loading(config: VllmConfig) -> Path | None:
 def _process_began() -> float:
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     since_boot = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
+    return clock.unix() - (time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
 
 
 def _digest(model: ModelConfig, load: LoadConfig, cache: Cache | None) -> str:
@@ -102,11 +103,11 @@ def _digest(model: ModelConfig, load: LoadConfig, cache: Cache | None) -> str:
         facts["configuration's folder"] = _digest_others(other, own, cache)
     if model.trust_remote_code:
         facts["code"] = {place: _digest_code(place, model, load, cache) for place in _code_elsewhere(facts["configuration"])}
-    began = time.monotonic()
+    began = clock.now()
     cache = cache or Cache()
 
     def tell(found: list[Content]) -> None:
-        size, seconds = sum(content.size for content in found) / 1e9, time.monotonic() - began
+        size, seconds = sum(content.size for content in found) / 1e9, clock.now() - began
         logger.info("Cenote: digest of %s: %d files, %.2f GB, %d cached, %.2f s", model.model, len(found), size, cache.hits, seconds)
 
     return digest_of_files(folder, files, facts, cache, tell)

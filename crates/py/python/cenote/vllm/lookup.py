@@ -4,11 +4,11 @@ A hit needs, of every KV cache group, the blocks in its layers' window."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from cenote import clock
 from cenote.hits import longest_hit
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Found:
     leases: list[cenote.Lease]
     without_state: int = 0
     """Tokens after `end` that every group has, but for a recurrent state after them."""
-    since: float = field(default_factory=time.monotonic)
+    since: float = field(default_factory=lambda: clock.now())
     # Set when vLLM has allocated blocks for the load.
     ordered_at_step: int | None = None
     block_ids: set[int] = field(default_factory=set)

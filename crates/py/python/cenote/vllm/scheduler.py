@@ -4,10 +4,10 @@ It reads memory and never waits. For blocks on their way from the cold tier, vLL
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from cenote import clock
 from cenote.vllm.events import KvEvents
 from cenote.vllm.lookup import Found, Lookup
 from cenote.vllm.metadata import LoadOrder, LoadPart, SaveOrder
@@ -112,8 +112,8 @@ class SchedulerSide:
         """True if a request may share. None: its name is pending and has not timed out."""
         named = self.names.is_named(request)
         if named is None:
-            since = self.waiting_for_name.setdefault(request.request_id, time.monotonic())
-            if time.monotonic() - since < self.settings.timeout:
+            since = self.waiting_for_name.setdefault(request.request_id, clock.now())
+            if clock.now() - since < self.settings.timeout:
                 return None
         if not named and request.request_id not in self.unnamed:
             self.unnamed.add(request.request_id)
@@ -305,7 +305,7 @@ class SchedulerSide:
             found.release()
 
     def _let_go_of_old(self) -> None:
-        now = time.monotonic()
+        now = clock.now()
         for request_id, found in list(self.found.items()):
             ordered = found.ordered_at_step
             loaded = ordered is not None and not self.waits and self.step - ordered > _STEPS_AHEAD

@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import threading
-import time
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -37,6 +36,8 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
 import cenote
+from cenote import clock
+from cenote.clock import Deadline
 from cenote.facts import record
 from cenote.health import HealthLog
 from cenote.serving import FaultCounts, serving, serving_with
@@ -190,7 +191,7 @@ class CenoteTier(FaultCounts, SecondaryTierManager):
     @serving(lambda: LookupResult.MISS)
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         if (since := self._lost.get(key)) is not None:
-            if time.monotonic() - since < _LOST_SECONDS:
+            if clock.now() - since < _LOST_SECONDS:
                 return LookupResult.MISS
             del self._lost[key]
         name = self._name(key)
@@ -237,7 +238,7 @@ class CenoteTier(FaultCounts, SecondaryTierManager):
             self._lost.pop(key, None)
             if len(self._lost) >= _LOST_MAX:
                 del self._lost[next(iter(self._lost))]
-            self._lost[key] = time.monotonic()
+            self._lost[key] = clock.now()
         self._ended.append(result)
 
     @serving(lambda: False)
@@ -250,7 +251,7 @@ class CenoteTier(FaultCounts, SecondaryTierManager):
         # Named now: weights that change later must not name what was computed before.
         names = self.blocks.alias(self.weights.keys([bytes(key) for key in keys]))
         depths = [self._depth(job.req_context, key) for key in keys]
-        deadline = time.monotonic() + self.settings.timeout
+        deadline = Deadline(self.settings.timeout)
         self._jobs[job.job_id] = self._threads.submit(work, job.job_id, keys, names, parts, depths, deadline)
         return True
 
@@ -260,20 +261,20 @@ class CenoteTier(FaultCounts, SecondaryTierManager):
         return max(0, end // max(1, self._tokens) - 1)
 
     @serving_with(lambda job, *_: JobResult(job, success=False))
-    def _store(self, job: int, keys: list[OffloadKey], names: cenote.Hashes, parts: Any, depths: list[int], deadline: float) -> JobResult:
-        start, stored = time.monotonic(), 0
+    def _store(self, job: int, keys: list[OffloadKey], names: cenote.Hashes, parts: Any, depths: list[int], deadline: Deadline) -> JobResult:
+        start, stored = clock.now(), 0
         for at, key in enumerate(keys):
-            if self._stops.is_set() or time.monotonic() > deadline:
+            if self._stops.is_set() or deadline.passed:
                 break
             name = int.from_bytes(get_offload_block_hash(key)[-8:], "big") if self._offloading_spec.blocks_per_chunk == 1 else 0
             stored += self.blocks.publish(names[at], depths[at], parts[at], name=name) in ("published", "duplicate")
         return self._result(job, stored == len(keys), stored, start)
 
     @serving_with(lambda job, *_: JobResult(job, success=False))
-    def _load(self, job: int, keys: list[OffloadKey], names: cenote.Hashes, parts: Any, _depths: list[int], deadline: float) -> JobResult:
-        start, loaded = time.monotonic(), []
+    def _load(self, job: int, keys: list[OffloadKey], names: cenote.Hashes, parts: Any, _depths: list[int], deadline: Deadline) -> JobResult:
+        start, loaded = clock.now(), []
         for at, key in enumerate(keys):
-            if self._stops.is_set() or time.monotonic() > deadline:
+            if self._stops.is_set() or deadline.passed:
                 break
             with self.blocks.lookup(names[at : at + 1]) as lease:
                 if len(lease) == 1 and lease.read_into(0, parts[at]):
@@ -284,7 +285,7 @@ class CenoteTier(FaultCounts, SecondaryTierManager):
 
     def _result(self, job: int, success: bool, chunks: int, start: float) -> JobResult:
         return JobResult(
-            job, success=success, transfer_time=time.monotonic() - start, transfer_bytes=chunks * self.block_size_bytes
+            job, success=success, transfer_time=clock.now() - start, transfer_bytes=chunks * self.block_size_bytes
         )
 
     def get_finished_jobs(self) -> Iterable[JobResult]:

@@ -4,13 +4,13 @@ Every wait has a deadline. vLLM recomputes blocks that fail to load."""
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 
+from cenote import clock
 from cenote.device import DeviceMemory
 from cenote.vllm.log import logger_of
 from cenote.vllm.memory import kv_memory
@@ -144,7 +144,7 @@ class WorkerSide:
             if count == 0:
                 continue
             load = memory.load(lease, part.block_ids[:count])
-            loading = _Loading(load, order, part, time.monotonic())
+            loading = _Loading(load, order, part, clock.now())
             (self.waiting[order.request_id] if order.waits else self.now).append(loading)
 
     def _give_up(self, order: LoadOrder, part: LoadPart, start: int) -> None:
@@ -248,9 +248,9 @@ class WorkerSide:
         vLLM begins the next such step at once, and its many steps would take the processor from the
         copies."""
         waiting = next(iter(self.waiting.values()), [])
-        until = time.monotonic() + _IDLE_SECONDS
+        until = clock.now() + _IDLE_SECONDS
         for loading in waiting:
-            loading.load.wait(max(min(until - time.monotonic(), self._left(loading)), 0.0))
+            loading.load.wait(max(min(until - clock.now(), self._left(loading)), 0.0))
 
     def take_ended(self) -> tuple[set[str], set[str]]:
         """Requests with ended loads, and the subset of them with lost blocks."""
@@ -297,7 +297,7 @@ class WorkerSide:
                 part.memory.close()
 
     def _left(self, loading: _Loading) -> float:
-        return max(loading.begun + self.settings.timeout - time.monotonic(), 0.0)
+        return max(loading.begun + self.settings.timeout - clock.now(), 0.0)
 
     def _end(self, loading: _Loading) -> None:
         """Waits for a load until its deadline and records its failed blocks."""
@@ -309,4 +309,4 @@ class WorkerSide:
         self._note_lost(order, lost)
         self.tainted |= bool(lost) and not order.waits
         self.stats.add("loaded_blocks", len(load) - len(lost))
-        self.stats.add("load_seconds", time.monotonic() - loading.begun)
+        self.stats.add("load_seconds", clock.now() - loading.begun)

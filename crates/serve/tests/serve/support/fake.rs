@@ -4,9 +4,8 @@ use super::script;
 use cenote_base::engine::{EngineDescription, EngineError, EngineStats, ErrorKind, Event, Phase};
 use cenote_base::{Deadline, Engine, EventSink, Health, Request, RequestId, TokenId};
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot, watch};
 
 /// The region as the fake sees it: prompts with cached KV.
@@ -17,14 +16,12 @@ pub struct FakeEngine(Arc<Inner>);
 
 struct Inner {
     pool: FakePool,
-    /// Time that one event takes, in microseconds.
-    pace_us: AtomicU64,
     /// Generates other tokens than the other engines.
     lies: bool,
     process_ids: Vec<u32>,
     /// Each permit releases one event.
     gate: Semaphore,
-    /// Events until it dies; negative means never.
+    /// Events until it dies.
     life: AtomicI64,
     dead: watch::Sender<bool>,
     running: Mutex<HashMap<RequestId, oneshot::Sender<()>>>,
@@ -62,11 +59,10 @@ impl FakeEngine {
     fn build(pool: FakePool, events: usize, lies: bool) -> Self {
         Self(Arc::new(Inner {
             pool,
-            pace_us: AtomicU64::new(0),
             lies,
             process_ids: vec![std::process::id()],
             gate: Semaphore::new(events),
-            life: AtomicI64::new(-1),
+            life: AtomicI64::new(i64::MAX),
             dead: watch::Sender::new(false),
             running: Mutex::default(),
             idle: Condvar::new(),
@@ -87,18 +83,9 @@ impl FakeEngine {
         self.0.gate.add_permits(events);
     }
 
-    /// Makes every event take this time, as computing a token would.
-    pub fn pace(&self, event: Duration) {
-        self.0.pace_us.store(event.as_micros() as u64, Ordering::SeqCst);
-    }
-
     /// Dies before the event after this many more.
     pub fn die_after(&self, events: u32) {
         self.0.life.store(i64::from(events), Ordering::SeqCst);
-    }
-
-    pub fn die(&self) {
-        self.0.dead.send_replace(true);
     }
 
     /// Changes when it has died.
@@ -142,16 +129,6 @@ impl Inner {
         }
     }
 
-    /// The time that computing a token takes, for tests that need it. No other code waits for it.
-    async fn pace(&self) {
-        let pace_us = self.pace_us.load(Ordering::SeqCst);
-        if pace_us > 0 {
-            let mut ticks = tokio::time::interval(Duration::from_micros(pace_us));
-            ticks.tick().await;
-            ticks.tick().await;
-        }
-    }
-
     /// Sends the events; returns whether the receiver left before the end.
     async fn play(&self, mut request: Request, sink: &mut EventSink) -> bool {
         if self.lies {
@@ -174,10 +151,16 @@ impl Inner {
         }
         for (at, event) in events.into_iter().enumerate() {
             self.gate.acquire().await.expect("the gate is never closed").forget();
-            self.pace().await;
-            if self.life.load(Ordering::SeqCst) >= 0 && self.life.fetch_sub(1, Ordering::SeqCst) == 0 {
-                self.dead.send_replace(true);
-                return false;
+            match self.life.fetch_sub(1, Ordering::SeqCst) {
+                1.. => {}
+                0 => {
+                    // Tasks that are ready run first, so the sockets get all earlier events.
+                    tokio::task::yield_now().await;
+                    self.dead.send_replace(true);
+                    return false;
+                }
+                // Another request had the last event; the death ends this one as well.
+                _ => std::future::pending().await,
             }
             if command == "!internal" && at == 3 {
                 return sink(Event::Failed(EngineError::new(ErrorKind::Internal, "the fake fails as told")));
@@ -261,7 +244,6 @@ impl Engine for FakeEngine {
     fn drain(&self, deadline: Deadline) -> bool {
         self.0.draining.send_replace(true);
         let running = self.0.running.lock().expect("no test panics with the lock");
-        let waited = self.0.idle.wait_timeout_while(running, deadline.remaining(), |running| !running.is_empty());
-        waited.expect("no test panics with the lock").0.is_empty()
+        deadline.wait_while(&self.0.idle, running, |running| !running.is_empty()).is_empty()
     }
 }

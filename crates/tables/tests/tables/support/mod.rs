@@ -2,16 +2,22 @@
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
+mod timed_host;
+
 use cenote_base::fault::{self, Plan};
 use cenote_base::prng::Prng;
-use cenote_base::{HashSeed, HostId};
-use cenote_mem::{Flush, MapOptions, Mapped, Mapping, RegionSource};
+use cenote_base::testing::{ManualTime, PATIENCE};
+use cenote_base::{Clock, Deadline, HashSeed, HostId};
+use cenote_mem::{Fabric, Flush, HostArea, MapOptions, Mapped, Mapping, RegionSource};
 use cenote_pool::{AttachOptions, HostPool, Pool, PoolConfig, Superblock, open_region};
 use safetensors::tensor::{Dtype, TensorView};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
+
+pub use timed_host::TimedHost;
 
 const REGION: &str = "CENOTE_TEST_REGION";
 const FILE: &str = "CENOTE_TEST_FILE";
@@ -68,15 +74,30 @@ impl Drop for Region {
     }
 }
 
-pub fn attach(source: &RegionSource, host: u8) -> HostPool {
-    attach_for(source, host, Duration::from_secs(20))
+/// When a silent host is declared dead. Longer than any test waits.
+pub const HOST_TIMEOUT: Duration = Duration::from_secs(3600);
+
+fn attach_options(host: u8) -> AttachOptions {
+    let (host, lock_timeout) = (HostId(host), PATIENCE);
+    AttachOptions { host, lock_timeout, host_timeout: HOST_TIMEOUT, ..AttachOptions::named("test") }
 }
 
-/// As [`attach`], with the time after which a silent host is declared dead.
-pub fn attach_for(source: &RegionSource, host: u8, host_timeout: Duration) -> HostPool {
+pub fn attach(source: &RegionSource, host: u8) -> HostPool {
     let fabric = open_region(source, &MapOptions::default()).expect("the region is there");
-    let options = AttachOptions { host: HostId(host), host_timeout, ..AttachOptions::named("test") };
-    Pool::attach(fabric, &options).expect("it attaches")
+    Pool::attach(fabric, &attach_options(host)).expect("it attaches")
+}
+
+/// As [`attach`], as a host with a clock of its own.
+pub fn attach_timed(source: &RegionSource, host: u8, time: &'static ManualTime) -> Pool<Arc<Mapped>, TimedHost> {
+    let fabric = open_region(source, &MapOptions::default()).expect("the region is there");
+    let file = fabric.region_file();
+    let open = |name: &str, spec| Ok(TimedHost { area: HostArea::open_for(name, spec, file.as_ref())?.0, time });
+    Pool::attach_on(fabric, &attach_options(host), open).expect("it attaches")
+}
+
+/// A deadline that no wait of a test may reach.
+pub fn patience() -> Deadline {
+    Clock::system().after(PATIENCE)
 }
 
 /// In a process of [`Region::process`]: arms its death, and returns its region and its file.

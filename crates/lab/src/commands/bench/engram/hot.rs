@@ -6,6 +6,7 @@ use super::super::rows::{Row, Times, median};
 use super::fabrics::niagara_64;
 use super::pattern::{Pattern, stamp, table_in};
 use super::{ROW_BYTES, ROWS_PER_TOKEN};
+use cenote_base::Clock;
 use cenote_base::prng::Prng;
 use cenote_base::units::ByteSize;
 use cenote_console::engine::named_dir;
@@ -63,7 +64,7 @@ fn text_batches(setting: &Setting) -> Result<(&'static str, Vec<Vec<u64>>), Fail
         false => ("models/demo/demo.txt", model.join("demo.txt")),
     };
     let text = std::fs::read_to_string(&path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
-    let tokenizer = Tokenizer::load(&model)?;
+    let tokenizer = Tokenizer::load(&model, Clock::stopped())?;
     let tokens = tokenizer.encode_rendered(&text).map_err(Failure::new)?;
     let config = Preset::Engram27B.config()?;
     let (ids, columns) = (config.ids as u32, config.rows_per_token());

@@ -7,6 +7,7 @@ use super::super::rows::{Row, Times};
 use super::ROW_BYTES;
 use super::pattern::{Pattern, join};
 use crate::args::EngramLoadChildArgs;
+use cenote_base::Clock;
 use cenote_base::prng::Prng;
 use cenote_console::args::RegionArgs;
 use cenote_console::failure::Failure;
@@ -32,7 +33,7 @@ fn options(progress: &(dyn Fn(Progress) + Sync)) -> LoadOptions<'_> {
         progress,
         extent_bytes: EXTENT_BYTES,
         journal_bytes: 2 * EXTENT_BYTES,
-        ..LoadOptions::waiting(Duration::from_secs(60))
+        ..LoadOptions::waiting(Clock::system().after(Duration::from_secs(60)))
     }
 }
 
@@ -102,7 +103,7 @@ pub fn measure(setting: &Setting) -> Result<Vec<Row>, Failure> {
             Left::Whole => {
                 wholes += 1;
                 // Each whole table goes, and nothing stays of all the loads before it.
-                drop_table(&pool, NAME)?;
+                drop_table(&pool, NAME, Clock::system())?;
                 nothing_stays(&pool)?;
             }
         }
@@ -114,7 +115,7 @@ pub fn measure(setting: &Setting) -> Result<Vec<Row>, Failure> {
     if !check(&pool, NAME)?.is_whole {
         return Err(Failure::new("the last table is damaged"));
     }
-    drop_table(&pool, NAME)?;
+    drop_table(&pool, NAME, Clock::system())?;
     nothing_stays(&pool)?;
     let name = format!(
         "{kills} kills during loading: no table or a whole one ({wholes} whole, {resumed} interrupted ones with extents); \

@@ -2,6 +2,7 @@
 
 use super::super::Setting;
 use super::super::regions::Shape;
+use cenote_base::Clock;
 use cenote_console::args::{RegionArgs, WatchArgs};
 use cenote_console::failure::Failure;
 use cenote_console::region::HostPool;
@@ -76,7 +77,7 @@ pub fn join(region: &RegionArgs, host: u8) -> Result<HostPool, Failure> {
 pub fn table_in(setting: &Setting, flush: Flush, pattern: &Pattern) -> Result<Arc<HostTable>, Failure> {
     let region = setting.regions.make(&shape(flush, pattern.0.bytes()))?;
     let loader = join(&region, 0)?;
-    load(&loader, "bench", pattern, &LoadOptions::waiting(Duration::from_secs(60)))?;
+    load(&loader, "bench", pattern, &LoadOptions::waiting(Clock::system().after(Duration::from_secs(60))))?;
     let reader = join(&region, super::super::regions::other_host(flush))?;
     Ok(Table::open(&reader, "bench", Opening::Verified)?)
 }

@@ -1,5 +1,6 @@
 //! The text that predictors learn from, and its held-out end.
 
+use cenote_base::Clock;
 use cenote_console::failure::Failure;
 use cenote_engine::tokenizer::Tokenizer;
 use std::path::Path;
@@ -41,7 +42,7 @@ impl Texts {
             }
             Err(error) => return Err(Failure::new(format!("{}: {error}", path.display()))),
         };
-        let tokenizer = Tokenizer::load(dir)?;
+        let tokenizer = Tokenizer::load(dir, Clock::stopped())?;
         let encode = |text: &str| tokenizer.encode_rendered(text).map_err(Failure::new);
         let (known, held_out) = text.split_at(cut(&text));
         let (mut known, held_out) = (encode(known)?, encode(held_out)?);

@@ -4,7 +4,7 @@ use super::super::rows::Times;
 use crate::commands::greedy::{collect, request, submit};
 use cenote_base::engine::Event;
 use cenote_base::prng::Prng;
-use cenote_base::{Engine, TokenId};
+use cenote_base::{Clock, Engine, TokenId};
 use cenote_console::args::{CodecArg, EngineArgs, WatchArgs};
 use cenote_console::engine;
 use cenote_console::failure::Failure;
@@ -64,7 +64,7 @@ impl Case {
         output_tokens: usize,
         tokens: impl FnOnce(u64, u64) -> usize,
     ) -> Result<Self, Failure> {
-        let config = EngineConfig { threads, ..EngineConfig::new(dir) };
+        let config = EngineConfig { threads, ..EngineConfig::new(dir, Clock::system()) };
         let model = LoadedModel::load(&config)?;
         let (weight_bytes, layout) = (model.llama().weight_bytes() as u64, *model.layout());
         let token_bytes = (layout.block_bytes() / layout.block_tokens) as u64;
@@ -114,7 +114,7 @@ impl Case {
             // All requests at once, also where steps wait.
             spill_freely: true,
             spill_bytes: if l1 < 1.0 { all as u64 * self.block_bytes } else { 0 },
-            ..EngineConfig::new(&self.dir)
+            ..EngineConfig::new(&self.dir, Clock::system())
         }
     }
 
@@ -128,7 +128,8 @@ impl Case {
         let pool = region.attach_watching("tiers", &WatchArgs::default())?;
         // Encoded blocks have a name of their own, so that a run finds blocks of its kind.
         let spec = model.namespace_spec(if codec.is_some() { "encoded" } else { "" });
-        let mut store = RegionStore::new(pool.clone(), &spec).map_err(|error| region.explain(&error))?;
+        let mut store =
+            RegionStore::new(pool.clone(), &spec, Clock::system()).map_err(|error| region.explain(&error))?;
         let args = EngineArgs {
             codec: codec.cloned(),
             profile: self.profile.clone(),

@@ -16,7 +16,7 @@ use cenote_console::output;
 use cenote_engine::stream::Streamer;
 use cenote_engine::{EngineConfig, LoadedModel};
 use cenote_store::PrefixStore;
-use cenote_store::mover::LinkSpeed;
+use cenote_store::mover::{LinkSpeed, MoverConfig, MoverKind};
 use std::path::Path;
 use std::time::Instant;
 
@@ -38,7 +38,7 @@ struct Way<'a> {
 }
 
 fn config(case: &Case, way: &Way<'_>) -> EngineConfig {
-    EngineConfig { mover_threads: usize::from(way.prefetch), link: way.link, ..case.config(way.l1) }
+    EngineConfig { mover: MoverKind::Threads(usize::from(way.prefetch)), link: way.link, ..case.config(way.l1) }
 }
 
 /// Requests whose steps read a quarter more KV than weights, if the context is long enough.
@@ -113,7 +113,8 @@ fn copies(case: &Case, way: &Way<'_>) -> Result<Times, Failure> {
     let (all, first) = (case.working_set(), model.kv_blocks());
     let spilled = all.saturating_sub(first).min(hashes.len());
     let parts = model.page_parts(store.is_exact());
-    let mut streamer = Streamer::start(*model.layout(), parts, first, model.spill_blocks(), 1, way.link, 2)?;
+    let mover = MoverConfig { kind: MoverKind::Threads(1), link: way.link, clock: config.clock };
+    let mut streamer = Streamer::start(*model.layout(), parts, first, model.spill_blocks(), &mover, 2)?;
     let blocks: Vec<u32> = (first as u32..).take(spilled).collect();
     for (block, hash) in blocks.iter().zip(&hashes) {
         let far =

@@ -1,0 +1,164 @@
+//! The tests of all packages as one pool, by cargo-nextest, with a list of the slowest.
+
+use super::stamps::cache_folder;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The version that is installed where there is none.
+const VERSION: &str = "0.9.143";
+/// Tests in the list of the slowest.
+const SLOWEST: usize = 15;
+
+/// Finds cargo-nextest, or installs it into the cache. Returns the folder to search it in, if it is not
+/// on the path.
+///
+/// # Errors
+/// It cannot be installed; the message has the next step.
+pub fn install() -> Result<Option<PathBuf>, String> {
+    let works = |program: &Path| {
+        Command::new(program).args(["nextest", "--version"]).output().is_ok_and(|output| output.status.success())
+    };
+    if works(Path::new("cargo-nextest")) {
+        return Ok(None);
+    }
+    let folder =
+        cache_folder().ok_or("neither XDG_CACHE_HOME nor HOME names a folder for cargo-nextest")?.join("tools");
+    if works(&folder.join("bin/cargo-nextest")) {
+        return Ok(Some(folder.join("bin")));
+    }
+    println!("installing cargo-nextest {VERSION} into {}; that takes minutes", folder.display());
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .args(["install", "--locked", "--quiet", "cargo-nextest", "--version", VERSION, "--root"])
+        .arg(&folder)
+        .status()
+        .map_err(|error| format!("cargo cannot be run: {error}"))?;
+    if status.success() && works(&folder.join("bin/cargo-nextest")) {
+        return Ok(Some(folder.join("bin")));
+    }
+    Err(format!(
+        "cargo-nextest cannot be installed ({status}); install it by hand: cargo install --locked cargo-nextest"
+    ))
+}
+
+/// A run of tests.
+pub struct Run<'a> {
+    pub root: &'a Path,
+    /// Packages whose tests run; none: all of the workspace.
+    pub packages: &'a [&'a str],
+    pub variables: &'a [(&'a str, String)],
+    /// Folder of cargo-nextest, as of [`install`].
+    pub tools: Option<&'a Path>,
+}
+
+/// What tests took, and which parts they skipped.
+#[derive(Debug, Default, PartialEq)]
+pub struct Report {
+    /// Test and seconds, the slowest first.
+    pub slowest: Vec<(String, f64)>,
+    /// Lines of tests that lacked something.
+    pub skipped: Vec<String>,
+}
+
+impl Run<'_> {
+    fn command(&self, flags: &[&str]) -> Command {
+        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.args(["nextest", "run"]).args(flags).current_dir(self.root);
+        if self.packages.is_empty() {
+            command.arg("--workspace");
+        } else {
+            self.packages.iter().for_each(|package| {
+                command.args(["--package", package]);
+            });
+        }
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        if let Some(tools) = self.tools {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            let folders = std::iter::once(tools.to_owned()).chain(std::env::split_paths(&path));
+            command.env("PATH", std::env::join_paths(folders).expect("folders of a path"));
+        }
+        command
+    }
+
+    /// Builds the tests.
+    ///
+    /// # Errors
+    /// The tests cannot be built; the compiler's output is above.
+    pub fn build(&self) -> Result<(), String> {
+        let status = self.command(&["--no-run"]).status().map_err(|error| format!("cargo cannot be run: {error}"))?;
+        if status.success() { Ok(()) } else { Err(format!("the tests cannot be built ({status})")) }
+    }
+
+    /// Builds the tests and runs them. A run without tests has failed.
+    ///
+    /// # Errors
+    /// A test failed, or the tests cannot be built; nextest's own output is above.
+    pub fn run(&self) -> Result<Report, String> {
+        let results = self.root.join("target/nextest/ci/junit.xml");
+        let _ = fs::remove_file(&results);
+        let status = self
+            .command(&["--profile", "ci", "--no-fail-fast"])
+            .status()
+            .map_err(|error| format!("cargo cannot be run: {error}"))?;
+        let report = fs::read_to_string(&results).map(|text| report(&text)).unwrap_or_default();
+        if status.success() { Ok(report) } else { Err(format!("cargo nextest run failed ({status})")) }
+    }
+}
+
+impl Report {
+    /// The list of the slowest tests, a line each.
+    pub fn list(&self) -> String {
+        self.slowest.iter().map(|(name, seconds)| format!("  {seconds:>7.1} s  {name}\n")).collect()
+    }
+}
+
+/// Reads nextest's report in JUnit's format.
+fn report(text: &str) -> Report {
+    let mut slowest: Vec<(String, f64)> = text
+        .split("<testcase ")
+        .skip(1)
+        .filter_map(|case| {
+            let head = &case[..case.find('>')?];
+            let seconds = attribute(head, "time")?.parse().ok()?;
+            Some((format!("{} {}", attribute(head, "classname")?, attribute(head, "name")?), seconds))
+        })
+        .collect();
+    slowest.sort_by(|one, other| other.1.total_cmp(&one.1));
+    slowest.truncate(SLOWEST);
+    let notice = |line: &str| {
+        let rest = &line[line.find("SKIPPED: ")?..];
+        Some(rest[..rest.find('<').unwrap_or(rest.len())].to_owned())
+    };
+    let skipped = text.lines().filter_map(notice).collect();
+    Report { slowest, skipped }
+}
+
+/// The value of an XML attribute that needs no unescaping: names of tests and numbers.
+fn attribute<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    let start = head.find(&format!("{name}=\""))? + name.len() + 2;
+    // `name` also ends `classname`.
+    if name == "name" && head[..start].ends_with("classname=\"") {
+        let rest = &head[start..];
+        return attribute(&rest[rest.find('"')? + 1..], name);
+    }
+    Some(&head[start..start + head[start..].find('"')?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slowest_tests_and_what_was_skipped_are_read() {
+        let text = r#"<testsuites><testsuite name="cenote-pool::pool">
+            <testcase name="crash::all" classname="cenote-pool::pool" timestamp="x" time="1.500">
+                <system-err>SKIPPED: no namespaces here</system-err></testcase>
+            <testcase name="rack::one" classname="cenote-pool::pool" time="20.25"/></testsuite></testsuites>"#;
+        let report = report(text);
+        let expected =
+            [("cenote-pool::pool rack::one".to_owned(), 20.25), ("cenote-pool::pool crash::all".to_owned(), 1.5)];
+        assert_eq!(report.slowest, expected);
+        assert_eq!(report.skipped, ["SKIPPED: no namespaces here"]);
+    }
+}
