@@ -10,6 +10,7 @@
 //! lock of plain words), `xadd` (one word with locked instructions: the control, because a region
 //! promises none), `takeover` (`a` is killed while it holds the lock, `b` detects it and repairs).
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks")]
+#![allow(clippy::disallowed_methods, reason = "it runs on real machines, by their clocks")]
 
 use cenote_base::prng::Prng;
 use cenote_base::time::{Clock, Deadline};

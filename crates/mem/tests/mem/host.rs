@@ -329,7 +329,7 @@ fn an_area_runs_on_the_clock_that_it_is_given() {
     let area = name.open().0.with_clock(time.clock());
     let (then, since_1970) = (HostLocal::now(&area), area.unix_time());
     time.advance(Duration::from_secs(5));
-    assert_eq!(HostLocal::now(&area.clone()) - then, Duration::from_secs(5));
+    assert_eq!(HostLocal::now(&area) - then, Duration::from_secs(5));
     assert_eq!(area.unix_time() - since_1970, Duration::from_secs(5));
     let held = area.lock(0, at_once()).expect("free");
     std::thread::scope(|scope| {

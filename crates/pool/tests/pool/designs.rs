@@ -6,7 +6,6 @@ use cenote_base::prng::Prng;
 use cenote_base::testing::ManualTime;
 use cenote_mem::Fabric;
 use cenote_pool::{AttachOptions, Counter, Design, Pool, PoolConfig, Publish, ReadOutcome};
-use std::sync::Arc;
 use std::time::Duration;
 
 #[test]
