@@ -1,10 +1,11 @@
 //! Counters of one process, and its log lines about failures.
 
 use crate::error::{ColdError, ErrorKind};
+use cenote_base::Clock;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Least time between two log lines about errors of one kind.
 const QUIET: Duration = Duration::from_secs(30);
@@ -78,7 +79,8 @@ pub struct Counters {
 /// The last log line of a kind, and the errors since.
 #[derive(Debug, Default)]
 struct Said {
-    at: Option<Instant>,
+    /// Nanoseconds of the tier's clock.
+    at_ns: Option<u64>,
     since: u64,
 }
 
@@ -102,19 +104,19 @@ impl Counters {
         self.counts[count as usize].fetch_add(by, Relaxed);
     }
 
-    /// Counts an error. Logs it, unless another of its kind was logged a moment ago.
-    pub fn fail(&self, error: &ColdError) {
+    /// Counts an error. Logs it, unless another of its kind was logged a moment ago by `clock`.
+    pub(crate) fn fail(&self, error: &ColdError, clock: Clock) {
         let kind = error.kind();
         self.errors[kind as usize].fetch_add(1, Relaxed);
         *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         let said = &mut said[kind as usize];
-        if said.at.is_some_and(|at| at.elapsed() < QUIET) {
+        if said.at_ns.is_some_and(|at_ns| clock.since(at_ns) < QUIET) {
             said.since += 1;
             return;
         }
         tracing::warn!(%error, kind = kind.name(), not_logged = said.since, "the cold tier misses a block");
-        *said = Said { at: Some(Instant::now()), since: 0 };
+        *said = Said { at_ns: Some(clock.now_ns()), since: 0 };
     }
 
     /// Number of errors of a kind.

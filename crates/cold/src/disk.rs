@@ -1,6 +1,7 @@
 //! The boundary to files. [`LocalDisk`] is the machine's; [`FaultyDisk`] fails on demand, for tests
 //! of this crate and of its users.
 
+use cenote_base::Clock;
 use cenote_mem::fork::NotInherited;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
@@ -162,10 +163,13 @@ impl DiskFile for LocalFile {
     }
 }
 
+/// Longest wait of a call that meets [`Fault::Stuck`].
+const STUCK_MAX: Duration = Duration::from_secs(60);
+
 /// What a [`FaultyDisk`] does to calls. Budget: one fault at a time, for all files; a read or write
 /// either fails whole, is torn once at a byte, or waits for [`Faults::heal`].
-#[derive(Default)]
 pub struct Faults {
+    clock: Clock,
     mode: AtomicU8,
     /// Bytes until the torn write's end.
     torn_at: AtomicU64,
@@ -185,13 +189,26 @@ pub enum Fault {
     Full,
     /// Every call fails with an I/O error.
     Gone,
-    /// Reads and writes wait until they are healed, for at most a minute.
+    /// Reads and writes wait until they are healed, for at most a minute of the faults' clock.
     Stuck,
     /// One write stops in the middle and fails.
     Torn,
 }
 
 impl Faults {
+    /// No fault yet.
+    #[must_use]
+    pub const fn new(clock: Clock) -> Self {
+        Self {
+            clock,
+            mode: AtomicU8::new(Fault::None as u8),
+            torn_at: AtomicU64::new(0),
+            held: Mutex::new(()),
+            healed: Condvar::new(),
+            hit: AtomicBool::new(false),
+        }
+    }
+
     /// Makes calls fail from now on.
     pub fn set(&self, fault: Fault) {
         self.hit.store(false, Relaxed);
@@ -232,7 +249,7 @@ impl Faults {
         if self.is(Fault::Stuck) {
             let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
             let stuck = |_: &mut ()| self.mode.load(Relaxed) == Fault::Stuck as u8;
-            drop(self.healed.wait_timeout_while(held, Duration::from_secs(60), stuck));
+            drop(self.clock.after(STUCK_MAX).wait_while(&self.healed, held, stuck));
         }
         Ok(())
     }

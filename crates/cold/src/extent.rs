@@ -17,7 +17,7 @@ use crate::disk::Disk;
 use crate::error::ColdError;
 use crate::identity;
 use crate::record::{self, Aligned, Head, Name, record_bytes};
-use cenote_base::HashSeed;
+use cenote_base::{Clock, HashSeed};
 use list::{List, News};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -51,6 +51,7 @@ impl ExtentsConfig {
 pub struct Extents {
     config: ExtentsConfig,
     disk: Arc<dyn Disk>,
+    clock: Clock,
     list: RwLock<List>,
     writer: Mutex<Writer>,
     /// Extents that this process removed since the last report.
@@ -58,11 +59,11 @@ pub struct Extents {
 }
 
 impl Extents {
-    /// A directory that is not open yet.
+    /// A directory that is not open yet. Names of extents begin with the time of `clock`.
     #[must_use]
-    pub fn new(config: ExtentsConfig, disk: Arc<dyn Disk>) -> Self {
+    pub fn new(config: ExtentsConfig, disk: Arc<dyn Disk>, clock: Clock) -> Self {
         let (list, writer) = (RwLock::default(), Mutex::default());
-        Self { config, disk, list, writer, removed: AtomicU64::new(0) }
+        Self { config, disk, clock, list, writer, removed: AtomicU64::new(0) }
     }
 
     /// A panic elsewhere leaves the list usable, because its entries are hints.

@@ -9,15 +9,16 @@ use crate::backend::{Backend, Refreshed, Sealed, Used};
 use crate::error::ColdError;
 use crate::identity;
 use crate::record::{self, Aligned, Head, Name, PAYLOAD_MAX, record_bytes};
-use cenote_base::{BlockHash, HashSeed};
+use cenote_base::{BlockHash, Clock, Deadline, HashSeed};
 use cenote_policy::temperature::{StoredPart, leaving_parts};
 use futures::stream::{StreamExt, TryStreamExt, iter};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 use tokio::runtime::Runtime;
 
 /// Folder of all objects of this format.
@@ -74,7 +75,9 @@ pub struct Objects {
     bytes: u64,
     deadline: Duration,
     list: RwLock<List>,
-    next_listing: Mutex<Option<Instant>>,
+    clock: Clock,
+    /// `None`: now.
+    next_listing: Mutex<Option<Deadline>>,
     removed: AtomicU64,
     runtime: Runtime,
 }
@@ -85,8 +88,8 @@ impl Objects {
     ///
     /// # Errors
     /// The URL or the variables are wrong.
-    pub fn new(url: &str, bytes: u64, deadline: Duration) -> Result<Self, ColdError> {
-        Self::with_options(url, bytes, deadline, std::env::vars())
+    pub fn new(url: &str, bytes: u64, deadline: Duration, clock: Clock) -> Result<Self, ColdError> {
+        Self::with_options(url, bytes, deadline, clock, std::env::vars())
     }
 
     /// As [`Objects::new`], with other variables than the environment's.
@@ -97,6 +100,7 @@ impl Objects {
         url: &str,
         bytes: u64,
         deadline: Duration,
+        clock: Clock,
         variables: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self, ColdError> {
         let wrong = |error: String| ColdError::Io { at: url.to_owned(), error };
@@ -116,6 +120,7 @@ impl Objects {
             url: url.to_owned(),
             bytes,
             deadline,
+            clock,
             list: RwLock::default(),
             next_listing: Mutex::default(),
             removed: AtomicU64::new(0),
@@ -144,12 +149,12 @@ impl Objects {
             }
             let bytes = || PutPayload::from(identity::encode(own).to_vec());
             let created = self.store.put_opts(&path, bytes(), PutOptions::from(PutMode::Create));
-            match tokio::time::timeout(CONDITION, created).await {
-                Ok(Ok(_) | Err(object_store::Error::AlreadyExists { .. })) => {}
+            match until(self.clock.after(CONDITION), created).await {
+                Some(Ok(_) | Err(object_store::Error::AlreadyExists { .. })) => {}
                 // Stores without conditions refuse them in many ways. There the last of two first
                 // processes wins. A store that refuses every write says why below.
-                Ok(Err(_)) | Err(_) if get().await?.is_none() => drop(self.store.put(&path, bytes()).await?),
-                Ok(Err(_)) | Err(_) => {}
+                Some(Err(_)) | None if get().await?.is_none() => drop(self.store.put(&path, bytes()).await?),
+                Some(Err(_)) | None => {}
             }
             Ok(get().await?.unwrap_or_default())
         })?;
@@ -162,11 +167,10 @@ impl Objects {
         longest: Duration,
         work: impl Future<Output = Result<T, object_store::Error>>,
     ) -> Result<T, ColdError> {
-        let timed = async { tokio::time::timeout(longest, work).await };
-        match self.runtime.block_on(timed) {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) => Err(self.explain(&error)),
-            Err(_) => Err(ColdError::Slow { at: self.url.clone(), ms: longest.as_millis() as u64 }),
+        match self.runtime.block_on(until(self.clock.after(longest), work)) {
+            Some(Ok(value)) => Ok(value),
+            Some(Err(error)) => Err(self.explain(&error)),
+            None => Err(ColdError::Slow { at: self.url.clone(), ms: longest.as_millis() as u64 }),
         }
     }
 
@@ -189,6 +193,10 @@ impl Objects {
 
     fn list_mut(&self) -> RwLockWriteGuard<'_, List> {
         self.list.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next_listing(&self) -> MutexGuard<'_, Option<Deadline>> {
+        self.next_listing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes objects until the limit holds.
@@ -228,6 +236,18 @@ impl Objects {
     }
 }
 
+/// Work's result; `None` if it is not there when the deadline passes.
+async fn until<T>(deadline: Deadline, work: impl Future<Output = T>) -> Option<T> {
+    let mut work = pin!(work);
+    loop {
+        match tokio::time::timeout(deadline.block_for(), &mut work).await {
+            Ok(done) => return Some(done),
+            Err(_) if deadline.passed() => return None,
+            Err(_) => {}
+        }
+    }
+}
+
 /// The oldest objects, as many as exceed the limit and a little more; none while it holds.
 fn victims(list: &List, limit: u64) -> Vec<Name> {
     if list.bytes <= limit {
@@ -263,7 +283,7 @@ impl Backend for Objects {
         if self.seed(seed)? != *seed {
             return Err(identity::of_others(&self.url));
         }
-        *self.next_listing.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.next_listing() = None;
         Ok(())
     }
 
@@ -311,7 +331,7 @@ impl Backend for Objects {
             let puts = iter(payloads).map(|(path, payload)| async move { self.store.put(&path, payload).await });
             puts.buffer_unordered(TOGETHER).try_collect::<Vec<_>>().await.map(drop)
         })?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+        let now = self.clock.unix().as_millis() as u64;
         let mut list = self.list_mut();
         for record in records {
             list.enter(record.head.name, Object { bytes: record.bytes.len() as u64, modified: now });
@@ -321,14 +341,12 @@ impl Backend for Objects {
     }
 
     fn refresh(&self) -> Result<Refreshed, ColdError> {
-        let due = {
-            let next = self.next_listing.lock().unwrap_or_else(PoisonError::into_inner);
-            next.is_none_or(|next| Instant::now() >= next)
-        };
-        if due {
-            // Also after a failure: a listing that takes long must not keep the writer from writing.
-            *self.next_listing.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + LIST_EVERY);
-            let list = self.ask_list()?;
+        if self.next_listing().is_none_or(Deadline::passed) {
+            let listed = self.ask_list();
+            // From its end, also after a failure: a listing that takes long must not keep the writer
+            // from writing.
+            *self.next_listing() = Some(self.clock.after(LIST_EVERY));
+            let list = listed?;
             // The old list is dropped after the lock.
             let _old = std::mem::replace(&mut *self.list_mut(), list);
             self.make_room()?;
@@ -360,7 +378,7 @@ mod tests {
 
     #[test]
     fn a_path_names_its_block() {
-        let objects = Objects::new("file:///tmp", 1, Duration::ZERO).expect("a URL");
+        let objects = Objects::new("file:///tmp", 1, Duration::ZERO, Clock::stopped()).expect("a URL");
         let name = Name { namespace: [0xab; 32], hash: BlockHash([0x01; 16]) };
         assert_eq!(name_of(&objects.path(&name)), Some(name));
         assert_eq!(name_of(&Path::from("x/y")), None);

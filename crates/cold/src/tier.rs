@@ -13,6 +13,7 @@ use crate::counters::{Count, Counters};
 use crate::error::ColdError;
 use crate::record::{Head, Name};
 use crate::settings::WriteBehind;
+use cenote_base::time::nanoseconds;
 use cenote_base::{Clock, Deadline, HashSeed};
 use cenote_mem::fork::ProcessStamp;
 use cenote_policy::temperature::{ColdBlock, MeasuredLadder};
@@ -27,6 +28,8 @@ use std::time::Duration;
 
 /// Threads that read. A disk answers several requests at once.
 const READERS: usize = 4;
+/// Longest time for waiting blocks when a tier is dropped.
+const FAREWELL: Duration = Duration::from_secs(2);
 /// Longest wait for the threads when a tier is dropped: a second more than they write. A thread that a
 /// disk keeps longer is left behind.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(3);
@@ -57,6 +60,8 @@ pub struct TierConfig {
     pub write: WriteBehind,
     /// Longest time that a request waits for blocks.
     pub deadline: Duration,
+    /// Clock of all its waits, retries and measured times.
+    pub clock: Clock,
 }
 
 /// State that the threads share.
@@ -89,6 +94,7 @@ impl Tier {
     /// lookups miss.
     #[must_use]
     pub fn start(upper: Box<dyn Upper>, backend: Box<dyn Backend>, config: TierConfig) -> Self {
+        let clock = config.clock;
         let shared = Arc::new(Shared {
             upper,
             backend,
@@ -96,7 +102,7 @@ impl Tier {
             counters: Counters::default(),
             ladder: Mutex::default(),
             queue: Queue::default(),
-            reads: Reads::default(),
+            reads: Reads::new(clock),
             is_open: AtomicBool::new(false),
             threads: Mutex::new(0),
             ended: Condvar::new(),
@@ -174,15 +180,14 @@ impl Tier {
             tokens: shared.upper.tokens(first),
             is_in_l4: true,
         };
-        let (waiting, deadline_ns) =
-            (shared.reads.len() as u64, u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX));
+        let (waiting, deadline_ns) = (shared.reads.len() as u64, nanoseconds(deadline));
         let worth = shared.ladder().worth_promoting(&block, listed.len() as u64, waiting, deadline_ns);
         let worth = usize::try_from(worth).unwrap_or(usize::MAX).min(listed.len());
         shared.count(Count::ReadsSkipped, (listed.len() - worth) as u64);
         if worth == 0 {
             return None;
         }
-        let (promotion, refused) = shared.reads.begin(&listed[..worth], Clock::system().after(deadline));
+        let (promotion, refused) = shared.reads.begin(&listed[..worth], shared.config.clock.after(deadline));
         shared.count(Count::ReadsRefused, refused);
         Some(promotion)
     }
@@ -269,7 +274,7 @@ impl Shared {
     /// Counts and logs an error.
     fn fail(&self, error: &ColdError) {
         self.count(Count::Errors, 1);
-        self.counters.fail(error);
+        self.counters.fail(error, self.config.clock);
     }
 
     fn ladder(&self) -> MutexGuard<'_, MeasuredLadder> {
@@ -297,11 +302,11 @@ impl Drop for Tier {
         if self.stamp.is_inherited() {
             return;
         }
-        self.shared.queue.close();
+        let clock = self.shared.config.clock;
+        let end = clock.after(JOIN_TIMEOUT);
+        self.shared.queue.close(clock.after(FAREWELL));
         self.shared.reads.close();
-        let threads = self.shared.living();
-        let waited = self.shared.ended.wait_timeout_while(threads, JOIN_TIMEOUT, |threads| *threads > 0);
-        let all_ended = *waited.unwrap_or_else(PoisonError::into_inner).0 == 0;
+        let all_ended = *end.wait_while(&self.shared.ended, self.shared.living(), |threads| *threads > 0) == 0;
         if all_ended {
             // They let go of the memory above, so that its worker leaves with the tier.
             self.handles.drain(..).for_each(|handle| drop(handle.join()));

@@ -14,7 +14,8 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Starts L4 below a region. A place that cannot be opened now is opened later: serving begins
 /// without it.
 pub fn start(pool: &HostPool, settings: &Settings) -> Result<Arc<ColdTier>, Failure> {
-    let tier = ColdTier::start(pool.clone(), settings).map_err(|error| named(&settings.place, &error))?;
+    let tier =
+        ColdTier::start(pool.clone(), settings, Clock::system()).map_err(|error| named(&settings.place, &error))?;
     if !tier.wait_open(Clock::system().after(OPEN_TIMEOUT)) {
         let reason = tier.last_error().unwrap_or_else(|| "its list is still being read".to_owned());
         output::say(&format!("warning: --cold {}: serving starts without it: {reason}", settings.place));
@@ -24,7 +25,7 @@ pub fn start(pool: &HostPool, settings: &Settings) -> Result<Arc<ColdTier>, Fail
 
 /// The hash seed of regions above a place. A new place gets `own`.
 pub fn seed(place: &Place, own: &HashSeed) -> Result<HashSeed, Failure> {
-    seed_of(place, own).map_err(|error| named(place, &error))
+    seed_of(place, own, Clock::system()).map_err(|error| named(place, &error))
 }
 
 fn named(place: &Place, error: &cenote_store::cold::ColdError) -> Failure {

@@ -9,6 +9,7 @@ use crate::output;
 use crate::profile;
 use crate::region::{self, HostPool};
 use crate::tables::RegionTables;
+use cenote_base::Clock;
 use cenote_codec::{LayerSpecs, PageCodec, Profile, Raw, Side, SpecError};
 use cenote_engine::config::ModelConfig;
 use cenote_engine::engram::RowTables;
@@ -81,7 +82,7 @@ pub fn start_observed(
         return Ok(Running { engine: Arc::new(LlmEngine::start_observed(model, None, observer)?), _ticker: None });
     };
     let spec = model.namespace_spec(&args.tenant_salt);
-    let mut store = RegionStore::new(pool.clone(), &spec).map_err(|error| region.explain(&error))?;
+    let mut store = RegionStore::new(pool.clone(), &spec, Clock::system()).map_err(|error| region.explain(&error))?;
     facts::record(&pool, &spec);
     if let Some(codec) = block_codec(args, &model)? {
         store = store.with_codec(codec, &spec);

@@ -1,7 +1,7 @@
 //! L4 below a region, for Python.
 
 use crate::errors::{CenoteError, wrong};
-use cenote_base::{BlockHash, HashSeed};
+use cenote_base::{BlockHash, Clock, HashSeed};
 use cenote_pool::random_bytes;
 use cenote_store::cold::{self, ColdTier, Settings};
 use pyo3::prelude::*;
@@ -17,7 +17,7 @@ pub fn seed(text: &str, given: Option<[u8; 32]>) -> PyResult<[u8; 32]> {
     let place = settings(text)?.place;
     let own = given.map_or_else(random_bytes, Ok)?;
     let named = |error| CenoteError::new_err(format!("cold: {error}"));
-    let found = cold::seed_of(&place, &HashSeed(own)).map_err(|error| named(error.to_string()))?.0;
+    let found = cold::seed_of(&place, &HashSeed(own), Clock::system()).map_err(|error| named(error.to_string()))?.0;
     if given.is_some_and(|given| given != found) {
         return Err(named(format!("{place}: its regions have another hash seed; leave hash_seed out")));
     }

@@ -166,7 +166,7 @@ impl Region {
         };
         let fabric = py.detach(|| open_region(&source, &map)).map_err(|error| of_opening(region, &error))?;
         let pool = py.detach(|| Pool::attach(fabric, &options)).map_err(|error| of_pool(region, &error))?;
-        let start = |settings: &_| py.detach(|| ColdTier::start(pool.clone(), settings));
+        let start = |settings: &_| py.detach(|| ColdTier::start(pool.clone(), settings, Clock::system()));
         let tier = settings.as_ref().map(start).transpose();
         let tier = tier.map_err(|error| CenoteError::new_err(format!("cold: {error}")))?;
         let open = Open {

@@ -1,6 +1,6 @@
 //! L4 below a region: which blocks go down and which come back (docs/guides/cold.md).
 
-use cenote_base::{BlockHash, Deadline, HashSeed};
+use cenote_base::{BlockHash, Clock, Deadline, HashSeed};
 use cenote_cold::disk::LocalDisk;
 use cenote_cold::record::{Head, Name};
 use cenote_cold::{Backend, Count, Extents, ExtentsConfig, Objects, TierConfig, Upper, identity};
@@ -47,20 +47,20 @@ pub struct ColdTier {
 ///
 /// # Errors
 /// The place cannot be read or made, or is of another version.
-pub fn seed_of(place: &Place, own: &HashSeed) -> Result<HashSeed, ColdError> {
+pub fn seed_of(place: &Place, own: &HashSeed, clock: Clock) -> Result<HashSeed, ColdError> {
     match place {
         Place::Directory(path) => identity::of_directory(&LocalDisk, path, own),
-        Place::Objects(url) => Objects::new(url, 0, Duration::ZERO)?.seed(own),
+        Place::Objects(url) => Objects::new(url, 0, Duration::ZERO, clock)?.seed(own),
     }
 }
 
-fn backend_of(settings: &Settings) -> Result<Box<dyn Backend>, ColdError> {
+fn backend_of(settings: &Settings, clock: Clock) -> Result<Box<dyn Backend>, ColdError> {
     match &settings.place {
         Place::Directory(path) => {
             let config = ExtentsConfig::new(path.clone(), settings.bytes);
-            Ok(Box::new(Extents::new(config, Arc::new(LocalDisk))))
+            Ok(Box::new(Extents::new(config, Arc::new(LocalDisk), clock)))
         }
-        Place::Objects(url) => Ok(Box::new(Objects::new(url, settings.bytes, settings.deadline)?)),
+        Place::Objects(url) => Ok(Box::new(Objects::new(url, settings.bytes, settings.deadline, clock)?)),
     }
 }
 
@@ -69,16 +69,25 @@ impl ColdTier {
     ///
     /// # Errors
     /// The settings name a place that this program cannot use.
-    pub fn start<F: Fabric + 'static>(pool: Pool<F>, settings: &Settings) -> Result<Arc<Self>, ColdError> {
-        Ok(Self::over(pool, backend_of(settings)?, settings))
+    pub fn start<F: Fabric + 'static>(
+        pool: Pool<F>,
+        settings: &Settings,
+        clock: Clock,
+    ) -> Result<Arc<Self>, ColdError> {
+        Ok(Self::over(pool, backend_of(settings, clock)?, settings, clock))
     }
 
     /// As [`ColdTier::start`], over any backend.
     #[must_use]
-    pub fn over<F: Fabric + 'static>(pool: Pool<F>, backend: Box<dyn Backend>, settings: &Settings) -> Arc<Self> {
+    pub fn over<F: Fabric + 'static>(
+        pool: Pool<F>,
+        backend: Box<dyn Backend>,
+        settings: &Settings,
+        clock: Clock,
+    ) -> Arc<Self> {
         let opened = Arc::<Opened>::default();
-        let config =
-            TierConfig { seed: pool.superblock().config.seed, write: settings.write, deadline: settings.deadline };
+        let seed = pool.superblock().config.seed;
+        let config = TierConfig { seed, write: settings.write, deadline: settings.deadline, clock };
         let upper = Region { pool, opened: Arc::clone(&opened) };
         Arc::new(Self { tier: Tier::start(Box::new(upper), backend, config), opened, settings: settings.clone() })
     }
@@ -155,8 +164,8 @@ fn names(namespace: &Namespace, hashes: &[BlockHash]) -> Vec<Name> {
 ///
 /// # Errors
 /// The place is not there or cannot be read.
-pub fn survey(settings: &Settings) -> Result<Used, ColdError> {
-    backend_of(settings)?.survey()
+pub fn survey(settings: &Settings, clock: Clock) -> Result<Used, ColdError> {
+    backend_of(settings, clock)?.survey()
 }
 
 /// The counter of the region's host.

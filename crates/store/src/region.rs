@@ -29,6 +29,8 @@ pub struct RegionStore<F: Fabric> {
     decoding: Arc<DecodeState>,
     /// Hits of the last lookups, so that `load` needs no second lookup.
     found: HashMap<BlockHash, Hit>,
+    /// Clock of the holds.
+    clock: Clock,
     holds: Holds<F>,
     next_ticket: u64,
     /// L4: gets what is saved, and has blocks that the region lacks.
@@ -71,11 +73,11 @@ const SQUEEZE_PAUSE: u32 = 64;
 const FOUND_MAX: usize = 1 << 16;
 
 impl<F: Fabric> RegionStore<F> {
-    /// Opens the namespace of `spec`, or registers it.
+    /// Opens the namespace of `spec`, or registers it. Holds expire by `clock`.
     ///
     /// # Errors
     /// The namespace's blocks do not fit into the region's chunks, or the namespace table is full.
-    pub fn new(pool: Pool<F>, spec: &NamespaceSpec) -> Result<Self, PoolError> {
+    pub fn new(pool: Pool<F>, spec: &NamespaceSpec, clock: Clock) -> Result<Self, PoolError> {
         let namespace = pool.namespace(&NamespaceRecord {
             fingerprint: spec.fingerprint(),
             label: spec.label.clone(),
@@ -94,6 +96,7 @@ impl<F: Fabric> RegionStore<F> {
             squeeze_pause: 0,
             decoding: Arc::default(),
             found: HashMap::new(),
+            clock,
             holds: Holds::default(),
             next_ticket: 1,
             cold: None,
@@ -364,8 +367,8 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
         let pins = self.pool.peek(hashes).iter().map_while(|hit| self.pool.pin(hit)).collect();
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        lock(&self.holds)
-            .insert(ticket, Hold { until: Clock::system().after(Duration::from_millis(ttl_ms)), _pins: pins });
+        let until = self.clock.after(Duration::from_millis(ttl_ms));
+        lock(&self.holds).insert(ticket, Hold { until, _pins: pins });
         ticket
     }
 

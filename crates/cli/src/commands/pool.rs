@@ -4,8 +4,8 @@ use crate::args::{
     MemoryOf, PoolArgs, PoolCheckArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolFenceArgs, PoolGcArgs,
     PoolHistoryArgs, PoolManageArgs, PoolQuotaArgs,
 };
-use cenote_base::HostId;
 use cenote_base::units::ByteSize;
+use cenote_base::{Clock, HostId};
 use cenote_console::args::WatchArgs;
 use cenote_console::failure::Failure;
 use cenote_console::output::{self, facts, table, wrapped};
@@ -142,7 +142,8 @@ struct ColdInfo {
 impl ColdInfo {
     fn of(settings: &Settings) -> Result<Self, Failure> {
         let place = settings.place.to_string();
-        let used = survey(settings).map_err(|error| Failure::new(format!("--cold {place}: {error}")))?;
+        let used =
+            survey(settings, Clock::system()).map_err(|error| Failure::new(format!("--cold {place}: {error}")))?;
         Ok(Self { place, blocks: used.blocks, bytes: used.bytes, bytes_max: settings.bytes })
     }
 }

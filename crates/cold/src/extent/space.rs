@@ -7,12 +7,12 @@ use crate::error::ColdError;
 use cenote_policy::temperature::{StoredPart, leaving_parts};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Name of the file with the directory's lock.
 const OWNER: &str = "owner";
 /// Longest wait for the directory's lock. Its holders list a directory and remove files.
-const OWNER_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const OWNER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time between two attempts. A kernel lock can be waited for only without a deadline.
 const OWNER_RETRY: Duration = Duration::from_millis(2);
 
@@ -29,12 +29,12 @@ impl Extents {
             opened => opened,
         };
         let file = file.map_err(|error| failed(&error))?;
-        let since = Instant::now();
+        let deadline = self.clock.after(OWNER_TIMEOUT);
         while !file.try_lock().map_err(|error| failed(&error))? {
-            if since.elapsed() > OWNER_TIMEOUT {
+            if deadline.passed() {
                 return Err(ColdError::Slow { at: path.display().to_string(), ms: OWNER_TIMEOUT.as_millis() as u64 });
             }
-            std::thread::park_timeout(OWNER_RETRY);
+            std::thread::park_timeout(deadline.block_for().min(OWNER_RETRY));
         }
         Ok(Owner(file))
     }

@@ -1,12 +1,38 @@
 use super::format::{EXTENT, INDEX, LINE_BYTES};
 use super::*;
 use crate::disk::{Fault, Faults, FaultyDisk, LocalDisk};
+use crate::extent::space::OWNER_TIMEOUT;
 use crate::record::{HEADER_BYTES, seal};
 use cenote_base::BlockHash;
+use cenote_base::testing::{ManualTime, until};
+use cenote_base::time::TimeSource;
 use std::path::Path;
+use std::time::Duration;
 
 const SEED: HashSeed = HashSeed([9; 32]);
 const LENGTH: usize = 8192;
+
+/// Time that passes with each look, so that no two extents have the same age.
+struct Looks(AtomicU64);
+
+impl TimeSource for Looks {
+    fn now_ns(&self) -> u64 {
+        self.0.fetch_add(1, Relaxed)
+    }
+
+    fn unix(&self) -> Duration {
+        Duration::from_nanos(self.now_ns())
+    }
+
+    fn block_for(&self, ahead: Duration) -> Duration {
+        ahead.min(Duration::from_millis(1))
+    }
+}
+
+fn clock() -> Clock {
+    static LOOKS: Looks = Looks(AtomicU64::new(0));
+    Clock::of(&LOOKS)
+}
 
 fn name(number: u64) -> Name {
     let mut hash = [1; 16];
@@ -50,7 +76,7 @@ fn found(extents: &Extents, numbers: std::ops::Range<u64>) -> usize {
 }
 
 fn open_on(directory: &Path, bytes: u64, disk: Arc<dyn Disk>) -> Extents {
-    let extents = Extents::new(ExtentsConfig::new(directory.to_owned(), bytes), disk);
+    let extents = Extents::new(ExtentsConfig::new(directory.to_owned(), bytes), disk, clock());
     extents.open(&SEED).expect("it opens");
     extents.refresh().expect("it lists");
     extents
@@ -90,7 +116,7 @@ fn a_new_process_finds_every_record_and_its_bytes() {
 fn regions_with_another_seed_find_nothing() {
     let directory = tempfile::tempdir().expect("a directory");
     open(directory.path(), 64 << 20);
-    let other = Extents::new(ExtentsConfig::new(directory.path().to_owned(), 64 << 20), Arc::new(LocalDisk));
+    let other = Extents::new(ExtentsConfig::new(directory.path().to_owned(), 64 << 20), Arc::new(LocalDisk), clock());
     let error = other.open(&HashSeed([1; 32])).expect_err("another seed").to_string();
     assert!(error.contains("another hash seed"), "{error}");
 }
@@ -162,7 +188,7 @@ fn an_index_of_another_file_or_version_does_not_count() {
     let mut newer = original;
     newer[8] = 2;
     std::fs::write(&two, newer).expect("it is written");
-    let extents = Extents::new(ExtentsConfig::new(directory.path().to_owned(), 64 << 20), Arc::new(LocalDisk));
+    let extents = Extents::new(ExtentsConfig::new(directory.path().to_owned(), 64 << 20), Arc::new(LocalDisk), clock());
     extents.open(&SEED).expect("it opens");
     let damage = extents.refresh().expect("it lists").damage;
     assert!(matches!(damage[..], [ColdError::Version { found: 2, .. }]), "{damage:?}");
@@ -174,7 +200,7 @@ fn an_index_of_another_file_or_version_does_not_count() {
 fn a_torn_write_is_overwritten_by_the_next() {
     let directory = tempfile::tempdir().expect("a directory");
     for tear in [0, 1, 100, 4096, 8191, 12287] {
-        let faults = Arc::new(Faults::default());
+        let faults = Arc::new(Faults::new(clock()));
         let extents = open_on(directory.path(), 64 << 20, Arc::new(FaultyDisk::new(Arc::clone(&faults))));
         write(&extents, 0..1).expect("it has space");
         faults.tear_at(tear);
@@ -192,7 +218,7 @@ fn a_torn_write_is_overwritten_by_the_next() {
 #[test]
 fn a_full_or_absent_disk_is_an_error_and_heals() {
     let directory = tempfile::tempdir().expect("a directory");
-    let faults = Arc::new(Faults::default());
+    let faults = Arc::new(Faults::new(clock()));
     let extents = open_on(directory.path(), 64 << 20, Arc::new(FaultyDisk::new(Arc::clone(&faults))));
     write(&extents, 0..1).expect("it has space");
     faults.set(Fault::Full);
@@ -225,7 +251,7 @@ fn a_block_longer_than_the_limit_is_refused() {
 fn a_torn_index_write_ends_its_extent() {
     let directory = tempfile::tempdir().expect("a directory");
     let record = record_bytes(LENGTH as u64);
-    let faults = Arc::new(Faults::default());
+    let faults = Arc::new(Faults::new(clock()));
     let extents = open_on(directory.path(), 64 << 20, Arc::new(FaultyDisk::new(Arc::clone(&faults))));
     let other = open(directory.path(), 64 << 20);
     write(&extents, 0..1).expect("it has space");
@@ -253,7 +279,7 @@ fn lines_after_a_damaged_one_are_read() {
     damaged[2 * LINE_BYTES] ^= 1;
     // The last line is in the middle of its write.
     std::fs::write(&path, &damaged[..8 * LINE_BYTES + 20]).expect("it is written");
-    let other = Extents::new(ExtentsConfig::new(directory.path().to_owned(), 64 << 20), Arc::new(LocalDisk));
+    let other = Extents::new(ExtentsConfig::new(directory.path().to_owned(), 64 << 20), Arc::new(LocalDisk), clock());
     assert_eq!(other.refresh().expect("it lists").damage.len(), 1);
     let mut file = std::fs::File::options().append(true).open(&path).expect("it is there");
     file.write_all(&damaged[8 * LINE_BYTES + 20..]).expect("it is written");
@@ -271,7 +297,7 @@ fn an_index_that_cannot_be_read_now_is_read_later() {
     std::fs::rename(&path, &away).expect("it is there");
     // A directory opens and does not read. Its length is above a head's.
     std::fs::create_dir(&path).expect("the name is free");
-    let other = Extents::new(ExtentsConfig::new(directory.path().to_owned(), 64 << 20), Arc::new(LocalDisk));
+    let other = Extents::new(ExtentsConfig::new(directory.path().to_owned(), 64 << 20), Arc::new(LocalDisk), clock());
     let damage = other.refresh().expect("it lists").damage;
     assert!(matches!(damage[..], [ColdError::Io { .. }]), "{damage:?}");
     std::fs::remove_dir(&path).expect("it is there");
@@ -295,4 +321,23 @@ fn a_block_in_two_extents_stays_until_the_younger_is_removed() {
     one.refresh().expect("it lists");
     two.refresh().expect("it lists");
     assert_eq!((found(&one, 0..1), found(&two, 0..1)), (1, 1));
+}
+
+#[test]
+fn a_directory_that_another_process_keeps_is_slow() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let one = open(directory.path(), 64 << 20);
+    let owner = one.own().expect("no other process has it");
+    let time = ManualTime::start();
+    let config = ExtentsConfig::new(directory.path().to_owned(), 64 << 20);
+    let other = Arc::new(Extents::new(config, Arc::new(LocalDisk), time.clock()));
+    let waiting = Arc::clone(&other);
+    let waiting = std::thread::spawn(move || waiting.own().map(drop));
+    until("the wait ends", || {
+        time.advance(OWNER_TIMEOUT);
+        waiting.is_finished().then_some(())
+    });
+    assert!(matches!(waiting.join().expect("no panic"), Err(ColdError::Slow { ms: 1000, .. })));
+    drop(owner);
+    other.own().expect("it is free");
 }

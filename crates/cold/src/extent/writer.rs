@@ -9,7 +9,6 @@ use crate::error::ColdError;
 use crate::identity::unique;
 use crate::record::{Aligned, SECTOR};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The extent that this process appends to.
 struct Open {
@@ -102,8 +101,7 @@ impl Open {
         }
         extents.make_room(&owner, wanted)?;
         let id = unique()?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let stem = stem(now.as_nanos(), id);
+        let stem = stem(extents.clock.unix().as_nanos(), id);
         let directory = &extents.config.directory;
         let paths = [EXTENT, INDEX].map(|end| directory.join(format!("{stem}{end}")));
         let [data_path, index_path] = &paths;

@@ -1,10 +1,10 @@
 //! Reads in progress, and the requests that wait for them.
 
 use crate::record::Name;
-use cenote_base::Deadline;
+use cenote_base::{Clock, Deadline};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Most blocks that wait for a reader.
 const READS_MAX: usize = 1 << 14;
@@ -16,41 +16,72 @@ pub struct Promotion(Arc<Progress>);
 
 struct Progress {
     until: Deadline,
-    left: Mutex<usize>,
+    state: Mutex<Left>,
     done: Condvar,
+}
+
+type Wake = Box<dyn FnOnce() + Send>;
+
+struct Left {
+    /// Blocks that are neither published nor failed.
+    blocks: usize,
+    /// Called when no block is left.
+    wakes: Vec<Wake>,
 }
 
 impl Promotion {
     /// A promotion of so many blocks, which other code than a tier reads.
     #[must_use]
     pub fn of(blocks: usize, until: Deadline) -> Self {
-        Self(Arc::new(Progress { until, left: Mutex::new(blocks), done: Condvar::new() }))
+        let state = Mutex::new(Left { blocks, wakes: Vec::new() });
+        Self(Arc::new(Progress { until, state, done: Condvar::new() }))
+    }
+
+    /// When its request stops waiting.
+    #[must_use]
+    pub fn until(&self) -> Deadline {
+        self.0.until
     }
 
     /// Whether all blocks are published or failed, or the deadline has passed.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        *self.left() == 0 || self.0.until.passed()
+        self.state().blocks == 0 || self.0.until.passed()
+    }
+
+    /// Calls `wake` once when all blocks are published or failed: at once, or from the thread that reads
+    /// the last one. The deadline calls nothing: see [`Promotion::until`].
+    pub fn on_over(&self, wake: impl FnOnce() + Send + 'static) {
+        let mut state = self.state();
+        if state.blocks > 0 {
+            state.wakes.push(Box::new(wake));
+        } else {
+            drop(state);
+            wake();
+        }
     }
 
     /// Waits until [`Promotion::is_over`], at most until the promotion's own deadline. Returns
     /// whether every block was published or failed.
     pub fn wait(&self) -> bool {
-        let waited = self.0.done.wait_timeout_while(self.left(), self.0.until.remaining(), |left| *left > 0);
-        *waited.unwrap_or_else(PoisonError::into_inner).0 == 0
+        self.0.until.wait_while(&self.0.done, self.state(), |left| left.blocks > 0).blocks == 0
     }
 
-    fn left(&self) -> MutexGuard<'_, usize> {
-        self.0.left.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, Left> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A block is published, or failed.
     pub fn one_done(&self) {
-        let mut left = self.left();
-        *left = left.saturating_sub(1);
-        if *left == 0 {
-            self.0.done.notify_all();
+        let mut state = self.state();
+        state.blocks = state.blocks.saturating_sub(1);
+        if state.blocks > 0 {
+            return;
         }
+        let wakes = std::mem::take(&mut state.wakes);
+        drop(state);
+        self.0.done.notify_all();
+        wakes.into_iter().for_each(|wake| wake());
     }
 }
 
@@ -66,20 +97,25 @@ struct State {
     queue: VecDeque<Name>,
     /// Requests of each queued or running read.
     waiters: HashMap<Name, Vec<Promotion>>,
-    /// Start of each running read.
-    running: HashMap<u64, Instant>,
+    /// Start of each running read, in nanoseconds of the clock.
+    running: HashMap<u64, u64>,
     started: u64,
     is_closed: bool,
 }
 
 /// All reads of a tier.
-#[derive(Default)]
 pub struct Reads {
+    clock: Clock,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 impl Reads {
+    /// No reads yet. `clock` measures them.
+    pub fn new(clock: Clock) -> Self {
+        Self { clock, state: Mutex::default(), changed: Condvar::new() }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // No statement leaves the state inconsistent, so a poisoned lock is usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -105,7 +141,7 @@ impl Reads {
             if is_new {
                 state.queue.push_back(*name);
             }
-            *promotion.left() += 1;
+            promotion.state().blocks += 1;
             state.waiters.entry(*name).or_default().push(promotion.clone());
         }
         drop(state);
@@ -120,19 +156,24 @@ impl Reads {
         loop {
             // Requests compute their blocks now, so nothing is read.
             if state.is_closed {
-                let state = &mut *state;
-                state.queue.drain(..).for_each(|name| release(state.waiters.remove(&name)));
+                let State { queue, waiters, .. } = &mut *state;
+                let unread: Vec<_> = queue.drain(..).map(|name| waiters.remove(&name)).collect();
+                drop(state);
+                unread.into_iter().for_each(release);
                 return None;
             }
             match state.queue.pop_front() {
                 Some(name) if state.waiters[&name].iter().all(|waiter| waiter.0.until.passed()) => {
+                    let waiters = state.waiters.remove(&name);
+                    drop(state);
                     late();
-                    release(state.waiters.remove(&name));
+                    release(waiters);
+                    state = self.state();
                 }
                 Some(name) => {
                     state.started += 1;
                     let started = state.started;
-                    state.running.insert(started, Instant::now());
+                    state.running.insert(started, self.clock.now_ns());
                     return Some(Read { name, started });
                 }
                 None => {
@@ -159,7 +200,7 @@ impl Reads {
     /// Whether a read has taken longer than requests wait. Then no request should wait for further
     /// ones.
     pub fn is_stuck(&self, deadline: Duration) -> bool {
-        self.state().running.values().any(|since| since.elapsed() > deadline)
+        self.state().running.values().any(|&since_ns| self.clock.since(since_ns) > deadline)
     }
 
     /// Ends all takers.
@@ -175,4 +216,59 @@ impl Reads {
 
 fn release(waiters: Option<Vec<Promotion>>) {
     waiters.into_iter().flatten().for_each(|waiter| waiter.one_done());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_base::BlockHash;
+    use cenote_base::testing::ManualTime;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn the_last_block_wakes_each_waiter_once_and_the_deadline_none() {
+        let time = ManualTime::start();
+        let promotion = Promotion::of(2, time.clock().after(Duration::from_secs(1)));
+        let (sender, woken) = channel();
+        for waiter in 0..2 {
+            let sender = sender.clone();
+            promotion.on_over(move || sender.send(waiter).unwrap());
+        }
+        promotion.one_done();
+        assert!(!promotion.is_over());
+        time.advance(Duration::from_secs(1));
+        assert!(promotion.is_over() && !promotion.wait());
+        assert!(woken.try_recv().is_err(), "a block is still being read");
+        promotion.one_done();
+        promotion.on_over(move || sender.send(2).unwrap());
+        assert_eq!(woken.iter().collect::<Vec<_>>(), [0, 1, 2]);
+        assert!(promotion.wait());
+    }
+
+    /// Reads of a tier that ends, and reads that come too late, wake their requests too; none holds the
+    /// lock of the reads meanwhile.
+    #[test]
+    fn every_end_of_a_read_wakes_its_request_without_a_lock() {
+        let time = ManualTime::start();
+        let reads = Arc::new(Reads::new(time.clock()));
+        let name = |at: u64| Name { namespace: [1; 32], hash: BlockHash::from_words([at, at]) };
+        let (sender, woken) = channel();
+        let begin = |at: u64| {
+            let (promotion, refused) = reads.begin(&[name(at)], time.clock().after(Duration::from_secs(1)));
+            assert_eq!(refused, 0);
+            let (sender, reads) = (sender.clone(), Arc::clone(&reads));
+            promotion.on_over(move || sender.send((at, reads.len())).unwrap());
+        };
+        begin(0);
+        time.advance(Duration::from_secs(1));
+        begin(1);
+        let read = reads.take(|| assert_eq!(reads.len(), 1, "the late one is gone")).unwrap();
+        assert_eq!((read.name, woken.try_recv()), (name(1), Ok((0, 1))));
+        reads.done(&read, |in_time| assert!(in_time));
+        assert_eq!(woken.try_recv(), Ok((1, 0)));
+        begin(2);
+        reads.close();
+        assert!(reads.take(|| panic!("not late")).is_none());
+        assert_eq!(woken.try_recv(), Ok((2, 0)));
+    }
 }

@@ -4,7 +4,6 @@ use crate::record::Name;
 use cenote_base::Deadline;
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 /// Most waiting blocks.
 pub const WAITING_MAX: usize = 1 << 14;
@@ -17,7 +16,8 @@ pub struct Waiting {
     set: HashSet<Name>,
     /// The writer has taken names and has not finished them.
     is_writing: bool,
-    is_closed: bool,
+    /// Nothing more is queued, and what waits is written until then.
+    closed: Option<Deadline>,
 }
 
 impl Waiting {
@@ -74,7 +74,7 @@ impl Queue {
             count += 1;
             if waiting.set.contains(&name) || is_written(&name) {
                 dropped.duplicates += 1;
-            } else if waiting.is_closed || waiting.names.len() >= WAITING_MAX {
+            } else if waiting.closed.is_some() || waiting.names.len() >= WAITING_MAX {
                 dropped.busy += 1;
             } else {
                 waiting.set.insert(name);
@@ -87,13 +87,12 @@ impl Queue {
         dropped
     }
 
-    /// Takes up to `most` names, after at most `patience`.
-    pub fn take(&self, most: usize, patience: Duration) -> Turn {
-        let idle = |waiting: &mut Waiting| waiting.names.is_empty() && !waiting.is_closed;
-        let waited = self.changed.wait_timeout_while(self.waiting(), patience, idle);
-        let mut waiting = waited.unwrap_or_else(PoisonError::into_inner).0;
+    /// Takes up to `most` names. Waits for them until the deadline.
+    pub fn take(&self, most: usize, deadline: Deadline) -> Turn {
+        let idle = |waiting: &mut Waiting| waiting.names.is_empty() && waiting.closed.is_none();
+        let mut waiting = deadline.wait_while(&self.changed, self.waiting(), idle);
         if waiting.names.is_empty() {
-            return if waiting.is_closed { Turn::End } else { Turn::Idle };
+            return if waiting.closed.is_some() { Turn::End } else { Turn::Idle };
         }
         let count = most.min(waiting.names.len());
         let names: Vec<Name> = waiting.names.drain(..count).collect();
@@ -110,9 +109,9 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// Waits for `patience`, less if the queue is closed.
-    pub fn pause(&self, patience: Duration) {
-        drop(self.changed.wait_timeout_while(self.waiting(), patience, |waiting| !waiting.is_closed));
+    /// Waits until the deadline, or until the queue is closed.
+    pub fn pause(&self, deadline: Deadline) {
+        drop(deadline.wait_while(&self.changed, self.waiting(), |waiting| waiting.closed.is_none()));
     }
 
     /// Drops all waiting names. Returns their number.
@@ -128,12 +127,17 @@ impl Queue {
 
     /// Whether nothing more is queued.
     pub fn is_closed(&self) -> bool {
-        self.waiting().is_closed
+        self.waiting().closed.is_some()
     }
 
-    /// Refuses further names. The writer takes those that wait.
-    pub fn close(&self) {
-        self.waiting().is_closed = true;
+    /// Whether the queue is closed, and the time for what waits is over.
+    pub fn is_over(&self) -> bool {
+        self.waiting().closed.is_some_and(Deadline::passed)
+    }
+
+    /// Refuses further names. The writer takes those that wait, until the deadline.
+    pub fn close(&self, deadline: Deadline) {
+        self.waiting().closed = Some(deadline);
         self.changed.notify_all();
     }
 
@@ -146,8 +150,7 @@ impl Queue {
 
     /// Waits until `so` holds. Returns whether it does.
     pub fn wait(&self, deadline: Deadline, so: impl Fn(&Waiting) -> bool) -> bool {
-        let waited = self.changed.wait_timeout_while(self.waiting(), deadline.remaining(), |waiting| !so(waiting));
-        so(&waited.unwrap_or_else(PoisonError::into_inner).0)
+        so(&deadline.wait_while(&self.changed, self.waiting(), |waiting| !so(waiting)))
     }
 
     pub fn len(&self) -> usize {
@@ -158,11 +161,12 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cenote_base::BlockHash;
+    use cenote_base::{BlockHash, Clock};
+    use std::time::Duration;
 
     #[test]
     fn a_full_queue_drops_and_never_waits() {
-        let queue = Queue::default();
+        let (queue, now) = (Queue::default(), Clock::stopped().after(Duration::ZERO));
         let name = |number: usize| {
             let mut hash = [1; 16];
             hash[..8].copy_from_slice(&(number as u64).to_le_bytes());
@@ -173,13 +177,13 @@ mod tests {
         assert_eq!((dropped, offered), (Dropped { duplicates: 0, busy: 10 }, WAITING_MAX as u64 + 10));
         let dropped = queue.push((0..5).map(name), |_| false, drop);
         assert_eq!(dropped, Dropped { duplicates: 5, busy: 0 });
-        let Turn::Write(names) = queue.take(3, Duration::ZERO) else { panic!("names wait") };
+        let Turn::Write(names) = queue.take(3, now) else { panic!("names wait") };
         assert_eq!(names, [name(0), name(1), name(2)]);
         assert_eq!(queue.push([name(0)], |_| true, drop), Dropped { duplicates: 1, busy: 0 });
         queue.done();
-        queue.close();
+        queue.close(now);
         assert_eq!(queue.push([name(0)], |_| false, drop), Dropped { duplicates: 0, busy: 1 });
         assert_eq!(queue.clear() as usize, WAITING_MAX - 3);
-        assert!(matches!(queue.take(1, Duration::ZERO), Turn::End));
+        assert!(matches!(queue.take(1, now), Turn::End));
     }
 }

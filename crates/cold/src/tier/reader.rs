@@ -3,7 +3,6 @@
 use super::{READERS, Shared};
 use crate::counters::Count;
 use crate::record::{Aligned, HEADER_BYTES, Name};
-use std::time::Instant;
 
 /// Reads until the tier ends.
 pub fn run(shared: &Shared) {
@@ -22,12 +21,12 @@ pub fn run(shared: &Shared) {
 
 /// Reads one block and publishes it. Returns its length.
 fn promote(shared: &Shared, name: &Name, memory: &mut Aligned) -> Option<u64> {
-    let begin = Instant::now();
+    let clock = shared.config.clock;
+    let begin_ns = clock.now_ns();
     let head = shared.backend.read(name, memory).inspect_err(|error| shared.fail(error)).ok()?;
     let payload = memory.bytes().get(HEADER_BYTES..HEADER_BYTES + usize::try_from(head.length).ok()?)?;
     let is_published = shared.upper.publish(&head, payload);
     // As many others read meanwhile.
-    let ns = begin.elapsed().as_nanos() / READERS as u128;
-    shared.ladder().has_read(1, head.length, u64::try_from(ns).unwrap_or(u64::MAX));
+    shared.ladder().has_read(1, head.length, clock.ns_since(begin_ns) / READERS as u64);
     is_published.then_some(head.length)
 }

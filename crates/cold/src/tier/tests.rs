@@ -1,12 +1,17 @@
 use super::*;
 use crate::disk::{Fault, Faults, FaultyDisk};
 use crate::extent::{Extents, ExtentsConfig};
-use cenote_base::{BlockHash, Clock};
+use crate::tier::queue::WAITING_MAX;
+use crate::tier::writer::{BATCH, LOOK_EVERY, RETRY_AFTER};
+use cenote_base::BlockHash;
+use cenote_base::testing::{ManualTime, until};
 use std::collections::HashMap;
 use std::path::Path;
-use std::time::Instant;
 
 const LENGTH: usize = 4096;
+/// No test's requests wait for so long, except where it says so.
+const DEADLINE: Duration = Duration::from_secs(20);
+const NANOSECOND: Duration = Duration::from_nanos(1);
 
 /// A region that is a map.
 #[derive(Default)]
@@ -58,32 +63,59 @@ fn payload(number: u64) -> Vec<u8> {
     (0..LENGTH as u64).map(|at| (number * 7 + at * 3) as u8).collect()
 }
 
+/// A tier on time that passes only where a test says so.
 struct World {
+    /// Dropped first, so that a test that fails does not wait for a disk that hangs.
+    _healed: Healed,
     map: Arc<Mutex<HashMap<Name, Vec<u8>>>>,
     totals: Totals,
     faults: Arc<Faults>,
+    time: &'static ManualTime,
     tier: Tier,
 }
 
-fn world(directory: &Path, write: WriteBehind, deadline: Duration) -> World {
-    let (map, faults) = (Map::default(), Arc::new(Faults::default()));
-    let disk = Arc::new(FaultyDisk::new(Arc::clone(&faults)));
-    let extents = Extents::new(ExtentsConfig::new(directory.to_owned(), 64 << 20), disk);
-    let config = TierConfig { seed: HashSeed([9; 32]), write, deadline };
-    let (entries, totals) = (Arc::clone(&map.0), Arc::clone(&map.1));
-    let tier = Tier::start(Box::new(map), Box::new(extents), config);
-    assert!(tier.wait_open(soon()), "it opens");
-    World { map: entries, totals, faults, tier }
+struct Healed(Arc<Faults>);
+
+impl Drop for Healed {
+    fn drop(&mut self) {
+        self.0.heal();
+    }
 }
 
-fn soon() -> Deadline {
-    Clock::system().after(Duration::from_secs(20))
+fn world(directory: &Path, write: WriteBehind) -> World {
+    let time = ManualTime::start();
+    let (map, faults) = (Map::default(), Arc::new(Faults::new(time.clock())));
+    let disk = Arc::new(FaultyDisk::new(Arc::clone(&faults)));
+    let extents = Extents::new(ExtentsConfig::new(directory.to_owned(), 64 << 20), disk, time.clock());
+    let config = TierConfig { seed: HashSeed([9; 32]), write, deadline: DEADLINE, clock: time.clock() };
+    let (entries, totals) = (Arc::clone(&map.0), Arc::clone(&map.1));
+    let tier = Tier::start(Box::new(map), Box::new(extents), config);
+    until("it opens", || tier.is_open().then_some(()));
+    World { _healed: Healed(Arc::clone(&faults)), map: entries, totals, faults, time, tier }
+}
+
+/// Does work that must end although none of the tier's time passes.
+fn ends<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let working = std::thread::spawn(work);
+    until(what, || working.is_finished().then_some(()));
+    working.join().expect("no panic")
+}
+
+/// Waits for a promotion. Returns whether every block was published or failed.
+fn arrives(promotion: &Promotion) -> bool {
+    until("the reads end", || promotion.is_over().then_some(()));
+    promotion.wait()
 }
 
 impl World {
     fn put(&self, numbers: std::ops::Range<u64>) {
         self.map.lock().expect("no panic").extend(numbers.clone().map(|number| (name(number), payload(number))));
         self.tier.offer(numbers.map(name));
+    }
+
+    /// Waits until all offered blocks are written or dropped.
+    fn settle(&self) {
+        until("no block waits", || self.tier.settle(self.time.clock().at(0)).then_some(()));
     }
 
     fn count(&self, numbers: std::ops::Range<u64>) -> usize {
@@ -102,14 +134,13 @@ impl World {
 #[test]
 fn offered_blocks_return_after_a_restart() {
     let directory = tempfile::tempdir().expect("a directory");
-    let first = world(directory.path(), WriteBehind::Published, Duration::from_secs(20));
+    let first = world(directory.path(), WriteBehind::Published);
     first.put(0..200);
-    // The drop writes what is waiting.
-    drop(first);
-    let second = world(directory.path(), WriteBehind::Published, Duration::from_secs(20));
+    ends("the drop writes what is waiting", || drop(first));
+    let second = world(directory.path(), WriteBehind::Published);
     let names: Vec<Name> = (0..200).map(name).collect();
     assert_eq!(second.tier.count(&names), 200);
-    assert!(second.promote(0..200).wait(), "all are read");
+    assert!(arrives(&second.promote(0..200)), "all are read");
     let map = second.map.lock().expect("no panic");
     assert!((0..200).all(|number| map[&name(number)] == payload(number)));
     drop(map);
@@ -122,73 +153,75 @@ fn offered_blocks_return_after_a_restart() {
 #[test]
 fn cold_blocks_are_written_without_an_offer() {
     let directory = tempfile::tempdir().expect("a directory");
-    let world = world(directory.path(), WriteBehind::Cold, Duration::from_secs(20));
+    let world = world(directory.path(), WriteBehind::Cold);
     world.put(0..20);
-    let end = Instant::now() + Duration::from_secs(20);
-    while world.value("cold_written_total") < 20 {
-        assert!(Instant::now() < end, "nothing is written");
-        world.tier.settle(Clock::system().after(Duration::from_millis(50)));
-        std::thread::yield_now();
-    }
+    until("cold blocks are written", || {
+        world.time.advance(LOOK_EVERY);
+        (world.value("cold_written_total") >= 20).then_some(())
+    });
     assert_eq!(world.count(0..20), 20);
 }
 
 #[test]
 fn a_full_disk_costs_blocks_and_no_time() {
     let directory = tempfile::tempdir().expect("a directory");
-    let world = world(directory.path(), WriteBehind::Published, Duration::from_secs(20));
+    let world = Arc::new(world(directory.path(), WriteBehind::Published));
     world.put(0..10);
-    assert!(world.tier.settle(soon()));
+    world.settle();
     world.faults.set(Fault::Full);
-    let begin = Instant::now();
-    for batch in 1..1000 {
-        world.put(batch * 100..batch * 100 + 100);
-    }
-    assert!(begin.elapsed() < Duration::from_secs(10), "offers took {:?}", begin.elapsed());
+    world.put(100..200);
+    let value = |counter: &str| world.value(&format!("cold_{counter}"));
+    let error = until("a write fails", || world.tier.last_error());
+    assert!(error.contains("no space"), "{error}");
+    // The writer pauses now, so offers that waited for it would not end.
+    let offering = Arc::clone(&world);
+    ends("offers do not wait for the writer", move || {
+        offering.put(200..1100);
+        // The region has none of these when it is their turn.
+        (11..1000).for_each(|batch| offering.tier.offer((batch * 100..batch * 100 + 100).map(name)));
+    });
     assert_eq!(world.count(0..10), 10, "what is written stays readable");
-    let end = Instant::now() + Duration::from_secs(20);
-    while world.value("cold_dropped_failed_total") == 0 || world.value("cold_dropped_busy_total") == 0 {
-        assert!(Instant::now() < end, "the drops are not counted: {:?}", world.tier.stats());
-        std::thread::yield_now();
-    }
-    assert!(world.value("cold_errors_full_total") > 0);
-    assert!(world.tier.counters().last_error().is_some_and(|error| error.contains("no space")));
+    let (failed, waiting) = (BATCH as u64, WAITING_MAX as u64);
+    assert_eq!((value("dropped_failed_total"), value("errors_full_total")), (failed, 1));
+    assert_eq!((value("write_queue"), value("dropped_busy_total")), (waiting, 99_900 - failed - waiting));
     world.faults.heal();
-    assert!(world.tier.settle(soon()), "the queue drains when the disk has space");
+    until("the queue drains when the disk has space", || {
+        world.time.advance(RETRY_AFTER);
+        world.tier.settle(world.time.clock().at(0)).then_some(())
+    });
+    let written = 1000 - failed;
+    assert_eq!((value("written_total"), value("dropped_gone_total")), (10 + written, waiting - written));
+    assert_eq!(value("dropped_failed_total"), failed);
 }
 
 #[test]
 fn a_stuck_disk_passes_the_deadline_and_refuses_the_next() {
     let directory = tempfile::tempdir().expect("a directory");
-    let deadline = Duration::from_millis(100);
-    let world = world(directory.path(), WriteBehind::Published, deadline);
+    let world = world(directory.path(), WriteBehind::Published);
     world.put(0..50);
-    assert!(world.tier.settle(soon()));
+    world.settle();
     world.faults.set(Fault::Stuck);
-    let begin = Instant::now();
     let promotion = world.promote(0..50);
-    assert!(!promotion.wait() && promotion.is_over());
-    assert!(begin.elapsed() >= deadline && begin.elapsed() < Duration::from_secs(10));
+    until("a read hangs", || world.faults.was_hit().then_some(()));
+    world.time.advance(DEADLINE - NANOSECOND);
+    assert!(!promotion.is_over());
+    assert_eq!(world.count(0..50), 50, "the disk is slow, and not too slow");
+    world.time.advance(NANOSECOND);
+    assert!(promotion.is_over() && !promotion.wait());
     // Reads that hang keep later requests from waiting.
-    let end = Instant::now() + Duration::from_secs(20);
-    while world.count(0..50) != 0 {
-        assert!(Instant::now() < end, "requests wait for a disk that hangs");
-        std::thread::yield_now();
-    }
+    world.time.advance(NANOSECOND);
+    assert_eq!((world.count(0..50), world.value("cold_errors_slow_total")), (0, 1));
     world.faults.heal();
-    while world.value("cold_late_total") < 50 {
-        assert!(Instant::now() < end, "late blocks are not counted: {:?}", world.tier.stats());
-        std::thread::yield_now();
-    }
+    until("late blocks are counted", || (world.value("cold_late_total") == 50).then_some(()));
     assert_eq!(world.count(0..50), 50, "the disk is used again");
 }
 
 #[test]
 fn a_damaged_block_is_a_counted_miss_and_leaves_the_list() {
     let directory = tempfile::tempdir().expect("a directory");
-    let first = world(directory.path(), WriteBehind::Published, Duration::from_secs(20));
+    let first = world(directory.path(), WriteBehind::Published);
     first.put(0..3);
-    drop(first);
+    ends("the drop writes what is waiting", || drop(first));
     for entry in std::fs::read_dir(directory.path()).expect("a directory") {
         let path = entry.expect("a file").path();
         if path.extension().is_some_and(|end| end == "extent") {
@@ -198,8 +231,8 @@ fn a_damaged_block_is_a_counted_miss_and_leaves_the_list() {
             std::fs::write(&path, bytes).expect("it is written");
         }
     }
-    let second = world(directory.path(), WriteBehind::Published, Duration::from_secs(20));
-    assert!(second.promote(0..3).wait());
+    let second = world(directory.path(), WriteBehind::Published);
+    assert!(arrives(&second.promote(0..3)));
     assert_eq!((second.value("cold_hits_total"), second.value("cold_misses_total")), (2, 1));
     assert_eq!(second.tier.counters().errors(crate::ErrorKind::Damaged), 1);
     assert_eq!(second.count(0..3), 2);
@@ -209,14 +242,14 @@ fn a_damaged_block_is_a_counted_miss_and_leaves_the_list() {
 #[test]
 fn two_requests_for_a_block_read_it_once() {
     let directory = tempfile::tempdir().expect("a directory");
-    let world = world(directory.path(), WriteBehind::Published, Duration::from_secs(20));
+    let world = world(directory.path(), WriteBehind::Published);
     world.put(0..1);
-    assert!(world.tier.settle(soon()));
+    world.settle();
     world.faults.set(Fault::Stuck);
     let first = world.promote(0..1);
     let second = world.promote(0..1);
     world.faults.heal();
-    assert!(first.wait() && second.wait());
+    assert!(arrives(&first) && arrives(&second));
     assert_eq!(world.value("cold_hits_total"), 1);
 }
 
@@ -224,13 +257,13 @@ fn two_requests_for_a_block_read_it_once() {
 #[test]
 fn counters_of_all_processes_outlive_a_tier() {
     let directory = tempfile::tempdir().expect("a directory");
-    let world = world(directory.path(), WriteBehind::Published, Duration::from_secs(20));
+    let world = world(directory.path(), WriteBehind::Published);
     world.put(0..100);
     world.tier.offer((50..100).map(name));
     world.tier.offer([name(1000)]);
-    assert!(world.tier.settle(soon()));
+    world.settle();
     let World { totals, tier, .. } = world;
-    drop(tier);
+    ends("the threads end", || drop(tier));
     let of = |count: Count| totals.lock().expect("no panic")[count as usize];
     assert_eq!((of(Count::Offered), of(Count::Written), of(Count::DroppedGone)), (151, 100, 1));
     assert_eq!((of(Count::Duplicates), of(Count::WrittenBytes)), (50, 100 * LENGTH as u64));
@@ -239,16 +272,22 @@ fn counters_of_all_processes_outlive_a_tier() {
 #[test]
 fn computing_that_is_faster_than_the_disk_wins() {
     let directory = tempfile::tempdir().expect("a directory");
-    let world = world(directory.path(), WriteBehind::Published, Duration::from_secs(20));
+    let world = world(directory.path(), WriteBehind::Published);
     world.put(0..10);
-    assert!(world.tier.settle(soon()));
-    assert!(world.promote(0..10).wait());
+    world.settle();
+    // Some reads take a millisecond.
+    world.faults.set(Fault::Stuck);
+    let promotion = world.promote(0..10);
+    until("a read hangs", || world.faults.was_hit().then_some(()));
+    world.time.advance(Duration::from_millis(1));
+    world.faults.heal();
+    assert!(arrives(&promotion));
     // Sixteen tokens in a nanosecond.
     world.tier.has_computed(16, 1);
     assert!(world.tier.promote(&(0..10).map(name).collect::<Vec<_>>()).is_none());
     assert_eq!(world.value("cold_reads_skipped_total"), 10);
     world.put(10..20);
-    assert!(world.tier.settle(soon()));
+    world.settle();
     assert_eq!((world.value("cold_skipped_total"), world.count(10..20)), (10, 0));
 }
 
@@ -256,33 +295,52 @@ fn computing_that_is_faster_than_the_disk_wins() {
 #[test]
 fn a_tier_on_a_stuck_disk_ends_in_time() {
     let directory = tempfile::tempdir().expect("a directory");
-    let world = world(directory.path(), WriteBehind::Published, Duration::from_secs(20));
+    let world = world(directory.path(), WriteBehind::Published);
     world.put(0..10);
-    assert!(world.tier.settle(soon()));
+    world.settle();
     world.faults.set(Fault::Stuck);
     let promotion = world.promote(0..10);
+    until("a read hangs", || world.faults.was_hit().then_some(()));
     world.put(10..100);
-    let end = Instant::now() + Duration::from_secs(20);
-    while !world.tier.shared.reads.is_stuck(Duration::ZERO) {
-        assert!(Instant::now() < end, "no read begins");
-        std::thread::yield_now();
-    }
-    let World { tier, faults, .. } = world;
-    let begin = Instant::now();
-    drop(tier);
-    assert!(begin.elapsed() < JOIN_TIMEOUT + Duration::from_secs(10), "{:?}", begin.elapsed());
+    let World { tier, faults, time, .. } = world;
+    let shared = Arc::clone(&tier.shared);
+    let dropping = std::thread::spawn(move || drop(tier));
+    until("the tier ends", || shared.queue.is_closed().then_some(()));
+    time.advance(JOIN_TIMEOUT - NANOSECOND);
+    assert!(!dropping.is_finished(), "it leaves threads behind too early");
+    time.advance(NANOSECOND);
+    until("the threads are left behind", || dropping.is_finished().then_some(()));
     assert!(!promotion.is_over());
     faults.heal();
-    assert!(promotion.wait(), "its reads end without the tier");
+    assert!(arrives(&promotion), "its reads end without the tier");
+}
+
+#[test]
+fn a_tier_that_ends_drops_what_it_cannot_write_in_time() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let world = world(directory.path(), WriteBehind::Published);
+    world.faults.set(Fault::Stuck);
+    world.put(0..10);
+    until("a write hangs", || world.faults.was_hit().then_some(()));
+    world.put(10..60);
+    let World { tier, faults, time, totals, .. } = world;
+    let shared = Arc::clone(&tier.shared);
+    let dropping = std::thread::spawn(move || drop(tier));
+    until("the tier ends", || shared.queue.is_closed().then_some(()));
+    time.advance(FAREWELL);
+    faults.heal();
+    until("the threads end", || dropping.is_finished().then_some(()));
+    let of = |count: Count| totals.lock().expect("no panic")[count as usize];
+    assert_eq!((of(Count::Offered), of(Count::Written), of(Count::DroppedBusy)), (60, 10, 50));
 }
 
 /// The child inherits locks that a thread of its parent may hold, and none of the threads.
 #[test]
 fn a_forked_child_never_waits_for_its_parents_tier() {
     let directory = tempfile::tempdir().expect("a directory");
-    let world = world(directory.path(), WriteBehind::Published, Duration::from_secs(20));
+    let world = world(directory.path(), WriteBehind::Published);
     world.put(0..10);
-    assert!(world.tier.settle(soon()));
+    world.settle();
     // Held across the fork, as by a thread of the parent.
     let (reads, ladder) = (world.tier.shared.reads.hold(), world.tier.shared.ladder());
     let status = cenote_mem::fork::run_in_child(|| {
@@ -290,10 +348,11 @@ fn a_forked_child_never_waits_for_its_parents_tier() {
         world.tier.offer(names.iter().copied());
         world.tier.has_computed(16, 1);
         let has_none = world.tier.promote(&names).is_none() && world.tier.count(&names) == 0;
-        let is_mute = !world.tier.settle(soon()) && !world.tier.wait_open(soon()) && world.tier.last_error().is_none();
+        let later = world.time.clock().after(DEADLINE);
+        let is_mute = !world.tier.settle(later) && !world.tier.wait_open(later) && world.tier.last_error().is_none();
         u8::from(!(has_none && is_mute && world.tier.stats()["cold_written_total"] == 10.0))
     });
     drop((reads, ladder));
     assert_eq!(status.expect("it ends before it is killed"), 0);
-    assert!(world.promote(0..10).wait());
+    assert!(arrives(&world.promote(0..10)));
 }

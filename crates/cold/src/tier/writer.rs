@@ -7,48 +7,40 @@ use crate::counters::Count;
 use crate::error::ColdError;
 use crate::record::{Aligned, HEADER_BYTES, Head, Name, record_bytes, seal};
 use crate::settings::WriteBehind;
+use cenote_base::Deadline;
 use cenote_policy::temperature::{ColdBlock, Rung};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Most blocks and bytes of one write.
-const BATCH: usize = 64;
+pub(super) const BATCH: usize = 64;
 const BATCH_BYTES: u64 = 8 << 20;
 /// Time between two looks for other processes' records.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Time until a place that failed is tried again.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
+pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Longest time for which written records may be lost with the machine's power.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
-/// Longest time for waiting blocks when the tier ends.
-const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Writes until the tier ends.
 pub fn run(shared: &Shared) {
-    let mut state = State {
-        memory: Aligned::default(),
-        next_look: Instant::now(),
-        next_sync: Instant::now() + SYNC_EVERY,
-        unsynced: false,
-        end: None,
-    };
+    let clock = shared.config.clock;
+    let mut state = State { memory: Aligned::default(), next_look: clock.after(Duration::ZERO), next_sync: None };
     while state.turn(shared) {}
     state.sync(shared);
 }
 
 struct State {
     memory: Aligned,
-    next_look: Instant,
-    next_sync: Instant,
-    unsynced: bool,
-    /// When a tier that ends stops writing.
-    end: Option<Instant>,
+    next_look: Deadline,
+    /// When written records are synced; `None`: all are.
+    next_sync: Option<Deadline>,
 }
 
 impl State {
     /// Does what is due. Returns false when the tier ends.
     fn turn(&mut self, shared: &Shared) -> bool {
-        if shared.queue.is_closed() && Instant::now() > *self.end.get_or_insert_with(|| Instant::now() + FAREWELL) {
+        if shared.queue.is_over() {
             shared.count(Count::DroppedBusy, shared.queue.clear());
         }
         if !shared.is_open.load(Ordering::Acquire) && !Self::open(shared) {
@@ -57,16 +49,16 @@ impl State {
                 shared.count(Count::DroppedFailed, shared.queue.clear());
                 return false;
             }
-            shared.queue.pause(RETRY_AFTER);
+            shared.queue.pause(shared.config.clock.after(RETRY_AFTER));
             return true;
         }
-        if Instant::now() >= self.next_look {
+        if self.next_look.passed() {
             self.look(shared);
         }
-        if self.unsynced && Instant::now() >= self.next_sync {
+        if self.next_sync.is_some_and(Deadline::passed) {
             self.sync(shared);
         }
-        match shared.queue.take(BATCH, self.next_look.saturating_duration_since(Instant::now())) {
+        match shared.queue.take(BATCH, self.next_look) {
             Turn::Write(names) => {
                 self.write(shared, &names);
                 shared.queue.done();
@@ -103,7 +95,7 @@ impl State {
 
     /// Learns what others did, and queues cold blocks if they are what is written.
     fn look(&mut self, shared: &Shared) {
-        self.next_look = Instant::now() + LOOK_EVERY;
+        self.next_look = shared.config.clock.after(LOOK_EVERY);
         if let Err(error) = Self::refresh(shared) {
             Self::failed(shared, &error);
         }
@@ -123,7 +115,7 @@ impl State {
     }
 
     fn sync(&mut self, shared: &Shared) {
-        self.unsynced = false;
+        self.next_sync = None;
         if let Err(error) = shared.backend.sync() {
             shared.fail(&error);
         }
@@ -183,22 +175,20 @@ impl State {
         let bytes = &self.memory.bytes()[..end];
         let records: Vec<Sealed<'_>> =
             kept.iter().map(|(head, range)| Sealed { head: *head, bytes: &bytes[range.clone()] }).collect();
-        let begin = Instant::now();
+        let clock = shared.config.clock;
+        let begin_ns = clock.now_ns();
         match shared.backend.write(&records, bytes) {
             Ok(()) => {
                 let (blocks, length) = (kept.len() as u64, kept.iter().map(|(head, _)| head.length).sum());
                 shared.count(Count::Written, blocks);
                 shared.count(Count::WrittenBytes, length);
-                let ns = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                shared.ladder().has_written(blocks, length, ns);
-                if !self.unsynced {
-                    (self.unsynced, self.next_sync) = (true, Instant::now() + SYNC_EVERY);
-                }
+                shared.ladder().has_written(blocks, length, clock.ns_since(begin_ns));
+                self.next_sync.get_or_insert_with(|| clock.after(SYNC_EVERY));
             }
             Err(error) => {
                 shared.count(Count::DroppedFailed, kept.len() as u64);
                 Self::failed(shared, &error);
-                shared.queue.pause(RETRY_AFTER);
+                shared.queue.pause(shared.config.clock.after(RETRY_AFTER));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! A file system that is really full: a tmpfs of two mebibytes in a mount namespace of its own.
 
-use cenote_base::{BlockHash, HashSeed};
+use cenote_base::{BlockHash, Clock, HashSeed};
 use cenote_cold::disk::LocalDisk;
 use cenote_cold::record::{Aligned, HEADER_BYTES, Head, Name, record_bytes, seal};
 use cenote_cold::{Backend, ColdError, Extents, ExtentsConfig, Sealed};
@@ -53,7 +53,8 @@ fn a_full_file_system_costs_the_blocks_that_do_not_fit() {
 fn inside_of_a_small_disk() {
     let directory: PathBuf = std::env::var_os(DISK).expect("the test above sets it").into();
     let open = || {
-        let extents = Extents::new(ExtentsConfig::new(directory.clone(), 64 << 20), Arc::new(LocalDisk));
+        let extents =
+            Extents::new(ExtentsConfig::new(directory.clone(), 64 << 20), Arc::new(LocalDisk), Clock::system());
         extents.open(&HashSeed([1; 32])).expect("it opens");
         extents.refresh().expect("it lists");
         extents

@@ -1,5 +1,6 @@
 //! Objects on a real S3 server, which runs in this process, and in a local directory.
 
+use cenote_base::testing::{ManualTime, PATIENCE, until};
 use cenote_base::{BlockHash, HashSeed};
 use cenote_cold::record::{Aligned, HEADER_BYTES, Head, Name, record_bytes, seal};
 use cenote_cold::{Backend, ColdError, Objects, Sealed, Used};
@@ -11,24 +12,46 @@ use s3s::service::S3ServiceBuilder;
 use s3s::{Body, S3Request, S3Response, S3Result};
 use s3s_fs::FileSystem;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
+const PLACE: &str = "s3://bucket/some/prefix";
 const SEED: HashSeed = HashSeed([9; 32]);
 const LENGTH: usize = 100_032;
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Refuses puts with a condition, as some stores do.
-struct NoConditions;
+/// Longer than any wait for the store.
+const LONG: Duration = Duration::from_secs(60);
+/// Longer than the wait for a put with a condition, and shorter than the others.
+const SHORT: Duration = Duration::from_secs(5);
+/// Time between two listings.
+const LIST_EVERY: Duration = Duration::from_secs(30);
+
+/// What a server does wrong. Time passes only where it says so.
+struct Trouble {
+    time: &'static ManualTime,
+    /// Refuses puts with a condition, as some stores do, after [`SHORT`].
+    has_no_conditions: bool,
+    /// Does not answer, for [`LONG`] and more.
+    is_silent: Arc<AtomicBool>,
+}
 
 #[async_trait::async_trait]
-impl S3Route for NoConditions {
+impl S3Route for Trouble {
     fn is_match(&self, method: &Method, _: &Uri, headers: &HeaderMap, _: &mut Extensions) -> bool {
-        method == Method::PUT && headers.contains_key("if-none-match")
+        let has_condition = method == Method::PUT && headers.contains_key("if-none-match");
+        self.is_silent.load(Relaxed) || self.has_no_conditions && has_condition
     }
 
     async fn call(&self, _: S3Request<Body>) -> S3Result<S3Response<Body>> {
+        if self.is_silent.load(Relaxed) {
+            self.time.advance(LONG);
+            std::future::pending::<()>().await;
+        }
+        self.time.advance(SHORT);
         Err(s3s::s3_error!(NotImplemented, "this store has no conditions"))
     }
 }
@@ -37,22 +60,23 @@ impl S3Route for NoConditions {
 struct Server {
     runtime: Runtime,
     port: u16,
+    time: &'static ManualTime,
+    is_silent: Arc<AtomicBool>,
 }
 
 impl Server {
     fn start(root: &Path) -> Self {
-        Self::start_with(root, None)
+        Self::start_with(root, false)
     }
 
-    fn start_with(root: &Path, route: Option<NoConditions>) -> Self {
+    fn start_with(root: &Path, has_no_conditions: bool) -> Self {
         let runtime = Runtime::new().expect("threads");
         let listener = runtime.block_on(TcpListener::bind(("127.0.0.1", 0))).expect("a port");
         let port = listener.local_addr().expect("an address").port();
         let mut builder = S3ServiceBuilder::new(FileSystem::new(root).expect("a directory"));
         builder.set_auth(SimpleAuth::from_single("key", "secret"));
-        if let Some(route) = route {
-            builder.set_route(route);
-        }
+        let (time, is_silent) = (ManualTime::start(), Arc::new(AtomicBool::new(false)));
+        builder.set_route(Trouble { time, has_no_conditions, is_silent: Arc::clone(&is_silent) });
         let service = builder.build();
         runtime.spawn(async move {
             let http = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
@@ -61,7 +85,13 @@ impl Server {
                 tokio::spawn(connection);
             }
         });
-        Self { runtime, port }
+        Self { runtime, port, time, is_silent }
+    }
+
+    /// Ends the server: connections are refused.
+    fn end(self) -> &'static ManualTime {
+        self.runtime.shutdown_timeout(PATIENCE);
+        self.time
     }
 
     fn variables(&self, secret: &str) -> Vec<(String, String)> {
@@ -76,9 +106,13 @@ impl Server {
         .into()
     }
 
+    /// Objects on this server that are not open yet.
+    fn at(&self, url: &str, bytes: u64, secret: &str) -> Objects {
+        Objects::with_options(url, bytes, DEADLINE, self.time.clock(), self.variables(secret)).expect("a URL")
+    }
+
     fn objects(&self, bytes: u64) -> Objects {
-        let objects = Objects::with_options("s3://bucket/some/prefix", bytes, DEADLINE, self.variables("secret"));
-        let objects = objects.expect("a URL");
+        let objects = self.at(PLACE, bytes, "secret");
         objects.open(&SEED).expect("the server answers");
         objects.refresh().expect("it lists");
         objects
@@ -140,11 +174,11 @@ fn an_s3_server_keeps_blocks_for_the_next_process() {
     write(&objects, 0..40).expect("the server takes them");
     let next = server.objects(64 << 20);
     assert_eq!((found(&objects, 0..41), found(&next, 0..41), next.used().blocks), (40, 40, 40));
-    let other = Objects::with_options("s3://bucket/some/prefix", 1 << 20, DEADLINE, server.variables("secret"));
-    let error = other.expect("a URL").open(&HashSeed([1; 32])).expect_err("another seed").to_string();
+    let other = server.at(PLACE, 1 << 20, "secret");
+    let error = other.open(&HashSeed([1; 32])).expect_err("another seed").to_string();
     assert!(error.contains("another hash seed"), "{error}");
-    let wrong = Objects::with_options("s3://bucket/some/prefix", 1 << 20, DEADLINE, server.variables("wrong"));
-    assert!(wrong.expect("a URL").open(&SEED).is_err(), "a wrong key");
+    let wrong = server.at(PLACE, 1 << 20, "wrong");
+    assert!(wrong.open(&SEED).is_err(), "a wrong key");
 }
 
 #[test]
@@ -169,23 +203,43 @@ fn damaged_removed_and_unreachable_objects_are_misses() {
     std::fs::copy(&three, &four).expect("it is written");
     assert_eq!(found(&objects, 0..10), 6);
     assert_eq!(objects.used().blocks, 6, "what failed left the list");
-    server.runtime.shutdown_background();
-    assert!(matches!(read(&objects, 5), Err(ColdError::Io { .. } | ColdError::Slow { .. })));
-    assert!(write(&objects, 20..21).is_err());
+    server.is_silent.store(true, Relaxed);
+    assert!(matches!(read(&objects, 5), Err(ColdError::Slow { ms: 20_000, .. })));
+    assert!(matches!(write(&objects, 20..21), Err(ColdError::Slow { .. })));
+    let time = server.end();
+    let refused = |error| matches!(error, Err(ColdError::Io { .. } | ColdError::Slow { .. }));
+    assert!(refused(while_time_passes(time, || read(&objects, 5))));
+    assert!(refused(while_time_passes(time, || write(&objects, 20..21))));
+}
+
+/// Does work that ends when enough time has passed.
+fn while_time_passes<T: Send>(time: &ManualTime, work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let working = scope.spawn(work);
+        until("the wait ends", || {
+            time.advance(Duration::from_secs(1));
+            working.is_finished().then_some(())
+        });
+        working.join().expect("no panic")
+    })
 }
 
 #[test]
 fn the_oldest_objects_leave_at_the_limit() {
     let directory = tempfile::tempdir().expect("a directory");
     let url = format!("file://{}", directory.path().display());
-    let objects = Objects::new(&url, 1 << 20, DEADLINE).expect("a URL");
+    let time = ManualTime::start();
+    let objects = Objects::new(&url, 1 << 20, DEADLINE, time.clock()).expect("a URL");
     objects.open(&SEED).expect("it opens");
     objects.refresh().expect("it lists");
-    (0..40).for_each(|number| write(&objects, number..number + 1).expect("old ones leave"));
+    for number in 0..40 {
+        time.advance(Duration::from_millis(1));
+        write(&objects, number..number + 1).expect("old ones leave");
+    }
     let Used { blocks, bytes } = objects.used();
     assert!((5..=10).contains(&blocks) && bytes <= 1 << 20, "{blocks} blocks of {bytes} bytes");
     assert_eq!(found(&objects, 36..40), 4, "the latest stay");
-    let next = Objects::new(&url, 1 << 20, DEADLINE).expect("a URL");
+    let next = Objects::new(&url, 1 << 20, DEADLINE, time.clock()).expect("a URL");
     next.open(&SEED).expect("it opens");
     next.refresh().expect("it lists");
     assert_eq!(next.used().blocks, blocks);
@@ -197,16 +251,16 @@ fn the_oldest_objects_leave_at_the_limit() {
 fn a_store_without_conditional_puts_is_usable() {
     let root = tempfile::tempdir().expect("a directory");
     std::fs::create_dir(root.path().join("bucket")).expect("a bucket");
-    let server = Server::start_with(root.path(), Some(NoConditions));
+    let server = Server::start_with(root.path(), true);
     let objects = server.objects(64 << 20);
     write(&objects, 0..4).expect("the server takes them");
     // The next process keeps the first one's identity.
-    let next = Objects::with_options("s3://bucket/some/prefix", 1 << 20, DEADLINE, server.variables("secret"));
-    assert_eq!(next.expect("a URL").seed(&HashSeed([1; 32])).expect("it answers").0, SEED.0);
+    let next = server.at(PLACE, 1 << 20, "secret");
+    assert_eq!(next.seed(&HashSeed([1; 32])).expect("it answers").0, SEED.0);
     assert_eq!(found(&server.objects(64 << 20), 0..4), 4);
     // A store that refuses more than conditions says why.
-    let wrong = Objects::with_options("s3://bucket/new", 1 << 20, DEADLINE, server.variables("wrong"));
-    let error = wrong.expect("a URL").open(&SEED).expect_err("a wrong key").to_string();
+    let wrong = server.at("s3://bucket/new", 1 << 20, "wrong");
+    let error = wrong.open(&SEED).expect_err("a wrong key").to_string();
     assert!(error.contains("SignatureDoesNotMatch"), "{error}");
 }
 
@@ -220,10 +274,14 @@ fn a_listing_that_failed_is_not_repeated_at_once() {
     write(&objects, 0..4).expect("the server takes them");
     // The next listing is due.
     objects.open(&SEED).expect("the server answers");
-    server.runtime.shutdown_background();
-    assert!(objects.refresh().is_err());
+    server.is_silent.store(true, Relaxed);
+    let is_slow = || matches!(objects.refresh(), Err(ColdError::Slow { .. }));
+    assert!(is_slow());
+    server.time.advance(LIST_EVERY - Duration::from_nanos(1));
     objects.refresh().expect("the next listing is not due");
     assert_eq!(objects.used().blocks, 4, "the list stays");
+    server.time.advance(Duration::from_nanos(1));
+    assert!(is_slow(), "it is due");
 }
 
 #[test]
@@ -234,10 +292,10 @@ fn a_survey_changes_nothing() {
     write(&server.objects(64 << 20), 0..20).expect("the server takes them");
     let before = files(root.path());
     // Its limit is below what is there.
-    let small = Objects::with_options("s3://bucket/some/prefix", 1 << 20, DEADLINE, server.variables("secret"));
-    assert_eq!(small.expect("a URL").survey().expect("the server answers").blocks, 20);
-    let empty = Objects::with_options("s3://bucket/empty", 1 << 20, DEADLINE, server.variables("secret"));
-    assert_eq!(empty.expect("a URL").survey().expect("the server answers").blocks, 0);
+    let small = server.at(PLACE, 1 << 20, "secret");
+    assert_eq!(small.survey().expect("the server answers").blocks, 20);
+    let empty = server.at("s3://bucket/empty", 1 << 20, "secret");
+    assert_eq!(empty.survey().expect("the server answers").blocks, 0);
     assert_eq!(files(root.path()), before);
 }
 
@@ -245,7 +303,7 @@ fn a_survey_changes_nothing() {
 fn an_object_longer_than_a_record_is_not_read() {
     let directory = tempfile::tempdir().expect("a directory");
     let url = format!("file://{}", directory.path().display());
-    let objects = Objects::new(&url, 64 << 20, DEADLINE).expect("a URL");
+    let objects = Objects::new(&url, 64 << 20, DEADLINE, ManualTime::start().clock()).expect("a URL");
     objects.open(&SEED).expect("it opens");
     write(&objects, 0..1).expect("it has space");
     let path = files(directory.path()).into_iter().find(|path| path.ends_with("00".repeat(16))).expect("its file");

@@ -58,7 +58,7 @@ fn page(layout: &KvLayout, layer: usize, side: Side) -> PageKind {
 fn open(pool: &Pool<Arc<Coherent>>, spec: &NamespaceSpec, layout: &KvLayout, codec: &Arc<dyn PageCodec>) -> Store {
     let pages = (0..layout.num_layers).flat_map(|layer| [(layer, Side::K), (layer, Side::V)]);
     let pages = pages.map(|(layer, side)| (page(layout, layer, side), Arc::clone(codec))).collect();
-    RegionStore::new(pool.clone(), spec).unwrap().with_codec(BlockCodec::new(pages), spec)
+    RegionStore::new(pool.clone(), spec, Clock::system()).unwrap().with_codec(BlockCodec::new(pages), spec)
 }
 
 /// INT8, and QPack with arbitrary steps.

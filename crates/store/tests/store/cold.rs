@@ -1,5 +1,6 @@
 //! L4 below real regions: what one region published, the next one finds on disk.
 
+use cenote_base::testing::{ManualTime, PATIENCE, until};
 use cenote_base::{Clock, Deadline, HashSeed, TokenId};
 use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
 use cenote_pool::{AttachOptions, Pool, PoolConfig, Superblock};
@@ -26,12 +27,13 @@ fn spec(model: u8) -> NamespaceSpec {
     }
 }
 
-fn soon() -> Deadline {
-    Clock::system().after(Duration::from_secs(20))
+fn patience() -> Deadline {
+    Clock::system().after(PATIENCE)
 }
 
-/// A region of this process, with L4 in a directory.
+/// A region of this process, with L4 in a directory. L4's time passes only where a test says so.
 struct World {
+    time: &'static ManualTime,
     store: RegionStore<Arc<Coherent>>,
     pool: Pool<Arc<Coherent>>,
     cold: Arc<ColdTier>,
@@ -40,7 +42,8 @@ struct World {
 impl World {
     fn new(directory: &Path, bytes: u64, model: u8, options: &str) -> Self {
         let settings: Settings = format!("{},{options}", directory.display()).parse().expect("a setting");
-        let seed = seed_of(&settings.place, &HashSeed([model; 32])).expect("a directory");
+        let time = ManualTime::start();
+        let seed = seed_of(&settings.place, &HashSeed([model; 32]), time.clock()).expect("a directory");
         let mapping = Mapping::create(&RegionSource::Anon, bytes, 0o600, &MapOptions::default()).expect("memory");
         let fabric = Arc::new(Coherent::new(mapping));
         let config =
@@ -48,10 +51,11 @@ impl World {
         Superblock::format(&fabric, &config).expect("it fits");
         let options = AttachOptions { private: true, ..AttachOptions::named("test") };
         let pool = Pool::attach(fabric, &options).expect("it attaches");
-        let cold = ColdTier::start(pool.clone(), &settings).expect("a directory");
-        let store = RegionStore::new(pool.clone(), &spec(model)).expect("room").with_cold(Arc::clone(&cold));
-        assert!(cold.wait_open(soon()), "{:?}", cold.last_error());
-        Self { store, pool, cold }
+        let cold = ColdTier::start(pool.clone(), &settings, time.clock()).expect("a directory");
+        let store =
+            RegionStore::new(pool.clone(), &spec(model), time.clock()).expect("room").with_cold(Arc::clone(&cold));
+        assert!(cold.wait_open(patience()), "{:?}", cold.last_error());
+        Self { time, store, pool, cold }
     }
 
     fn save(&mut self, tokens: &[TokenId]) {
@@ -77,7 +81,10 @@ impl World {
     }
 
     fn promote(&mut self, tokens: &[TokenId]) -> bool {
-        self.store.promote(None, tokens).is_some_and(|promotion| promotion.wait())
+        self.store.promote(None, tokens).is_some_and(|promotion| {
+            until("the reads end", || promotion.is_over().then_some(()));
+            promotion.wait()
+        })
     }
 }
 
@@ -94,7 +101,7 @@ fn a_new_region_finds_what_an_earlier_one_published() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut first = World::new(directory.path(), 32 << 20, 1, "size=64MiB");
     first.save(&prompt(1));
-    assert!(first.cold.settle(soon()));
+    assert!(first.cold.settle(patience()));
     drop(first);
     let mut second = World::new(directory.path(), 32 << 20, 1, "size=64MiB");
     assert_eq!(second.load(&prompt(1)), 0);
@@ -111,7 +118,7 @@ fn another_model_or_seed_finds_nothing() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut first = World::new(directory.path(), 32 << 20, 1, "size=64MiB");
     first.save(&prompt(1));
-    assert!(first.cold.settle(soon()));
+    assert!(first.cold.settle(patience()));
     drop(first);
     let mut other = World::new(directory.path(), 32 << 20, 2, "size=64MiB");
     assert!(!other.promote(&prompt(1)));
@@ -125,15 +132,14 @@ fn blocks_evicted_from_a_small_region_return() {
         // Each prompt has 640 KiB of the region's blocks.
         for number in 1..=40 {
             world.save(&prompt(number));
-            assert!(world.cold.settle(soon()));
+            assert!(world.cold.settle(patience()));
         }
         assert!(world.pool.peek(&world.store.match_prefix(None, &prompt(1)).hashes).is_empty(), "it was evicted");
-        // Cold blocks of a full region are looked for every 200 ms.
-        let deadline = soon();
-        while world.store.stats()["cold_written_total"] == 0.0 {
-            assert!(!deadline.passed(), "{options}: {:?}", world.store.stats());
-            std::thread::yield_now();
-        }
+        until(options, || {
+            // Cold blocks of a full region are looked for so often.
+            world.time.advance(Duration::from_millis(200));
+            (world.store.stats()["cold_written_total"] > 0.0).then_some(())
+        });
         if options.ends_with("published") {
             assert!(world.promote(&prompt(1)));
             assert_eq!(world.load(&prompt(1)), BLOCKS);

@@ -1,6 +1,7 @@
 //! A store over a real region: one engine loads the bytes that another engine saved.
 
-use cenote_base::{BlockHash, HashSeed, TokenId};
+use cenote_base::testing::ManualTime;
+use cenote_base::{BlockHash, Clock, HashSeed, TokenId};
 use cenote_codec::{
     CodecId, CodecSpec, Declined, DecodeError, Element, Frame, Layout, Order, Page, PageCodec, PageKind, PageMut,
     Shape, Side, SpecKv,
@@ -9,6 +10,7 @@ use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
 use cenote_pool::{AttachOptions, Design, Pool, PoolConfig, Superblock};
 use cenote_store::{BlockCodec, Computed, Loaded, NamespaceSpec, PrefixStore, RegionStore};
 use std::sync::Arc;
+use std::time::Duration;
 
 const PAGE: usize = 1024;
 
@@ -74,8 +76,8 @@ fn load(store: &mut RegionStore<Arc<Coherent>>, hash: BlockHash, pages: &mut [Ve
 fn a_saved_block_loads_in_another_store() {
     for design in Design::ALL {
         let pool = pool_of(design);
-        let mut one = RegionStore::new(pool.clone(), &spec("")).unwrap();
-        let mut other = RegionStore::new(pool, &spec("")).unwrap();
+        let mut one = RegionStore::new(pool.clone(), &spec(""), Clock::stopped()).unwrap();
+        let mut other = RegionStore::new(pool, &spec(""), Clock::stopped()).unwrap();
         let tokens: Vec<TokenId> = (0..70).collect();
         save(&mut one, &tokens, 3);
         let found = other.match_prefix(None, &tokens);
@@ -98,7 +100,8 @@ fn a_saved_block_loads_in_another_store() {
 fn a_swapped_block_is_private_and_unchanged() {
     let pool = pool();
     // A lossy codec must not affect swapped blocks.
-    let mut store = RegionStore::new(pool.clone(), &spec("")).unwrap().with_codec(block_codec("int8"), &spec(""));
+    let mut store =
+        RegionStore::new(pool.clone(), &spec(""), Clock::stopped()).unwrap().with_codec(block_codec("int8"), &spec(""));
     let pages = pages(3);
     let swapped = store.swap_out(&pages.iter().map(Vec::as_slice).collect::<Vec<_>>()).expect("there is room");
     assert_eq!((pool.check(true).unwrap().reserved, pool.info().blocks_ready), (1, 0));
@@ -113,25 +116,36 @@ fn a_swapped_block_is_private_and_unchanged() {
 fn tenants_do_not_share_blocks() {
     let pool = pool();
     let tokens: Vec<TokenId> = (0..16).collect();
-    save(&mut RegionStore::new(pool.clone(), &spec("a")).unwrap(), &tokens, 1);
-    assert_eq!(RegionStore::new(pool.clone(), &spec("b")).unwrap().match_prefix(None, &tokens).num_matched, 0);
-    assert_eq!(RegionStore::new(pool, &spec("a")).unwrap().match_prefix(None, &tokens).num_matched, 1);
+    save(&mut RegionStore::new(pool.clone(), &spec("a"), Clock::stopped()).unwrap(), &tokens, 1);
+    assert_eq!(
+        RegionStore::new(pool.clone(), &spec("b"), Clock::stopped()).unwrap().match_prefix(None, &tokens).num_matched,
+        0
+    );
+    assert_eq!(
+        RegionStore::new(pool, &spec("a"), Clock::stopped()).unwrap().match_prefix(None, &tokens).num_matched,
+        1
+    );
 }
 
 /// An idle prefill worker kept the blocks of its last hand-over pinned until its next request.
 #[test]
 fn a_hold_expires_while_its_engine_is_idle() {
     let pool = pool();
-    let mut store = RegionStore::new(pool.clone(), &spec("")).unwrap();
+    let time = ManualTime::start();
+    let mut store = RegionStore::new(pool.clone(), &spec(""), time.clock()).unwrap();
     let tokens: Vec<TokenId> = (0..48).collect();
     save(&mut store, &tokens, 3);
     let hashes = store.match_prefix(None, &tokens).hashes;
     let expire = store.expirer();
-    store.hold(&hashes[..2], 0);
-    let kept = store.hold(&hashes, 3_600_000);
-    assert_eq!(pool.check(true).unwrap().pinned, 3);
+    store.hold(&hashes[..2], 1000);
+    let kept = store.hold(&hashes[1..], 1001);
+    let held = |store: &RegionStore<_>| (pool.check(true).unwrap().pinned, store.stats()["store_holds"] as u64);
+    time.advance(Duration::from_millis(999));
     expire();
-    assert_eq!((pool.check(true).unwrap().pinned, store.stats()["store_holds"] as u64), (3, 1));
+    assert_eq!(held(&store), (3, 2));
+    time.advance(Duration::from_millis(1));
+    expire();
+    assert_eq!(held(&store), (2, 1), "another hold has one of its blocks");
     store.release(kept);
     assert_eq!(pool.check(true).unwrap().pinned, 0);
 }
@@ -167,7 +181,7 @@ fn number_pages(depth: u32) -> Vec<Vec<u8>> {
 fn encoded_blocks_are_smaller_and_load_only_with_their_codec() {
     for design in Design::ALL {
         let pool = pool_of(design);
-        let open = || RegionStore::new(pool.clone(), &spec("")).unwrap();
+        let open = || RegionStore::new(pool.clone(), &spec(""), Clock::stopped()).unwrap();
         let mut encoding = open().with_codec(block_codec("int8"), &spec(""));
         let mut plain = open();
         let tokens: Vec<TokenId> = (0..64).collect();
@@ -211,7 +225,8 @@ fn under_pressure_cold_blocks_are_shortened_and_more_blocks_stay() {
     let kept = |codec: BlockCodec, count: u32| {
         let config = PoolConfig { chunk_bytes: 64 << 10, min_block_bytes: 1 << 10, ..config() };
         let pool = pool_in(2 << 20, &config);
-        let mut store = RegionStore::new(pool.clone(), &spec("")).unwrap().with_codec(codec, &spec(""));
+        let mut store =
+            RegionStore::new(pool.clone(), &spec(""), Clock::stopped()).unwrap().with_codec(codec, &spec(""));
         for prompt in 0..count {
             let hashes = store.match_prefix(None, &tokens(prompt)).hashes;
             let pages = number_pages(prompt);
@@ -277,7 +292,8 @@ impl PageCodec for Forger {
 #[test]
 fn an_invalid_payload_is_a_miss_when_decoded_and_at_once_afterwards() {
     let pool = pool();
-    let open = |codec| RegionStore::new(pool.clone(), &spec("")).unwrap().with_codec(codec, &spec(""));
+    let open =
+        |codec| RegionStore::new(pool.clone(), &spec(""), Clock::stopped()).unwrap().with_codec(codec, &spec(""));
     let forging: Arc<dyn PageCodec> = Arc::new(Forger);
     let (mut forger, mut reader) = (open(block_codec_of(&forging)), open(block_codec("int8")));
     let tokens: Vec<TokenId> = (0..32).collect();
@@ -305,7 +321,7 @@ fn an_invalid_payload_is_a_miss_when_decoded_and_at_once_afterwards() {
 #[test]
 fn a_store_says_how_many_of_the_first_blocks_it_has() {
     let small = PoolConfig { chunk_bytes: 64 << 10, min_block_bytes: 4 << 10, ..config() };
-    let mut store = RegionStore::new(pool_in(1 << 20, &small), &spec("a")).unwrap();
+    let mut store = RegionStore::new(pool_in(1 << 20, &small), &spec("a"), Clock::stopped()).unwrap();
     let tokens: Vec<TokenId> = (0..16 * 1000).collect();
     let hashes = store.match_prefix(None, &tokens).hashes;
     let pages = pages(1);

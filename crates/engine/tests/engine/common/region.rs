@@ -1,8 +1,8 @@
 //! A pool in private memory, and stores of a model in it.
 
 use super::config;
-use cenote_base::HashSeed;
 use cenote_base::prng::Prng;
+use cenote_base::{Clock, HashSeed};
 use cenote_engine::LoadedModel;
 use cenote_mem::{Coherent, Fabric, MapOptions, Mapping, Offset, RegionSource};
 use cenote_pool::{AttachOptions, Pool, PoolConfig, Superblock};
@@ -52,5 +52,5 @@ pub fn while_damaged<T>(fabric: &Coherent, run: impl FnOnce() -> T) -> T {
 
 pub fn open(dir: &Path, pool: &RegionPool) -> Box<RegionStore<Arc<Coherent>>> {
     let model = LoadedModel::load(&config(dir)).unwrap();
-    Box::new(RegionStore::new(pool.clone(), &model.namespace_spec("")).unwrap())
+    Box::new(RegionStore::new(pool.clone(), &model.namespace_spec(""), Clock::system()).unwrap())
 }

@@ -4,7 +4,7 @@ use super::super::rows::Times;
 use crate::commands::greedy::{collect, request, submit};
 use cenote_base::engine::Event;
 use cenote_base::prng::Prng;
-use cenote_base::{Engine, TokenId};
+use cenote_base::{Clock, Engine, TokenId};
 use cenote_console::args::{CodecArg, EngineArgs, WatchArgs};
 use cenote_console::engine;
 use cenote_console::failure::Failure;
@@ -128,7 +128,8 @@ impl Case {
         let pool = region.attach_watching("tiers", &WatchArgs::default())?;
         // Encoded blocks have a name of their own, so that a run finds blocks of its kind.
         let spec = model.namespace_spec(if codec.is_some() { "encoded" } else { "" });
-        let mut store = RegionStore::new(pool.clone(), &spec).map_err(|error| region.explain(&error))?;
+        let mut store =
+            RegionStore::new(pool.clone(), &spec, Clock::system()).map_err(|error| region.explain(&error))?;
         let args = EngineArgs {
             codec: codec.cloned(),
             profile: self.profile.clone(),
