@@ -27,7 +27,6 @@ const ROUND: u8 = 1;
 /// change is [`PATIENCE`]: a busy machine may let a worker wait in the middle of one.
 struct Slow;
 
-#[allow(clippy::disallowed_methods, reason = "the processes are real, and so is their time")]
 impl TimeSource for Slow {
     fn now_ns(&self) -> u64 {
         Clock::system().now_ns() / (2 * PATIENCE.as_secs())
