@@ -3,7 +3,7 @@
 
 use crate::common::{MemoryStore, collect, config, greedy, model_dir, prompt, request, run, start, submit};
 use cenote_base::testing::{PATIENCE, until};
-use cenote_base::{BlockHash, Engine, HashSeed, TokenId};
+use cenote_base::{BlockHash, Clock, Engine, HashSeed, TokenId};
 use cenote_codec::{
     Channels, CodecId, Declined, DecodeError, Element, Frame, Layout, Order, Page, PageCodec, PageKind, PageMut, QPack,
     Shape, Side, SpecKv, SpecKvMode,
