@@ -9,7 +9,7 @@ pub use engram::{
     EngramCheckArgs, EngramCommands, EngramDequantArgs, EngramDropArgs, EngramInfoArgs, EngramLoadArgs, EngramRowsArgs,
     TablesArgs,
 };
-pub use plan::{PlanCommands, PlanEngramArgs, PlanKvArgs, PlanRackArgs, SettingArgs, StatisticArg};
+pub use plan::{PlanCommands, PlanEngramArgs, PlanKvArgs, SettingArgs};
 pub use pool::{
     MemoryOf, PoolArgs, PoolCheckArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolDiffArgs, PoolEventsArgs,
     PoolFenceArgs, PoolGcArgs, PoolHistoryArgs, PoolListArgs, PoolManageArgs, PoolQuotaArgs, PoolRestoreArgs,

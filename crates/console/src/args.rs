@@ -2,11 +2,13 @@
 
 mod engine;
 mod headings;
+mod prices;
 mod region;
 mod shell;
 
 pub use engine::{CodecArg, DtypeArg, EngineArgs, Predictor, StudiedModelArgs, positive};
 pub use headings::with_headings;
+pub use prices::MemoryPriceArgs;
 pub use region::{
     DesignArg, FlushArg, HostsLockArg, NewRegionArgs, RegionArgs, WatchArgs, host_slot, parse_flush, parse_seconds,
 };

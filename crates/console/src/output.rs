@@ -1,5 +1,6 @@
 //! Results to stdout, messages to stderr. Tables, `--json` for programs, progress on a terminal.
 
+pub mod quantity;
 mod table;
 
 pub use table::Table;

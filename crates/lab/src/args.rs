@@ -2,6 +2,7 @@
 //! `--help`.
 
 mod bench;
+mod plan;
 mod reproduce;
 mod sim;
 mod study;
@@ -11,6 +12,7 @@ pub use bench::{
     BenchChildArgs, BenchCodecArgs, BenchCommands, BenchCoreArgs, BenchPredictArgs, BenchTiersArgs, BenchTraceArgs,
     BenchTtftArgs, EngramLoadChildArgs, PageElementArg, RivalArg, TiersPart,
 };
+pub use plan::{PlanCommands, PlanRackArgs, StatisticArg};
 pub use reproduce::ReproduceArgs;
 pub use sim::{CapacityArg, InstantArg, LoadArg, RoutingArg, SimArgs, pool_name};
 pub use study::{
@@ -59,6 +61,9 @@ pub enum Commands {
     /// Scheduler, eviction and watermarks are the code that serves; engines and links are models
     /// (docs/evidence/simulator.md). The same flags and seed print the same bytes.
     Sim(Box<SimArgs>),
+    /// Plan a rack for a load, by simulation; `cenote plan` plans tables and KV
+    #[command(subcommand)]
+    Plan(PlanCommands),
     /// Recompute tables and figures of five papers, with a verdict for each row
     ///
     /// The policies are the product's, the hardware is modelled (docs/evidence/papers.md). The same
@@ -252,7 +257,7 @@ mod tests {
         let command = with_headings(Cli::command());
         let find = |path: &str| path.split(' ').fold(&command, |at, name| at.find_subcommand(name).expect("a command"));
         for path in ["bench ttft", "bench trace"] {
-            assert_eq!(bare(find(path)), if path == "serve" { vec![] } else { vec!["json"] }, "{path}");
+            assert_eq!(bare(find(path)), ["json"], "{path}");
         }
         let load = find("sim").get_arguments().find(|flag| flag.get_id() == "trace");
         assert_eq!(load.and_then(Arg::get_help_heading), Some("Load"), "its own heading stays");

@@ -8,7 +8,7 @@
 
 mod cost;
 
-use cenote_base::TokenId;
+use cenote_base::{Clock, TokenId};
 use cenote_codec::{CodecSpec, LayerSpecs, PageKind, Profile};
 use cenote_engine::LoadedModel;
 use cenote_quality::evaluate::{Harm, Quality, evaluate};
@@ -99,6 +99,8 @@ pub struct Trial<'a> {
     pub windows: &'a [Vec<TokenId>],
     /// Tokens per block.
     pub block_tokens: usize,
+    /// Times encoding and decoding.
+    pub clock: Clock,
 }
 
 impl Trial<'_> {
@@ -160,7 +162,7 @@ impl Trial<'_> {
                         ratio: quality.ratio / num_layers as f64,
                         // Rounding of logits may leave a negative divergence.
                         kl: quality.harm.kl.max(0.0),
-                        cost: pages.cost(layer, through.codec()),
+                        cost: pages.cost(layer, through.codec(), self.clock),
                     });
                 }
                 progress(some.len());

@@ -8,6 +8,7 @@ mod eval;
 mod greedy;
 mod live;
 mod outliers;
+mod plan;
 mod random_model;
 mod reproduce;
 mod sim;
@@ -49,6 +50,7 @@ impl Program for Cli {
             Commands::Outliers(args) => outliers::run(&args).map(done),
             Commands::RandomModel(args) => random_model::run(&args).map(done),
             Commands::Sim(args) => sim::run(&args).map(done),
+            Commands::Plan(command) => plan::run(&command).map(done),
             Commands::Reproduce(args) => reproduce::run(&args).map(done),
             Commands::Study(command) => study::run(&command).map(done),
             Commands::Bench(command) => bench::run(&command).map(done),

@@ -18,7 +18,6 @@ mod tract;
 use row::{Measured, Printed, Row, join};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 /// What all experiments get.
 #[derive(Clone, Copy, Debug)]
@@ -127,13 +126,13 @@ fn is_below(id: &str, prefix: &str) -> bool {
 }
 
 /// Runs the selected experiments on `threads` threads. Results do not depend on their number.
-/// `finished` gets each experiment and its time.
+/// `each` gets each experiment and runs it by calling the function, so that it may report and time it.
 #[must_use]
 pub fn run(
     selection: &Selection,
     context: &Context,
     threads: usize,
-    finished: &(dyn Fn(&Experiment, Duration) + Sync),
+    each: &(dyn Fn(&Experiment, &mut dyn FnMut()) + Sync),
 ) -> Vec<Reproduction> {
     let experiments = selection.experiments();
     let next = AtomicUsize::new(0);
@@ -142,8 +141,8 @@ pub fn run(
         for _ in 0..threads.clamp(1, experiments.len().max(1)) {
             scope.spawn(|| {
                 while let Some(experiment) = experiments.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let start = Instant::now();
-                    let rows = (experiment.run)(context);
+                    let mut rows = Vec::new();
+                    each(experiment, &mut || rows = (experiment.run)(context));
                     for row in &rows {
                         assert!(experiment.has(row.id), "{} does not cover {}", experiment.id, row.id);
                     }
@@ -152,7 +151,6 @@ pub fn run(
                         let is_there = rows.iter().any(|row| row.id == expected.id);
                         assert!(is_there, "{} does not measure {}", experiment.id, expected.id);
                     }
-                    finished(experiment, start.elapsed());
                     measured.lock().expect("no experiment panicked").extend(rows);
                 }
             });

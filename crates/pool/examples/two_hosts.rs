@@ -13,6 +13,7 @@
 //! many blocks as that part of the region holds and finds them), `recency=N` (`a` publishes N times
 //! what the region holds while `b` uses one block, which stays), `takeover=POINT` (`a` is killed at that fault point of a publish while
 //! another thread of it holds a lock; `b` detects it, repairs, and uses `a`'s blocks and space).
+#![allow(clippy::disallowed_methods, reason = "real machines with their own clocks")]
 #![allow(clippy::print_stdout, reason = "a command line tool talks")]
 
 use cenote_base::fault::{self, Plan, Point};

@@ -4,6 +4,7 @@
 //! `src/faults.rs`, for those of one check or for that of a number, the check that must detect it; it
 //! needs the feature `faults`. `cycles` prints `rtl/cycles.json`, `table` the table of
 //! `rtl/README.md`, and `waveform` `rtl/waveform.svg`.
+#![allow(clippy::disallowed_methods, reason = "a command line tool measures its steps")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks")]
 
 use cenote_rtl::checks::{CHECKS, by_name};

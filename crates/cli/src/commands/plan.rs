@@ -2,7 +2,6 @@
 
 mod engram;
 mod kv;
-mod rack;
 mod show;
 
 use crate::args::{PlanCommands, SettingArgs};
@@ -15,7 +14,11 @@ pub fn run(command: &PlanCommands) -> Result<(), Failure> {
     match command {
         PlanCommands::Engram(args) => engram::run(args),
         PlanCommands::Kv(args) => kv::run(args),
-        PlanCommands::Rack(args) => rack::run(args),
+        PlanCommands::Rack { flags } => {
+            let line = ["cenote-lab plan rack"].into_iter().chain(flags.iter().map(String::as_str));
+            let line = line.collect::<Vec<_>>().join(" ");
+            Err(Failure::new("`cenote` has no simulator, which plans racks").hint(format!("run `{line}`")))
+        }
     }
 }
 

@@ -166,6 +166,10 @@ impl Workers {
             command.arg("worker").args(["--role", if role == Role::Prefill { "prefill" } else { "decode" }]);
             command.args(["--index", &index.to_string(), "--drain-timeout", &drain_timeout.to_string()]);
             pass_on(&mut command, &engine, &region, &watch, &model_dir);
+            // Tests of recovery kill workers of one role at a fault point.
+            if let (Role::Decode, Some(fault)) = (role, std::env::var_os("CENOTE_FAULT_DECODE")) {
+                command.env("CENOTE_FAULT", fault);
+            }
             command
         };
         let clock = Clock::system();

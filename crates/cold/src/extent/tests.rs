@@ -330,15 +330,14 @@ fn a_directory_that_another_process_keeps_is_slow() {
     let owner = one.own().expect("no other process has it");
     let time = ManualTime::start();
     let config = ExtentsConfig::new(directory.path().to_owned(), 64 << 20);
-    let other = Extents::new(config, Arc::new(LocalDisk), time.clock());
-    std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| other.own().map(drop));
-        until("the wait ends", || {
-            time.advance(OWNER_TIMEOUT);
-            waiting.is_finished().then_some(())
-        });
-        assert!(matches!(waiting.join().expect("no panic"), Err(ColdError::Slow { ms: 1000, .. })));
+    let other = Arc::new(Extents::new(config, Arc::new(LocalDisk), time.clock()));
+    let waiting = Arc::clone(&other);
+    let waiting = std::thread::spawn(move || waiting.own().map(drop));
+    until("the wait ends", || {
+        time.advance(OWNER_TIMEOUT);
+        waiting.is_finished().then_some(())
     });
+    assert!(matches!(waiting.join().expect("no panic"), Err(ColdError::Slow { ms: 1000, .. })));
     drop(owner);
     other.own().expect("it is free");
 }

@@ -2,7 +2,7 @@ use super::*;
 use crate::disk::{Fault, Faults, FaultyDisk};
 use crate::extent::{Extents, ExtentsConfig};
 use crate::tier::queue::WAITING_MAX;
-use crate::tier::writer::{LOOK_EVERY, RETRY_AFTER};
+use crate::tier::writer::{BATCH, LOOK_EVERY, RETRY_AFTER};
 use cenote_base::BlockHash;
 use cenote_base::testing::{ManualTime, until};
 use std::collections::HashMap;
@@ -169,24 +169,29 @@ fn a_full_disk_costs_blocks_and_no_time() {
     world.put(0..10);
     world.settle();
     world.faults.set(Fault::Full);
+    world.put(100..200);
+    let value = |counter: &str| world.value(&format!("cold_{counter}"));
+    let error = until("a write fails", || world.tier.last_error());
+    assert!(error.contains("no space"), "{error}");
+    // The writer pauses now, so offers that waited for it would not end.
     let offering = Arc::clone(&world);
-    // The writer pauses after a failure, so offers that waited for it would not end.
     ends("offers do not wait for the writer", move || {
-        offering.put(100..1100);
+        offering.put(200..1100);
         // The region has none of these when it is their turn.
         (11..1000).for_each(|batch| offering.tier.offer((batch * 100..batch * 100 + 100).map(name)));
     });
     assert_eq!(world.count(0..10), 10, "what is written stays readable");
-    until("a failed write is counted", || (world.value("cold_dropped_failed_total") > 0).then_some(()));
-    let [failed, busy] = ["failed", "busy"].map(|reason| world.value(&format!("cold_dropped_{reason}_total")));
-    assert_eq!((failed + busy + world.value("cold_write_queue"), world.value("cold_errors_full_total")), (99_900, 1));
-    assert!(busy >= 99_900 - failed - WAITING_MAX as u64, "{busy} blocks are dropped");
-    assert!(world.tier.counters().last_error().is_some_and(|error| error.contains("no space")));
+    let (failed, waiting) = (BATCH as u64, WAITING_MAX as u64);
+    assert_eq!((value("dropped_failed_total"), value("errors_full_total")), (failed, 1));
+    assert_eq!((value("write_queue"), value("dropped_busy_total")), (waiting, 99_900 - failed - waiting));
     world.faults.heal();
-    world.time.advance(RETRY_AFTER);
-    // The queue drains when the disk has space.
-    world.settle();
-    assert_eq!((world.value("cold_dropped_failed_total"), world.value("cold_written_total")), (failed, 1010 - failed));
+    until("the queue drains when the disk has space", || {
+        world.time.advance(RETRY_AFTER);
+        world.tier.settle(world.time.clock().at(0)).then_some(())
+    });
+    let written = 1000 - failed;
+    assert_eq!((value("written_total"), value("dropped_gone_total")), (10 + written, waiting - written));
+    assert_eq!(value("dropped_failed_total"), failed);
 }
 
 #[test]

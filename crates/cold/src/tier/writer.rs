@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Most blocks and bytes of one write.
-const BATCH: usize = 64;
+pub(super) const BATCH: usize = 64;
 const BATCH_BYTES: u64 = 8 << 20;
 /// Time between two looks for other processes' records.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(200);

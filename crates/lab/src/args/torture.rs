@@ -16,6 +16,13 @@ pub struct TortureArgs {
     /// Duration in seconds
     #[arg(long, value_name = "S", default_value = "60", value_parser = parse_run)]
     pub seconds: f64,
+    /// Instead of for a time, run until so many processes were killed; with several hosts, at least once
+    /// all of one
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "seconds")]
+    pub kills: Option<u64>,
+    /// Instead of for a time, run until so many operations are done; with --kills, until both
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "seconds")]
+    pub operations: Option<u64>,
     /// Bytes of the region, which is removed at the end
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     pub size: ByteSize,
@@ -29,9 +36,9 @@ pub struct TortureArgs {
     #[arg(long, value_name = "INSTRUCTION", value_parser = parse_flush)]
     pub flush: Option<FlushArg>,
     /// Instead, kill writers of a cold tier so many times, and check every block that they left
-    #[arg(long, value_name = "KILLS", value_parser = clap::value_parser!(u64).range(1..), conflicts_with_all = ["processes", "seconds", "size", "hosts", "flush"])]
+    #[arg(long, value_name = "KILLS", value_parser = clap::value_parser!(u64).range(1..), conflicts_with_all = ["processes", "seconds", "kills", "operations", "size", "hosts", "flush"])]
     pub cold: Option<u64>,
-    /// Evict without looking for pins, which must be found; only in a build with assertions or with the
+    /// Evict without looking for pins, until that is found; only in a build with assertions or with the
     /// feature `canary`
     #[arg(long, hide = true)]
     pub mistake: bool,

@@ -1,6 +1,6 @@
 //! Time to encode and decode a layer's own pages, relative to copying them.
 
-use cenote_base::TokenId;
+use cenote_base::{Clock, TokenId};
 use cenote_codec::{Codecs, Page, PageCodec, PageKind, PageMut, Side, encode};
 use cenote_engine::LoadedModel;
 use cenote_engine::kv::{KvArena, KvLayout};
@@ -8,7 +8,6 @@ use cenote_engine::llama::{LogitsOf, SeqChunk};
 use cenote_quality::engine_page;
 use std::hint::black_box;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Counted passes over the pages; the median counts.
 const PASSES: usize = 15;
@@ -49,7 +48,7 @@ impl Pages {
 
     /// Time of encoding and decoding over the time of copying there and back. Each pass covers all
     /// pages and times copies as well, so load from other processes affects only some passes.
-    pub fn cost(&self, layer: usize, codec: &Arc<dyn PageCodec>) -> f64 {
+    pub fn cost(&self, layer: usize, codec: &Arc<dyn PageCodec>, clock: Clock) -> f64 {
         let pages = self.of_layer(layer);
         let mut codecs = Codecs::default();
         codecs.add(Arc::clone(codec));
@@ -58,7 +57,7 @@ impl Pages {
         let (mut coded, mut copied) = (Vec::new(), Vec::new());
         // The first pass touches fresh memory and does not count.
         for pass in 0..=PASSES {
-            let started = Instant::now();
+            let started = clock.now_ns();
             for ((kind, bytes), frame) in pages.iter().zip(&mut frames) {
                 frame.clear();
                 encode(&**codec, &Page::new(*kind, black_box(bytes)), frame);
@@ -67,15 +66,15 @@ impl Pages {
                 let decoded = codecs.decode(black_box(frame), &mut PageMut::new(*kind, back));
                 debug_assert!(decoded.is_ok(), "{decoded:?}");
             }
-            let between = Instant::now();
+            let between = clock.now_ns();
             for ((_, bytes), back) in pages.iter().zip(&mut back) {
                 back.copy_from_slice(black_box(bytes));
             }
             // A copy there and back takes twice this time.
-            let once = between.elapsed();
+            let once = clock.ns_since(between);
             if pass > 0 {
-                coded.push((between - started).as_secs_f64());
-                copied.push(2.0 * once.as_secs_f64());
+                coded.push((between - started) as f64);
+                copied.push(2.0 * once as f64);
             }
         }
         median(coded) / median(copied).max(f64::MIN_POSITIVE)

@@ -1,6 +1,7 @@
 //! `cenote-lab choose`: the best codec of each layer, measured.
 
 use crate::args::ChooseArgs;
+use cenote_base::Clock;
 use cenote_codec::{CodecSpec, SpecError};
 use cenote_console::failure::Failure;
 use cenote_console::output;
@@ -27,7 +28,13 @@ pub fn run(args: &ChooseArgs) -> Result<(), Failure> {
         })?;
     }
     let windows = Windows::new(profile::open(&args.text)?, model.tokenizer(), args.context).take_some(args.windows)?;
-    let trial = Trial { model: &model, profile: profile.as_ref(), windows: &windows, block_tokens: args.block_tokens };
+    let trial = Trial {
+        model: &model,
+        profile: profile.as_ref(),
+        windows: &windows,
+        block_tokens: args.block_tokens,
+        clock: Clock::system(),
+    };
     let progress = output::progress("measuring layers", (candidates.len() * model.layout().num_layers) as u64);
     let table = trial.choose(&candidates, limits, &mut |steps| progress.inc(steps as u64))?;
     progress.finish_and_clear();

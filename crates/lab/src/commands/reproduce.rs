@@ -7,6 +7,7 @@ use cenote_lab::reproduce::report::{self, Report, claimed, counted, deviation, o
 use cenote_lab::reproduce::{Context, Reproduction, Selection, run as reproduce};
 use std::path::Path;
 use std::process::Command;
+use std::time::Instant;
 
 pub fn run(args: &ReproduceArgs) -> Result<(), Failure> {
     let selection = Selection::new(&args.ids).map_err(|name| {
@@ -19,8 +20,11 @@ pub fn run(args: &ReproduceArgs) -> Result<(), Failure> {
     let experiments = selection.experiments().len() as u64;
     let bar = output::progress("reproducing", experiments);
     let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, Into::into));
-    let papers = reproduce(&selection, &Context { seed: args.seed }, threads, &|experiment, time| {
-        bar.suspend(|| output::say(&format!("{}: {:.1} s", experiment.id, time.as_secs_f64())));
+    let papers = reproduce(&selection, &Context { seed: args.seed }, threads, &|experiment, run| {
+        let begin = Instant::now();
+        run();
+        let seconds = begin.elapsed().as_secs_f64();
+        bar.suspend(|| output::say(&format!("{}: {seconds:.1} s", experiment.id)));
         bar.inc(1);
     });
     bar.finish_and_clear();

@@ -2,10 +2,14 @@
 //! killed at random instants and inside critical sections. Afterwards no byte may be wrong, and
 //! nothing lost or stuck.
 //!
-//! The parent decides on deaths, and touches the region only when all children have ended. Deaths:
-//! a child is killed every [`KILL_PAUSE_MS`]. Most children also have a fault point at which they
-//! kill themselves ([`faults`]). With several hosts, all children of one are killed every
+//! The parent decides on deaths, and touches the region only when all children have ended, or to fence
+//! a host. Deaths: a child is killed every [`KILL_PAUSE_MS`]. Most children also have a fault point at
+//! which they kill themselves ([`faults`]). With several hosts, all children of one are killed every
 //! [`HOST_KILL_PAUSE_MS`], every other time with the memory of that host.
+//!
+//! A run ends after a time or after a number of deaths and operations ([`Length`]). In a run by
+//! numbers no time decides anything: no host is declared dead because it is slow, and the parent
+//! fences the hosts that it killed.
 
 mod child;
 mod children;
@@ -22,15 +26,17 @@ pub use child::run as run_child;
 pub use cold::{run_child as run_cold_child, torment as torment_cold};
 
 use crate::args::TortureArgs;
+use cenote_base::HostId;
 use cenote_base::prng::Prng;
 use cenote_base::units::ByteSize;
 use cenote_console::args::{FlushArg, NewRegionArgs, RegionArgs, WatchArgs};
 use cenote_console::failure::Failure;
 use cenote_console::output;
-use cenote_console::region::TemporaryRegion;
+use cenote_console::region::{HostPool, TemporaryRegion};
 use cenote_console::signals::EndSignals;
 use cenote_console::stale::{self, Owned};
 use cenote_mem::{Flush, HostArea, Mapping, RegionSource};
+use cenote_pool::{Pool, PoolError};
 use children::{ChildEvent, End, Event, Nursery, Slot};
 use faults::When;
 use indicatif::ProgressBar;
@@ -51,6 +57,8 @@ const STOPPED_MS: Range<u64> = 20..700;
 const HOST_KILL_PAUSE_MS: Range<u64> = 3000..8000;
 /// So short that a host that stays away is declared dead and its chunks are adopted.
 const HOST_TIMEOUT: Duration = Duration::from_millis(1500);
+/// In a run by numbers, a host is dead only if the parent has killed it.
+const HOST_TIMEOUT_BY_NUMBERS: Duration = Duration::from_secs(24 * 3600);
 const QUARANTINE: Duration = Duration::from_millis(500);
 /// Longest time that a dead host stays away.
 const HOST_ABSENCE_MS_MAX: u64 = 4000;
@@ -96,6 +104,33 @@ impl Drop for LedgerFile {
     }
 }
 
+/// The end of a run.
+#[derive(Clone, Copy)]
+enum Length {
+    Seconds(f64),
+    /// At least so many deaths and operations, and the death of a whole host if there are several.
+    Numbers {
+        kills: u64,
+        operations: u64,
+    },
+}
+
+impl Length {
+    fn of(args: &TortureArgs) -> Self {
+        match (args.kills, args.operations) {
+            (None, None) => Self::Seconds(args.seconds),
+            (kills, operations) => Self::Numbers { kills: kills.unwrap_or(0), operations: operations.unwrap_or(0) },
+        }
+    }
+
+    const fn host_timeout(self) -> Duration {
+        match self {
+            Self::Seconds(_) => HOST_TIMEOUT,
+            Self::Numbers { .. } => HOST_TIMEOUT_BY_NUMBERS,
+        }
+    }
+}
+
 /// A run. Fields are dropped in order: the children first, then what they use.
 struct Torture {
     slots: Vec<Slot>,
@@ -114,13 +149,14 @@ struct Torture {
     counters: Vec<[u64; COUNTERS.len()]>,
     counters_lost: [u64; COUNTERS.len()],
     started: Instant,
-    seconds: f64,
+    length: Length,
     bar: ProgressBar,
 }
 
 impl Torture {
     fn begin(args: &TortureArgs) -> Result<Self, Failure> {
         let seed = args.seed.unwrap_or_else(|| std::process::id().into());
+        let length = Length::of(args);
         let flush = match args.flush {
             Some(flush) => flush,
             None if args.hosts > 1 => FlushArg::Auto,
@@ -146,7 +182,7 @@ impl Torture {
         let (sender, events) = channel();
         let nursery = Nursery {
             region: region.args().clone(),
-            watch: WatchArgs { host_timeout: HOST_TIMEOUT, quarantine: QUARANTINE },
+            watch: WatchArgs { host_timeout: length.host_timeout(), quarantine: QUARANTINE },
             ledger: ledger_name,
             prng: Prng::at(seed, 1),
             events: sender,
@@ -158,7 +194,13 @@ impl Torture {
             hosts: args.hosts,
             flush: flush.name(),
             seed,
+            has_goals: matches!(length, Length::Seconds(seconds) if seconds >= report::GOALS_FROM_SECONDS),
             ..Report::default()
+        };
+        let steps = match length {
+            Length::Seconds(seconds) => seconds as u64,
+            Length::Numbers { kills: 0, operations } => operations,
+            Length::Numbers { kills, .. } => kills,
         };
         Ok(Self {
             slots: (0..args.processes as usize).map(|index| Slot::new(index, args.hosts)).collect(),
@@ -175,8 +217,8 @@ impl Torture {
             counters: vec![[0; COUNTERS.len()]; args.hosts.into()],
             counters_lost: [0; COUNTERS.len()],
             started: Instant::now(),
-            seconds: args.seconds,
-            bar: output::progress("torture", args.seconds as u64),
+            length,
+            bar: output::progress("torture", steps),
         })
     }
 
@@ -184,18 +226,31 @@ impl Torture {
         Duration::from_millis(milliseconds.start + self.prng.below(milliseconds.end - milliseconds.start))
     }
 
-    /// Runs until the time is over, or until a signal, whose exit code it returns.
+    /// Whether the run is over: its length is reached, or its mistake is found.
+    fn is_over(&self, now: Instant) -> bool {
+        if self.nursery.mistake && self.report.wrong_bytes > 0 {
+            return true;
+        }
+        match self.length {
+            Length::Seconds(seconds) => now >= self.started + Duration::from_secs_f64(seconds),
+            Length::Numbers { kills, operations } => {
+                let hosts_done = self.report.hosts == 1 || self.report.host_kills > 0;
+                hosts_done && self.report.kills >= kills && self.operations.total() >= operations
+            }
+        }
+    }
+
+    /// Runs until it is over, or until a signal, whose exit code it returns.
     fn go_on(&mut self, ended: &Receiver<u8>) -> Result<Option<u8>, Failure> {
         let mut kill_at = self.started + self.pause(KILL_PAUSE_MS);
         let mut stop_at = self.started + self.pause(STOP_PAUSE_MS);
         let mut host_kill_at = self.started + self.pause(HOST_KILL_PAUSE_MS);
-        let end = self.started + Duration::from_secs_f64(self.seconds);
         loop {
             let now = Instant::now();
             if let Ok(code) = ended.try_recv() {
                 return Ok(Some(code));
             }
-            if now >= end {
+            if self.is_over(now) {
                 return Ok(None);
             }
             self.start_children()?;
@@ -216,8 +271,9 @@ impl Torture {
                 host_kill_at = Instant::now() + self.pause(HOST_KILL_PAUSE_MS);
             }
             self.look_for_hangs();
-            let next = self.slots.iter().filter_map(|slot| slot.stopped_until).chain([end, kill_at, now + LOOK]).min();
-            self.hear_until(next.unwrap_or(end))?;
+            let next =
+                self.slots.iter().filter_map(|slot| slot.stopped_until).fold(kill_at.min(now + LOOK), Instant::min);
+            self.hear_until(next)?;
             self.show_progress();
         }
     }
@@ -323,7 +379,27 @@ impl Torture {
             let lost = std::mem::take(&mut self.counters[usize::from(host)]);
             self.counters_lost.iter_mut().zip(lost).for_each(|(sum, count)| *sum += count);
         }
+        if matches!(self.length, Length::Numbers { .. }) {
+            self.fence(host)?;
+        }
         Ok(())
+    }
+
+    /// Declares a host dead of which all children have ended. Locks may be busy for a while, because
+    /// their holders were killed, too.
+    fn fence(&mut self, host: u8) -> Result<(), Failure> {
+        let other = RegionArgs { host_slot: (host + 1) % self.report.hosts, ..self.region.args().clone() };
+        let options = other.attach_options("fence", &self.nursery.watch);
+        loop {
+            let fenced: Result<(), PoolError> =
+                Pool::attach(other.map()?, &options).and_then(|pool: HostPool| pool.fence_host(HostId(host)));
+            match fenced {
+                Err(PoolError::Lock { .. } | PoolError::DeclaredDead) => self.hear_until(Instant::now() + LOOK)?,
+                // The host never attached, so it has left nothing.
+                Err(PoolError::Config(_)) => return Ok(()),
+                fenced => return fenced.map_err(|error| other.explain(&error)),
+            }
+        }
     }
 
     /// Waits until all of these children, which are about to end, have ended.
@@ -348,7 +424,11 @@ impl Torture {
     }
 
     fn show_progress(&self) {
-        self.bar.set_position(self.started.elapsed().as_secs());
+        self.bar.set_position(match self.length {
+            Length::Seconds(_) => self.started.elapsed().as_secs(),
+            Length::Numbers { kills: 0, .. } => self.operations.total(),
+            Length::Numbers { .. } => self.report.kills,
+        });
         self.bar.set_message(format!(
             "{} kills ({} in critical sections), {} operations, {:.2} full, {} wrong bytes, {} hangs",
             self.report.kills,

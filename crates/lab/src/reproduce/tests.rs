@@ -80,7 +80,7 @@ fn the_document_has_what_quick_experiments_compute() {
     let quick = || PAPERS.iter().flat_map(|paper| paper.experiments.iter().filter(|experiment| experiment.is_quick));
     let names: Vec<String> = quick().map(|experiment| experiment.id.to_owned()).collect();
     let selection = Selection::new(&names).expect("names of experiments");
-    let [one, two] = [1, 2].map(|threads| run(&selection, &Context { seed: 1 }, threads, &|_, _| ()));
+    let [one, two] = [1, 2].map(|threads| run(&selection, &Context { seed: 1 }, threads, &|_, run| run()));
     let lines = |papers: &[Reproduction]| -> Vec<String> {
         papers.iter().flat_map(|paper| paper.rows.iter().map(report::markdown_line)).collect()
     };

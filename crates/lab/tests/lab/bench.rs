@@ -12,9 +12,23 @@ async fn a_row_names_measurement_design_and_percentiles() {
     for row in rows {
         assert_eq!(row["bench"], "pool", "{row}");
         let [p50, p99, p999] = ["p50", "p99", "p999"].map(|key| row[key].as_f64().expect("a number"));
-        assert!(0.0 < p50 && p50 <= p99 && p99 <= p999, "{row}");
-        assert_eq!(row["goal"].is_string(), row["met"].is_boolean(), "{row}");
-        assert!(row["goal"].is_null() || row["design"] == "cenote", "goals are ours: {row}");
+        assert!(p50 <= p99 && p99 <= p999, "{row}");
+        // The goal is a bound of the median, in the row's unit.
+        match row["goal"].as_str() {
+            None => assert!(row["met"].is_null(), "{row}"),
+            Some(goal) => {
+                let bound = goal.strip_prefix("<= ").and_then(|goal| goal.strip_suffix(" ns")).expect("a bound");
+                let bound: f64 = bound.parse().expect("a number");
+                let ratio = row["ratio"].as_f64().expect("a number");
+                assert!((ratio - p50 / bound).abs() < 1e-9, "{row}");
+                assert_eq!((row["met"].as_bool(), &row["design"]), (Some(p50 <= bound), &"cenote".into()), "{row}");
+            }
+        }
+    }
+    // Each fabric of a design has a row of each part, and no other.
+    for part in ["pin and unpin", "publish a line"] {
+        let named = rows.iter().filter(|row| row["name"].as_str().is_some_and(|name| name.ends_with(part)));
+        assert_eq!(2 * named.count(), rows.len(), "{part}: {report}");
     }
     bare_lab(["bench", "lock", "--only", "pins"]).fails(&["there is no such part", "parts: locks"]).await;
 }

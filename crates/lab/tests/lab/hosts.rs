@@ -9,6 +9,7 @@ use cenote_policy::Eviction;
 use cenote_pool::{AttachOptions, Counter, Namespace, NamespaceRecord, NewBlock, Pool, PoolConfig, Superblock};
 use cenote_serving_sim::{Hosts, Rack};
 use std::sync::Arc;
+use std::time::Duration;
 
 const CHUNK: u64 = 64 << 10;
 const REGION: u64 = 16 << 20;
@@ -62,7 +63,10 @@ impl Region {
         };
         Superblock::format(&fabric, &config).expect("the configuration fits");
         let attach = |host| {
-            let options = AttachOptions { private: true, host: HostId(host as u8), ..AttachOptions::named("test") };
+            // No pause of the test is a death.
+            let host_timeout = Duration::from_secs(24 * 3600);
+            let host = HostId(host as u8);
+            let options = AttachOptions { private: true, host, host_timeout, ..AttachOptions::named("test") };
             let pool = Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot");
             let record = NamespaceRecord {
                 fingerprint: [1; 32],

@@ -1,8 +1,10 @@
 //! The `cenote-lab` binary as users run it: real processes, real regions.
+#![allow(clippy::disallowed_methods, reason = "some tests drive real processes, and pass the machine's clock")]
 
 mod bench;
 mod codecs;
 mod hosts;
+mod plan;
 mod sim;
 #[path = "../../../cli/tests/cli/support/mod.rs"]
 mod support;

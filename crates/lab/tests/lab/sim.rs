@@ -167,10 +167,20 @@ async fn this_machine_can_be_calibrated_and_simulated() {
     let rows = study["rows"].as_array().expect("a row for each load");
     assert_eq!(rows.len(), 2, "{study}");
     for row in rows {
-        for figure in ["ttft_mean_ms", "ttft_mean_ms_simulated", "throughput_tokens_per_s"] {
-            assert!(row[figure].as_f64().is_some_and(|value| value > 0.0), "{figure}: {row}");
+        let number = |name: String| row[&name].as_f64().unwrap_or_else(|| panic!("{name}: {row}"));
+        for (figure, unit) in [("ttft", "_mean_ms"), ("throughput", "_tokens_per_s")] {
+            let [real, simulated] = ["", "_simulated"].map(|whose| number(format!("{figure}{unit}{whose}")));
+            assert!(real > 0.0 && simulated > 0.0, "{figure}: {row}");
+            let deviation = number(format!("{figure}_deviation"));
+            assert!((deviation - (simulated / real - 1.0)).abs() < 1e-9, "{figure}: {row}");
         }
     }
+    let within = |row: &serde_json::Value| {
+        ["ttft_deviation", "throughput_deviation"]
+            .iter()
+            .all(|name| row[name].as_f64().expect("a number").abs() <= 0.15)
+    };
+    assert_eq!(study["met"].as_bool(), Some(rows.iter().all(within)), "{study}");
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@
 //! traces are equal up to the last swap.
 
 use cenote_base::engine::{Phase, Prompt};
+use cenote_base::testing::PATIENCE;
 use cenote_base::{
     BlockHash, CacheSalt, ChainHasher, Clock, Engine, Event, EventSink, HashSeed, Request, RequestId, SamplingParams,
     TokenId,
@@ -22,14 +23,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 const REQUESTS: usize = 80;
 const BLOCKS: u32 = 48;
 const MAX_NUM_SEQS: usize = 64;
 const MAX_NUM_BATCHED_TOKENS: u32 = 256;
-/// Timeout of every wait.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A store with unlimited swap space and no shared blocks.
 struct Space(ChainHasher);

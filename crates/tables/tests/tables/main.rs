@@ -1,5 +1,6 @@
 //! Tables in a region: one program, so that each crate is linked to tests once.
 #![forbid(unsafe_code)]
+#![allow(clippy::disallowed_methods, reason = "some tests drive real processes, and pass the machine's clock")]
 
 mod checkpoint;
 mod deaths;

@@ -8,11 +8,13 @@ pub mod region;
 
 use cenote_base::TokenId;
 use cenote_base::prng::Prng;
+pub use cenote_base::testing::PATIENCE;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Longest wait of a test for one thing; a limit, not a pace.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest wait for the end of a command. Some compute for half a minute of processor time, which
+/// a machine with other work gives them slowly.
+const COMMAND_PATIENCE: Duration = PATIENCE.saturating_mul(10);
 
 /// Pause between two polls.
 const PACE: Duration = Duration::from_millis(20);
@@ -27,7 +29,16 @@ pub fn repository(path: &str) -> PathBuf {
 
 /// Awaits with the tests' deadline.
 pub async fn soon<T>(what: &str, wait: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(PATIENCE, wait).await {
+    within(PATIENCE, what, wait).await
+}
+
+/// Awaits the end of a command.
+pub async fn ends<T>(command: &str, wait: impl Future<Output = T>) -> T {
+    within(COMMAND_PATIENCE, command, wait).await
+}
+
+async fn within<T>(patience: Duration, what: &str, wait: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(patience, wait).await {
         Ok(value) => value,
         Err(_) => panic!("waited too long for {what}"),
     }

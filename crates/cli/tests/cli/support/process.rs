@@ -1,7 +1,7 @@
 //! `cenote` and `cenote-lab` as child processes, one that ends by itself or one that serves.
 
 use super::client::Client;
-use super::{repository, soon};
+use super::{ends, repository, soon};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs::File;
@@ -101,13 +101,13 @@ impl Cenote {
         let mut child = self.0.spawn().expect("the program starts");
         // The command holds the terminal, too, and its reader waits until all holders have ended.
         drop(self);
-        soon(&shown, child.wait()).await.expect("it is our child");
+        ends(&shown, child.wait()).await.expect("it is our child");
     }
 
     /// Runs it to its end.
     pub async fn run(mut self) -> Outcome {
         let shown = format!("{:?}", self.0.as_std().get_args().collect::<Vec<_>>());
-        let output = soon(&shown, self.0.output()).await.expect("the program starts");
+        let output = ends(&shown, self.0.output()).await.expect("the program starts");
         let text = |bytes| String::from_utf8(bytes).expect("the program writes UTF-8");
         let outcome = Outcome { shown, code: output.status.code(), out: text(output.stdout), err: text(output.stderr) };
         assert!(!outcome.err.contains("panicked"), "{outcome:?}");
@@ -162,8 +162,14 @@ impl Server {
     /// Starts a server with these flags, and waits until it prints its address. Each process gets
     /// one core, because tests and servers run in parallel on few cores.
     pub async fn start(flags: &[&str]) -> Self {
+        Self::start_with(flags, &[]).await
+    }
+
+    /// As [`Self::start`], with these variables.
+    pub async fn start_with(flags: &[&str], variables: &[(&str, &str)]) -> Self {
         let words = tempfile::tempfile().expect("a file for the server's words");
-        let Cenote(mut command) = cenote(["serve", "--port", "0", "--threads", "1"].iter().chain(flags).copied());
+        let command = cenote(["serve", "--port", "0", "--threads", "1"].iter().chain(flags).copied());
+        let Cenote(mut command) = variables.iter().fold(command, |command, (name, value)| command.env(name, value));
         command.stdout(Stdio::piped()).stderr(words.try_clone().expect("a descriptor"));
         let mut child = command.spawn().expect("the server starts");
         let pid = child.id().expect("it was just started");

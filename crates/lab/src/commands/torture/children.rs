@@ -14,7 +14,7 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 /// A child without a message for this long hangs.
-pub const HANG: Duration = Duration::from_secs(10);
+pub const HANG: Duration = Duration::from_secs(60);
 
 /// An event of a child.
 pub enum Event {

@@ -1,10 +1,8 @@
-//! `cenote plan rack`: the cheapest rack for a load and a goal, by simulation.
+//! `cenote-lab plan rack`: the cheapest rack for a load and a goal, by simulation.
 
-use super::show;
 use crate::args::{PlanRackArgs, StatisticArg};
-use crate::commands::engram::read;
 use cenote_console::failure::Failure;
-use cenote_console::output;
+use cenote_console::output::{self, quantity};
 use cenote_plan::cost::RackPrices;
 use cenote_serving_sim::hardware::GPUS;
 use cenote_serving_sim::model::MODELS;
@@ -149,6 +147,10 @@ fn hinted(error: ProvisionError, args: &PlanRackArgs) -> Failure {
     Failure::from(error).hint(hint)
 }
 
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    std::fs::read(path).map_err(|error| Failure::new(format!("{}: cannot read the file: {error}", path.display())))
+}
+
 const fn statistic(argument: StatisticArg) -> Statistic {
     match argument {
         StatisticArg::Mean => Statistic::Mean,
@@ -241,19 +243,19 @@ fn text(plan: &Plan) -> String {
         let Found { memory, bytes, hosts, cost, outcome } = found;
         table.add_row([
             name(*memory).to_owned(),
-            if *memory == Memory::None { "-".to_owned() } else { show::bytes(*bytes as f64) },
+            if *memory == Memory::None { "-".to_owned() } else { quantity::bytes(*bytes as f64) },
             hosts.to_string(),
             gpus.to_string(),
-            show::seconds(outcome.ttft_p50_ms / 1e3),
-            show::seconds(outcome.ttft_p99_ms / 1e3),
+            quantity::seconds(outcome.ttft_p50_ms / 1e3),
+            quantity::seconds(outcome.ttft_p99_ms / 1e3),
             format!("{:.1} %", 100.0 * outcome.hit_rate),
             format!("{:.0}", outcome.throughput_tokens_per_s),
-            show::dollars(*memory_cost),
-            show::dollars(*cost),
+            quantity::dollars(*memory_cost),
+            quantity::dollars(*cost),
         ]);
     }
     let best = &plan.racks[0].found;
-    let goal = show::seconds(plan.goal.ttft_ms / 1e3);
+    let goal = quantity::seconds(plan.goal.ttft_ms / 1e3);
     let statistic = match plan.goal.statistic {
         Statistic::Mean => "the mean",
         Statistic::P50 => "the median",
