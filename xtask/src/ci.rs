@@ -52,7 +52,7 @@ fn check(root: &Path, steps: &mut Steps) -> Result<(), String> {
     })?;
     let verilator = version("verilator", &["--version"]);
     let of_rtl = ["rtl", "xtask/src/rtl", "xtask/src/rtl.rs"].map(str::to_owned).into();
-    steps.once("lint of the RTL", &of_rtl, &[verilator.clone()], || rtl::lint(root).map(|_| ()))?;
+    steps.once("lint of the RTL", &of_rtl, std::slice::from_ref(&verilator), || rtl::lint(root).map(|_| ()))?;
 
     let members: Vec<String> = steps.packages.members().map(str::to_owned).collect();
     steps.each("clippy", &members, &[], |chosen| {

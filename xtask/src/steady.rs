@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn flags_and_packages_are_told_apart() {
-        let plan = parse(&["--runs", "3", "cenote-pool", "--busy", "0"]).ok().expect("it is right");
+        let Ok(plan) = parse(&["--runs", "3", "cenote-pool", "--busy", "0"]) else { panic!("it is right") };
         assert_eq!((plan.runs, plan.busy, plan.packages), (3, 0, vec!["cenote-pool".to_owned()]));
         for wrong in [&["--runs"][..], &["--runs", "x"], &["--other"]] {
             assert!(parse(wrong).is_err(), "{wrong:?}");

@@ -112,6 +112,7 @@ mod tests {
     }
 
     #[tokio::test]
+    #[allow(clippy::disallowed_methods, reason = "the clock under test")]
     async fn the_machine_s_clock_ends_waits_as_well() {
         let deadline = Clock::system().after(Duration::from_millis(1));
         assert_eq!(before(deadline, pending::<()>()).await, None);

@@ -37,14 +37,22 @@ fn jobs(numbers: std::ops::Range<u32>) -> Vec<Number> {
     numbers.map(|number| Number { number, runs: 0, wait: None }).collect()
 }
 
-fn next(mover: &mut Box<dyn Mover<Number>>) -> (Ticket, Moved<Number>) {
-    until("the end of a job", || mover.poll())
+/// The next job that ends. A microsecond passes between two looks.
+fn next(time: &ManualTime, mover: &mut Box<dyn Mover<Number>>) -> (Ticket, Moved<Number>) {
+    until("the end of a job", || {
+        let ended = mover.poll();
+        if ended.is_none() {
+            time.advance(Duration::from_micros(1));
+        }
+        ended
+    })
 }
 
 #[test]
 fn every_job_comes_back_once_and_has_run_once() {
     for (kind, speed) in KINDS.into_iter().flat_map(|kind| [(kind, None), (kind, Some(LinkSpeed::NIAGARA))]) {
-        let mut mover = start(kind, TransferConfig::default(), speed, Clock::system());
+        let time = ManualTime::start();
+        let mut mover = start(kind, TransferConfig::default(), speed, time.clock());
         let classes = Class::ALL.iter().zip(0..);
         let tickets: BTreeMap<Ticket, u32> = classes
             .flat_map(|(class, at)| {
@@ -54,7 +62,7 @@ fn every_job_comes_back_once_and_has_run_once() {
             .collect();
         let mut seen = BTreeMap::new();
         for _ in 0..400 {
-            let (ticket, Moved::Done(job)) = next(&mut mover) else { panic!("none was cancelled") };
+            let (ticket, Moved::Done(job)) = next(time, &mut mover) else { panic!("none was cancelled") };
             assert_eq!((tickets[&ticket], job.runs), (job.number, 1));
             assert!(seen.insert(ticket, ()).is_none());
         }
@@ -65,7 +73,8 @@ fn every_job_comes_back_once_and_has_run_once() {
 
 #[test]
 fn a_job_under_way_is_discarded_and_a_queued_one_returns() {
-    let mut mover = start(MoverKind::Threads(1), TransferConfig::window(1), None, Clock::system());
+    let time = ManualTime::start();
+    let mut mover = start(MoverKind::Threads(1), TransferConfig::window(1), None, time.clock());
     let (release, wait) = channel();
     let first = Number { number: 0, runs: 0, wait: Some(wait) };
     let first = mover.submit(Class::Exact, None, vec![first])[0];
@@ -78,7 +87,7 @@ fn a_job_under_way_is_discarded_and_a_queued_one_returns() {
     until("the start of the first", || (mover.counts().started[Class::Exact as usize] > 0).then_some(()));
     assert!(mover.cancel(first).is_none() && mover.take(first).is_none(), "it is under way");
     release.send(()).expect("it waits for this");
-    let ended = [next(&mut mover), next(&mut mover)];
+    let ended = [next(time, &mut mover), next(time, &mut mover)];
     assert!(matches!(&ended[0], (ticket, Moved::Discarded(_)) if *ticket == first), "{ended:?}");
     assert!(matches!(&ended[1], (ticket, Moved::Done(job)) if *ticket == rest[2] && job.number == 3), "{ended:?}");
 }
@@ -92,7 +101,7 @@ fn a_job_that_waits_beyond_its_deadline_never_runs() {
     let late = mover.submit(Class::Exact, Some(mover.now_ns()), jobs(1..2))[0];
     time.advance(Duration::from_nanos(1));
     release.send(()).expect("it waits for this");
-    let ended: BTreeMap<Ticket, Moved<Number>> = [next(&mut mover), next(&mut mover)].into();
+    let ended: BTreeMap<Ticket, Moved<Number>> = [next(time, &mut mover), next(time, &mut mover)].into();
     assert!(matches!(&ended[&late], Moved::Expired(job) if job.runs == 0), "{ended:?}");
 }
 
@@ -119,7 +128,7 @@ fn a_thread_hands_a_job_over_when_its_link_delivers_it() {
     assert!(mover.poll().is_none(), "its last byte is still on its way");
     // The copy may begin late, and then it is delivered late.
     time.advance(Duration::from_nanos(5_096));
-    assert!(matches!(next(&mut mover), (_, Moved::Done(job)) if job.runs == 1));
+    assert!(matches!(next(time, &mut mover), (_, Moved::Done(job)) if job.runs == 1));
 }
 
 #[test]
