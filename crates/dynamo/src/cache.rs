@@ -37,6 +37,7 @@ pub struct Settings {
 impl Settings {
     /// The recommended settings.
     #[must_use]
+    #[allow(clippy::disallowed_methods, reason = "a router has the machine's clock")]
     pub fn new(region: RegionSource, namespaces: Vec<String>, naming: Naming) -> Self {
         Self {
             region,

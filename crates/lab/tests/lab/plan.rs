@@ -50,7 +50,7 @@ async fn a_rack_that_cannot_be_is_explained() {
     rack("--ttft-ms 1000 --model llama-70b").fails(&["does not fit 1 of h200", "--tp"]).await;
     rack("--ttft-ms 1000 --gpu x").fails(&["--gpu x", "a100"]).await;
     rack("--ttft-ms 1000 --tp 3").fails(&["--gpus-per-host 8", "--tp 3"]).await;
-    let config = repository("README.md").display().to_string();
+    let config = repository("crates/lab/Cargo.toml").display().to_string();
     rack("--ttft-ms 1000 --tp 3 --gpus-per-host 6").fails(&["3 GPUs cannot share the 32 heads", "--tp"]).await;
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("config.json");
@@ -66,8 +66,8 @@ async fn a_rack_that_cannot_be_is_explained() {
         bare_lab(["plan", "rack", "--rate", "1", "--ttft-ms", "9", "--model-config", &file]).fails(&[fact]).await;
     }
     let path = bare_lab(["plan", "rack", "--rate", "1", "--ttft-ms", "9", "--model-config", &config]);
-    path.fails(&["README.md", "JSON"]).await;
-    bare_lab(["plan", "rack", "--ttft-ms", "9", "--trace", &config]).fails(&["README.md", "--format"]).await;
+    path.fails(&["Cargo.toml", "JSON"]).await;
+    bare_lab(["plan", "rack", "--ttft-ms", "9", "--trace", &config]).fails(&["Cargo.toml", "--format"]).await;
 }
 
 #[tokio::test]
