@@ -3,7 +3,7 @@
 use crate::Args;
 use crate::oracle::Violation;
 use crate::run::{Outcome, POINTS, Setting, run};
-use crate::sample::{DETECTED_TENTHS_MIN, sample};
+use crate::sample::{DETECTED_TENTHS_MIN, sample, standing};
 use cenote_base::Clock;
 use cenote_base::fault::{Mistake, Point};
 use cenote_memmodel::{Mutation, Place, Site};
@@ -300,13 +300,22 @@ pub fn mutate(args: &Args) -> ExitCode {
     if let Some(count) = args.sample {
         mutations = sample(mutations, count, &args.key);
     }
+    if args.standing {
+        mutations = match standing(&mutations) {
+            Ok(mutations) => mutations,
+            Err(reason) => {
+                println!("{reason}");
+                return ExitCode::from(EXIT_SHORTFALL);
+            }
+        };
+    }
     for mutation in mutations {
         let seeds = passes.seeds_for(&mutation.place);
         let setting = Setting { design: args.design, ..Setting::without(mutation.clone()) };
         let total = run_patiently(&seeds, &setting, args);
         tally.judge(&format!("--without {mutation}"), &total, &Setting { without: None, ..setting });
     }
-    if cfg!(feature = "sabotage") && args.sample.is_none() {
+    if cfg!(feature = "sabotage") && args.sample.is_none() && !args.standing {
         for &mistake in Mistake::ALL.iter().filter(|mistake| wanted(mistake.name())) {
             let mut setting = sound.clone();
             let (mut seeds, mut what) = (all.clone(), format!("--sabotage {mistake}"));

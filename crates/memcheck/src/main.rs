@@ -64,6 +64,9 @@ pub struct Args {
     /// With --mutate: try this many mutations; --key chooses them. Eight of ten must be detected.
     #[arg(long, requires = "mutate")]
     sample: Option<usize>,
+    /// With --mutate: try the ten mutations of `STANDING`. Each must be detected.
+    #[arg(long, requires = "mutate", conflicts_with = "sample")]
+    standing: bool,
     /// Text that chooses the mutations of --sample, such as a commit's hash.
     #[arg(long, default_value = "")]
     key: String,

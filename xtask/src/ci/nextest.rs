@@ -42,6 +42,9 @@ pub fn install() -> Result<Option<PathBuf>, String> {
     ))
 }
 
+/// Packages of commands.
+const COMMANDS: [&str; 2] = ["cenote-cli", "cenote-lab"];
+
 /// A run of tests.
 pub struct Run<'a> {
     pub root: &'a Path,
@@ -68,10 +71,18 @@ impl Run<'_> {
         if self.packages.is_empty() {
             command.arg("--workspace");
         } else {
-            self.packages.iter().for_each(|package| {
+            let mut packages = self.packages.to_vec();
+            if packages.iter().any(|package| COMMANDS.contains(package)) {
+                packages.extend(COMMANDS);
+            }
+            packages.sort_unstable();
+            packages.dedup();
+            packages.iter().for_each(|package| {
                 command.args(["--package", package]);
             });
         }
+        // Tests of one command start the other one.
+        command.env("CENOTE_TEST_BUILT", "1");
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         if let Some(tools) = self.tools {
             let path = std::env::var_os("PATH").unwrap_or_default();
