@@ -87,7 +87,8 @@ fn check(root: &Path, steps: &mut Steps) -> Result<(), String> {
         println!("the slowest tests:\n{}", report.list());
     }
     steps.notices.extend(report.skipped);
-    steps.each("examples in documentation", &members, &[], |chosen| {
+    let libraries: Vec<String> = steps.packages.libraries(root).map(str::to_owned).collect();
+    steps.each("examples in documentation", &libraries, &[], |chosen| {
         cargo(root, &[&["test", "--doc", "--quiet"], chosen].concat(), &[])
     })?;
 

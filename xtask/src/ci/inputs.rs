@@ -38,6 +38,8 @@ struct Package {
     inputs: Vec<String>,
     /// Whether it belongs to the main workspace.
     is_member: bool,
+    /// Whether a library of it is for other programs than those in Rust.
+    is_foreign: bool,
 }
 
 /// All packages by name.
@@ -80,9 +82,19 @@ impl Packages {
             let uses = named.filter(|key| key.starts_with("cenote-")).cloned().collect();
             let folder = path.strip_suffix("/Cargo.toml").unwrap_or_default().to_owned();
             let is_member = !table.contains_key("workspace");
-            packages.insert(name, Package { folder, uses, inputs, is_member });
+            let is_foreign = table.get("lib").is_some_and(|lib| lib.get("crate-type").is_some());
+            packages.insert(name, Package { folder, uses, inputs, is_member, is_foreign });
         }
         Ok(Self(packages))
+    }
+
+    /// Names of the members whose documentation may have examples in Rust. Cargo refuses to look for some
+    /// in programs.
+    pub fn libraries(&self, root: &Path) -> impl Iterator<Item = &str> {
+        let is_library = move |package: &Package| {
+            package.is_member && !package.is_foreign && root.join(&package.folder).join("src/lib.rs").is_file()
+        };
+        self.0.iter().filter(move |(_, package)| is_library(package)).map(|(name, _)| name.as_str())
     }
 
     /// A package's folder below the root; empty for an unknown one.
