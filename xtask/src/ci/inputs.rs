@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Files and folders that count for every package.
-pub const COMMON: [&str; 12] = [
+pub const COMMON: [&str; 14] = [
     ".cargo",
     ".config",
     "Cargo.lock",
@@ -23,7 +23,9 @@ pub const COMMON: [&str; 12] = [
     "rust-toolchain.toml",
     "rustfmt.toml",
     "xtask/python-requirements.txt",
+    "xtask/src/apart.rs",
     "xtask/src/ci",
+    "xtask/src/ci.rs",
 ];
 /// Real inputs beside the repository; tests skip without them.
 const BESIDE: &str = "../shared/data";
