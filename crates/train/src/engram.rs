@@ -413,7 +413,11 @@ mod tests {
         let saved = Model::load(folder.path()).unwrap();
         let ids = ids(folder.path());
         let ours = saved.logits(&ids, 1).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
-        let engine = LoadedModel::load(&EngineConfig { threads: 1, ..EngineConfig::new(folder.path(), cenote_base::Clock::stopped()) }).unwrap();
+        let engine = LoadedModel::load(&EngineConfig {
+            threads: 1,
+            ..EngineConfig::new(folder.path(), cenote_base::Clock::stopped())
+        })
+        .unwrap();
         let mut kv = KvArena::new(*engine.layout(), 4);
         let table = [0, 1, 2, 3];
         let chunk =
