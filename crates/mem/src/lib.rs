@@ -18,6 +18,7 @@ pub mod checksum;
 pub mod conformance;
 pub mod cpu;
 pub mod fabric;
+pub mod files;
 pub mod fork;
 pub mod host;
 pub mod numa;

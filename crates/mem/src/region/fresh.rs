@@ -1,11 +1,12 @@
 //! Files that get their name when they are complete. A creator that dies before leaves nothing.
 
 use super::MapError;
+use crate::files::{Draft, folder_of};
 use cenote_base::time::Clock;
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -18,27 +19,18 @@ pub struct Fresh(Option<Named>);
 
 #[derive(Debug)]
 struct Named {
-    file: File,
+    draft: Draft,
     name: PathBuf,
-    /// Its temporary name, on file systems without unnamed files.
-    meanwhile: Option<PathBuf>,
     /// Held until the file has its name.
     _turn: Option<File>,
-}
-
-impl Drop for Named {
-    fn drop(&mut self) {
-        if let Some(path) = &self.meanwhile {
-            let _ = std::fs::remove_file(path);
-        }
-    }
 }
 
 /// Waits until no other process creates a file in this folder. Of many processes that create the
 /// same file, all but the first would allocate its space for nothing. After the longest wait, or if
 /// waiting fails, it continues.
 fn take_turn(folder: &Path) -> Option<File> {
-    let folder = File::open(folder).ok()?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = File::from(rustix::fs::open(folder, flags, Mode::empty()).ok()?);
     let deadline = Clock::system().after(TURN_TIMEOUT);
     loop {
         match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
@@ -48,10 +40,6 @@ fn take_turn(folder: &Path) -> Option<File> {
             Err(_) => return None,
         }
     }
-}
-
-fn folder_of(name: &Path) -> &Path {
-    name.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
 }
 
 fn refuse_existing(name: &Path) -> Result<(), MapError> {
@@ -76,26 +64,14 @@ impl Fresh {
     /// An empty file, to be named `name`, accessible to its owner alone.
     pub(crate) fn make(name: &Path) -> Result<(Self, File), MapError> {
         refuse_existing(name)?;
-        let (mode, access) = (Mode::RUSR | Mode::WUSR, OFlags::RDWR | OFlags::CLOEXEC);
-        let failed = |error| match error {
+        let failed = |error: io::Error| match error.kind() {
             // The file is new, so the folder is missing.
-            Errno::NOENT => MapError::NoFolder { path: name.into(), folder: folder_of(name).into() },
-            error => MapError::from_io(name, "create the file", error),
+            io::ErrorKind::NotFound => MapError::NoFolder { path: name.into(), folder: folder_of(name).into() },
+            _ => MapError::from_io(name, "create the file", error),
         };
-        let (opened, meanwhile) = match rustix::fs::open(folder_of(name), access | OFlags::TMPFILE, mode) {
-            // Old kernels report that the folder is a directory.
-            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
-                let mut path = name.as_os_str().to_owned();
-                path.push(format!(".making-{}", std::process::id()));
-                let path = PathBuf::from(path);
-                let flags = access | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
-                (rustix::fs::open(&path, flags, mode), Some(path))
-            }
-            opened => (opened, None),
-        };
-        let file = opened.map(File::from).map_err(failed)?;
-        let other = file.try_clone().map_err(|error| MapError::from_io(name, "open the file twice", error))?;
-        Ok((Self(Some(Named { file: other, name: name.into(), meanwhile, _turn: None })), file))
+        let draft = Draft::new(name, 0o600).map_err(failed)?;
+        let file = draft.file().try_clone().map_err(|error| MapError::from_io(name, "open the file twice", error))?;
+        Ok((Self(Some(Named { draft, name: name.into(), _turn: None })), file))
     }
 
     /// Gives the file its name. From then on other processes can open it.
@@ -103,13 +79,7 @@ impl Fresh {
     /// # Errors
     /// The name is taken, or the folder cannot be written.
     pub fn publish(self) -> Result<(), MapError> {
-        let Some(named) = &self.0 else { return Ok(()) };
-        let opened = PathBuf::from(format!("/proc/self/fd/{}", named.file.as_raw_fd()));
-        let (from, flags) = match &named.meanwhile {
-            Some(path) => (path, AtFlags::empty()),
-            None => (&opened, AtFlags::SYMLINK_FOLLOW),
-        };
-        rustix::fs::linkat(CWD, from, CWD, &named.name, flags)
-            .map_err(|error| MapError::from_io(&named.name, "give the file its name", error))
+        let Some(Named { draft, name, _turn }) = self.0 else { return Ok(()) };
+        draft.publish_unsynced().map_err(|error| MapError::from_io(&name, "give the file its name", error))
     }
 }
