@@ -86,6 +86,8 @@ pub struct Objects {
     clock: Clock,
     follow: Mutex<Follow>,
     removed: AtomicU64,
+    /// Failures since the last report that cost no call.
+    damage: Mutex<Vec<ColdError>>,
     runtime: Runtime,
 }
 
@@ -166,6 +168,7 @@ impl Objects {
             clock,
             follow: Mutex::default(),
             removed: AtomicU64::new(0),
+            damage: Mutex::default(),
             runtime,
         })
     }
@@ -272,6 +275,10 @@ impl Objects {
         self.follow.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn damage(&self) -> MutexGuard<'_, Vec<ColdError>> {
+        self.damage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn place(&self) -> Option<(Identity, Sums)> {
         *self.place.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -363,12 +370,12 @@ impl Objects {
 
     /// Reads on in the listing, or begins one if it is time, and enters what it has. Returns whether there
     /// is more.
-    fn list_on(&self, repaired: &mut Vec<ColdError>) -> Result<bool, ColdError> {
+    fn list_on(&self) -> Result<bool, ColdError> {
         let mut follow = self.follow();
         if follow.next.is_some_and(|next| !next.passed()) {
             return Ok(false);
         }
-        let listed = self.list_step(&mut follow, repaired);
+        let listed = self.list_step(&mut follow);
         // From its end, also after a failure: a listing that takes long must not keep the writer from
         // writing.
         if !matches!(listed, Ok(true)) {
@@ -377,9 +384,10 @@ impl Objects {
         listed
     }
 
-    fn list_step(&self, follow: &mut Follow, repaired: &mut Vec<ColdError>) -> Result<bool, ColdError> {
+    fn list_step(&self, follow: &mut Follow) -> Result<bool, ColdError> {
         if follow.listing.is_none() {
-            repaired.extend(self.watch_identity()?);
+            let repaired = self.watch_identity()?;
+            self.damage().extend(repaired);
             self.list_mut().begin();
             follow.listing = Some(Listing { stream: None, last: None, is_sorted: true, names: 0 });
         }
@@ -540,6 +548,7 @@ impl Backend for Objects {
     }
 
     fn write(&self, records: &[Sealed<'_>], _bytes: &[u8]) -> Result<(), ColdError> {
+        self.make_room()?;
         let payloads: Vec<(Path, PutPayload)> = records
             .iter()
             .map(|record| (self.path(&record.head.name), PutPayload::from(record.bytes.to_vec())))
@@ -551,14 +560,18 @@ impl Backend for Objects {
         let mut list = self.list_mut();
         records.iter().for_each(|record| list.enter_own(record.head.name, record.bytes.len() as u64));
         drop(list);
-        self.make_room()
+        // These are written. A removal that fails is tried again before the next write.
+        if let Err(error) = self.make_room() {
+            self.damage().push(error);
+        }
+        Ok(())
     }
 
     fn refresh(&self) -> Result<Refreshed, ColdError> {
-        let mut damage = Vec::new();
-        let listed = self.list_on(&mut damage);
+        let listed = self.list_on();
         self.make_room()?;
         let has_more = listed? || self.list().has_leaving();
+        let damage = std::mem::take(&mut *self.damage());
         Ok(Refreshed { removed: self.removed.swap(0, Relaxed), damage, has_more })
     }
 

@@ -34,7 +34,7 @@ fn is_right(extents: &Extents, number: u8) -> bool {
 #[test]
 fn a_full_file_system_costs_the_blocks_that_do_not_fit() {
     let directory = tempfile::tempdir().expect("a directory");
-    let script = r#"mount -t tmpfs -o size=2m none "$CENOTE_TEST_SMALL_DISK" || exit 99
+    let script = r#"mount -t tmpfs -o size=2m,mode=0700 none "$CENOTE_TEST_SMALL_DISK" || exit 99
                     exec "$0" --exact full_disk::inside_of_a_small_disk --ignored --nocapture"#;
     let program = std::env::current_exe().expect("this test");
     let ran = Command::new("unshare")

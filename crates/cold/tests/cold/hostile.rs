@@ -153,7 +153,7 @@ fn a_read_is_bounded_by_its_block() {
 fn a_listing_is_bounded_by_the_limit() {
     let server = Server::start(|method, target| match method {
         "GET" => ok(page(begin_of(target), false)),
-        _ => ok("<DeleteResult></DeleteResult>"),
+        _ => ok("<DeleteResult><Deleted><Key>one</Key></Deleted></DeleteResult>"),
     });
     let objects = server.objects(ManualTime::start().clock());
     let error = loop {
