@@ -1,7 +1,7 @@
 use super::format::{EXTENT, INDEX, LINE_BYTES};
 use super::*;
 use crate::disk::{Fault, Faults, FaultyDisk, LocalDisk};
-use crate::extent::list::{INDEX_BYTES_MAX, OPEN_MAX};
+use crate::extent::list::{INDEX_BYTES_MAX, LIVE, OPEN_MAX};
 use crate::extent::space::OWNER_TIMEOUT;
 use crate::identity::{self, FILE};
 use crate::record::{HEADER_BYTES, Sums};
@@ -563,7 +563,7 @@ fn an_old_extent_is_not_continued() {
     let locked = std::fs::File::open(&path).expect("it is there");
     locked.lock().expect("no process writes it");
     (1..120).for_each(|number| write(&long, number..number + 1).expect("it has space"));
-    drop((long, locked));
+    drop(locked);
     write(&open(directory.path(), 4 << 20), 120..121).expect("it has space");
     assert_eq!(std::fs::metadata(&path).expect("it is there").len(), before);
 }
@@ -572,10 +572,12 @@ fn an_old_extent_is_not_continued() {
 #[test]
 fn an_idle_directory_is_seldom_listed() {
     let directory = tempfile::tempdir().expect("a directory");
-    let (time, writer) = (ManualTime::start(), open(directory.path(), 64 << 20));
+    let time = ManualTime::start();
+    let config = ExtentsConfig { directory: directory.path().to_owned(), bytes: None };
+    let writer = Extents::new(config.clone(), Arc::new(LocalDisk), time.clock());
+    writer.open(&SEED).expect("it opens");
     write(&writer, 0..1).expect("it has space");
     let faults = Arc::new(Faults::new(time.clock()));
-    let config = ExtentsConfig { directory: directory.path().to_owned(), bytes: None };
     let other = Extents::new(config, Arc::new(FaultyDisk::new(Arc::clone(&faults))), time.clock());
     other.open(&SEED).expect("it opens");
     let look = |times: u64| {
@@ -588,13 +590,21 @@ fn an_idle_directory_is_seldom_listed() {
     };
     look(3);
     assert_eq!(look(500), 10, "every ten seconds");
-    // An extent that grows is read without a listing, and one that grows after a long time is found.
+    // The next listing is far.
+    let until_listed = || while look(1) == 0 {};
+    // An extent that grows is read without a listing; one that grew long ago is no more, and its writer
+    // says so.
+    until_listed();
     write(&writer, 1..2).expect("it has space");
-    look(51);
-    assert_eq!(found(&other, 0..2), 2);
+    assert_eq!((look(1), found(&other, 0..2)), (1, 2), "a sign");
     write(&writer, 2..3).expect("it has space");
-    assert_eq!((look(1), found(&other, 0..3)), (0, 3));
-    // A new extent is a sign.
-    write(&open(directory.path(), 64 << 20), 3..4).expect("it has space");
-    assert_eq!((look(1), found(&other, 0..4)), (1, 4));
+    assert_eq!((look(1), found(&other, 0..3)), (0, 3), "it is read");
+    time.advance(LIVE);
+    until_listed();
+    write(&writer, 3..4).expect("it has space");
+    assert_eq!((look(1), found(&other, 0..4)), (1, 4), "a sign");
+    // A new extent is a sign, too.
+    until_listed();
+    write(&open(directory.path(), 64 << 20), 4..5).expect("it has space");
+    assert_eq!((look(1), found(&other, 0..5)), (1, 5));
 }
