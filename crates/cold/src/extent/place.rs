@@ -1,4 +1,4 @@
-//! The identity of a directory: who made it, its limit, and what happens if it is gone.
+//! The identity of a directory: its seed, its limit, and its repair.
 
 use super::format::{EXTENT, HEAD_BYTES, open_extent, stem_of};
 use super::{Extents, extent_bytes};
