@@ -179,7 +179,6 @@ impl Objects {
     /// The store does not answer, or the identity is damaged or of another version.
     pub fn identity(&self, own: &Identity) -> Result<Identity, ColdError> {
         if let Some(directory) = &self.directory {
-            // Another user's directory is not believed.
             OwnFolder::make(directory).map_err(|error| ColdError::of(directory.display(), &error))?;
         }
         let path = self.identity_path();
@@ -201,6 +200,16 @@ impl Objects {
             Ok(self.get_identity().await?.unwrap_or_default())
         })?;
         identity::decode(&found, &self.url)
+    }
+
+    /// Refuses a local store's directory that others can write. One that is not there holds nothing.
+    fn check_directory(&self) -> Result<(), ColdError> {
+        let Some(directory) = &self.directory else { return Ok(()) };
+        match OwnFolder::open(directory) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(ColdError::of(directory.display(), &error)),
+            Ok(_) => Ok(()),
+        }
     }
 
     fn identity_path(&self) -> Path {
@@ -508,6 +517,7 @@ impl Backend for Objects {
     }
 
     fn survey(&self) -> Result<Used, ColdError> {
+        self.check_directory()?;
         let found = self.within(SLOW, self.get_identity())?;
         let found = found.map(|bytes| identity::decode(&bytes, &self.url)).transpose()?;
         let mut used = Used { bytes_max: found.map_or(0, |found| found.bytes_max), ..Used::default() };
@@ -580,6 +590,7 @@ impl Backend for Objects {
     }
 
     fn resize(&self, bytes_max: u64) -> Result<(), ColdError> {
+        self.check_directory()?;
         let gone = || ColdError::Gone(format!("{}: {}", self.url, identity::FILE));
         let found = self.within(SLOW, self.get_identity())?.ok_or_else(gone)?;
         let identity = Identity { bytes_max, ..identity::decode(&found, &self.url)? };

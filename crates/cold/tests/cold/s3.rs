@@ -355,6 +355,8 @@ fn a_local_store_that_others_can_write_is_refused() {
     let url = format!("file://{}", directory.path().display());
     std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o777)).expect("it is ours");
     let objects = Objects::new(&url, None, DEADLINE, ManualTime::start().clock()).expect("a URL");
-    let error = objects.open(&SEED).expect_err("others can write it").to_string();
-    assert!(error.contains("other users can write the folder"), "{error}");
+    for refused in [objects.open(&SEED), objects.survey().map(drop), objects.resize(1 << 20)] {
+        let error = refused.expect_err("others can write it").to_string();
+        assert!(error.contains("other users can write the folder"), "{error}");
+    }
 }
