@@ -91,11 +91,11 @@ pub struct Objects {
     runtime: Runtime,
 }
 
-/// The store of a URL, the path in it, and its directory if it is local.
-fn store_of(
-    url: &Url,
-    variables: impl Iterator<Item = (String, String)>,
-) -> Result<(Arc<dyn ObjectStore>, Path, Option<PathBuf>), object_store::Error> {
+/// A store, the path of a URL in it, and its directory if it is local.
+type Parts = (Arc<dyn ObjectStore>, Path, Option<PathBuf>);
+
+/// The store of a URL.
+fn store_of(url: &Url, variables: impl Iterator<Item = (String, String)>) -> Result<Parts, object_store::Error> {
     let (scheme, path) = ObjectStoreScheme::parse(url)?;
     macro_rules! built {
         ($builder:ty) => {{
