@@ -20,7 +20,7 @@ pub(super) const INDEX_BYTES_MAX: u64 = 8 << 20;
 /// Extents of other processes are expected to grow for so long after they grew.
 pub(super) const LIVE: Duration = Duration::from_secs(60);
 /// Extents that are expected to grow when a directory is opened: the youngest.
-const LIVE_AT_FIRST: usize = 64;
+pub(super) const LIVE_AT_FIRST: usize = 64;
 /// Extents that are open for reading at once. Others are opened again, so that a large tier leaves
 /// descriptors to its server's sockets.
 pub(super) const OPEN_MAX: usize = 32;
@@ -97,7 +97,7 @@ impl Spot {
 
 /// What is known of a file.
 #[derive(Clone)]
-struct Known {
+pub(super) struct Known {
     extent: Arc<Extent>,
     /// In the index's head; `None`: the head is not read yet.
     id: Option<u64>,
@@ -137,7 +137,7 @@ impl Known {
 
 /// Files by their names without end.
 #[derive(Clone, Default)]
-pub struct Files(BTreeMap<String, Known>);
+pub struct Files(pub(super) BTreeMap<String, Known>);
 
 /// What a look found.
 pub struct News {
@@ -326,7 +326,8 @@ impl Look<'_> {
                 }
                 let read = file.read - before;
                 left -= read;
-                if read > 0 {
+                // What is read first has been there, and need not grow.
+                if before > 0 && read > 0 {
                     file.grown_ns = Some(self.clock.now_ns());
                 }
                 // A file that cannot be read has no more.
