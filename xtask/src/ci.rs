@@ -44,7 +44,10 @@ pub fn run(root: &Path, all: bool) -> Result<(), String> {
 }
 
 fn check(root: &Path, steps: &mut Steps) -> Result<(), String> {
-    steps.run("format", || cargo(root, &["fmt", "--all", "--check"], &[]))?;
+    steps.run("format", || {
+        cargo(root, &["fmt", "--all", "--check"], &[])?;
+        apart::MANIFESTS.into_iter().try_for_each(|manifest| apart::check_format(root, manifest))
+    })?;
     steps.run("tidy", || tidy::run(root))?;
     steps.run("tools", || {
         rtl::install(root)?;
