@@ -81,7 +81,7 @@ impl LoadError {
 }
 
 /// Longest text file. Tokenizers have some tens of megabytes.
-pub(crate) const TEXT_BYTES_MAX: u64 = 1 << 30;
+const TEXT_BYTES_MAX: u64 = 1 << 30;
 
 /// Reads a whole text file.
 pub(crate) fn read(path: &Path) -> Result<String, LoadError> {
