@@ -41,9 +41,14 @@ struct World {
 
 impl World {
     fn new(directory: &Path, bytes: u64, model: u8, options: &str) -> Self {
+        Self::with_seed(directory, bytes, model, options, model)
+    }
+
+    /// A region that would have this seed without the place.
+    fn with_seed(directory: &Path, bytes: u64, model: u8, options: &str, seed: u8) -> Self {
         let settings: Settings = format!("{},{options}", directory.display()).parse().expect("a setting");
         let time = ManualTime::start();
-        let seed = seed_of(&settings, &HashSeed([model; 32]), time.clock()).expect("a directory");
+        let seed = seed_of(&settings, &HashSeed([seed; 32]), time.clock()).expect("a directory");
         let mapping = Mapping::create(&RegionSource::Anon, bytes, 0o600, &MapOptions::default()).expect("memory");
         let fabric = Arc::new(Coherent::new(mapping));
         let config =
@@ -146,5 +151,30 @@ fn blocks_evicted_from_a_small_region_return() {
         }
         drop(world);
         std::fs::remove_dir_all(directory.path()).expect("it is there");
+    }
+}
+
+/// A cleaner that deleted a tier's files under a server took all that the server published later.
+#[test]
+fn what_is_published_after_files_were_deleted_is_found() {
+    for deleted in ["", "tier", ".extent", ".index", "owner"] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut first = World::new(directory.path(), 32 << 20, 1, "size=64MiB");
+        first.save(&prompt(1));
+        assert!(first.cold.settle(patience()));
+        for entry in std::fs::read_dir(directory.path()).expect("a directory") {
+            let path = entry.expect("a file").path();
+            if path.to_string_lossy().ends_with(deleted) {
+                std::fs::remove_file(path).expect("it is there");
+            }
+        }
+        first.save(&prompt(2));
+        assert!(first.cold.settle(patience()));
+        assert_eq!(first.store.stats()["cold_written_total"], 2.0 * BLOCKS as f64);
+        // Nothing looked at the place meanwhile. A process that ends now leaves what finds the blocks.
+        drop(first);
+        let mut second = World::with_seed(directory.path(), 32 << 20, 1, "size=64MiB", 7);
+        assert!(second.promote(&prompt(2)), "without {deleted}");
+        assert_eq!(second.load(&prompt(2)), BLOCKS, "without {deleted}");
     }
 }
