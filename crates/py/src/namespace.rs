@@ -144,7 +144,8 @@ impl Namespace {
         guarded(|| {
             let hashes = &*self.names(&hashes);
             let begun = if all {
-                let missing = |hash: &BlockHash| !pool.peek(std::slice::from_ref(hash)).iter().any(|hit| self.owns(hit));
+                let missing =
+                    |hash: &BlockHash| !pool.peek(std::slice::from_ref(hash)).iter().any(|hit| self.owns(hit));
                 let missing: Vec<BlockHash> = hashes.iter().copied().filter(missing).collect();
                 below.tier.promote_any(&self.namespace, &missing)
             } else {
