@@ -112,6 +112,7 @@ mod _native {
         if let Some(every) = std::env::var("CENOTE_TEST_FAIL_LOADS").ok().and_then(|every| every.parse().ok()) {
             crate::load::fail_loads(every);
         }
+        module.add("BlockName", crate::hashes::name_class(module.py())?)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("FORMAT_VERSION", cenote_pool::FORMAT_VERSION)
     }
