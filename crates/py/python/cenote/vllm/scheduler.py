@@ -71,9 +71,10 @@ class SchedulerSide:
 
         None: vLLM asks again later."""
         self._let_go(request.request_id)
+        # Before vLLM computes with the request's images, also if it only saves.
+        named = self._is_named(request)
         if not self.loads or request.request_id in self.given_up or request.skip_reading_prefix_cache:
             return 0, False
-        named = self._is_named(request)
         if not named:
             return (None if named is None else 0), False
         start, end, unit = num_computed_tokens, self.lookup.limit(request), self.lookup.alignment
@@ -195,6 +196,9 @@ class SchedulerSide:
             if request is None or self.manager is None:
                 continue
             after = before + output.num_scheduled_tokens.get(request_id, 0)
+            if request.mm_features:
+                # vLLM may use another request's embeddings of the same identifier in this step.
+                self.names.is_named(request)
             if self.events is not None:
                 self.events.learn(request, *((0, request.num_tokens) if request_id in begun else (before, after)))
             if self.saves and request_id not in self.stale:
@@ -298,6 +302,7 @@ class SchedulerSide:
         self.waiting_for_name.pop(request_id, None)
         self.promotions.pop(request_id, None)
         self.unnamed.discard(request_id)
+        self.names.forget(request_id)
 
     def _let_go(self, request_id: str) -> None:
         found = self.found.pop(request_id, None)
