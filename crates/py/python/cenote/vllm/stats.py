@@ -9,8 +9,8 @@ from typing import Any
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 
 COUNTERS = {
-    "lookup_blocks": "Blocks looked up in the region.",
-    "hit_blocks": "Blocks found in the region on every rank.",
+    "lookup_blocks": "Blocks looked up in the region, of admitted requests.",
+    "hit_blocks": "Blocks found in the region on every rank and ordered to be loaded. Each is then loaded or failed.",
     "stateless_blocks": "Blocks found after the end of a hit, which lack only a recurrent state.",
     "loads": "Loads started.",
     "loaded_blocks": "Blocks loaded without errors.",
