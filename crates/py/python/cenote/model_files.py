@@ -166,7 +166,7 @@ def digest_of_folder(folder: Path, cache: Cache | None = None, *, is_engine: boo
     `is_engine`: as for `files_of`. Raises OSError if a file cannot be read, and ValueError for a folder without
     weights."""
     files = _folder_files(folder, is_engine)
-    facts = {}
+    facts: dict[str, Any] = {}
     for name in _CONFIGURATIONS:
         file = folder / name
         if file in files:
