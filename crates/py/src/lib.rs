@@ -68,7 +68,7 @@ mod _native {
     #[pymodule_export]
     use super::save::Save;
     #[pymodule_export]
-    use super::tables::{Pending, Table, check_table, drop_table, load_tables, tables};
+    use super::tables::{Pending, Table, check_table, default_table_name, drop_table, load_tables, tables};
 
     use cenote_base::fault::{self, Plan, UnknownName};
     use pyo3::exceptions::PyValueError;

@@ -1,6 +1,8 @@
 use super::*;
+use crate::backend::{Refreshed, Sealed};
 use crate::disk::{Fault, Faults, FaultyDisk};
 use crate::extent::{Extents, ExtentsConfig};
+use crate::record::Aligned;
 use crate::tier::queue::WAITING_MAX;
 use crate::tier::writer::{BATCH, LOOK_EVERY, RETRY_AFTER};
 use cenote_base::BlockHash;
@@ -48,6 +50,10 @@ impl Upper for Map {
         16
     }
 
+    fn length_max(&self, _: &Name) -> u64 {
+        LENGTH as u64
+    }
+
     fn count(&self, count: Count, by: u64) {
         self.1.lock().expect("no panic")[count as usize] += by;
     }
@@ -86,11 +92,12 @@ fn world(directory: &Path, write: WriteBehind) -> World {
     let time = ManualTime::start();
     let (map, faults) = (Map::default(), Arc::new(Faults::new(time.clock())));
     let disk = Arc::new(FaultyDisk::new(Arc::clone(&faults)));
-    let extents = Extents::new(ExtentsConfig::new(directory.to_owned(), 64 << 20), disk, time.clock());
+    let extents =
+        Extents::new(ExtentsConfig { directory: directory.to_owned(), bytes: Some(64 << 20) }, disk, time.clock());
     let config = TierConfig { seed: HashSeed([9; 32]), write, deadline: DEADLINE, clock: time.clock() };
     let (entries, totals) = (Arc::clone(&map.0), Arc::clone(&map.1));
     let tier = Tier::start(Box::new(map), Box::new(extents), config);
-    until("it opens", || tier.is_open().then_some(()));
+    until("it lists", || tier.is_listed().then_some(()));
     World { _healed: Healed(Arc::clone(&faults)), map: entries, totals, faults, time, tier }
 }
 
@@ -355,4 +362,71 @@ fn a_forked_child_never_waits_for_its_parents_tier() {
     drop((reads, ladder));
     assert_eq!(status.expect("it ends before it is killed"), 0);
     assert!(arrives(&world.promote(0..10)));
+}
+
+/// A place whose list is read in steps that a test ends.
+struct Long {
+    extents: Extents,
+    has_more: Arc<AtomicBool>,
+}
+
+impl Backend for Long {
+    fn open(&self, seed: &HashSeed) -> Result<(), ColdError> {
+        self.extents.open(seed)
+    }
+
+    fn length(&self, name: &Name) -> Option<u64> {
+        self.extents.length(name)
+    }
+
+    fn used(&self) -> Used {
+        self.extents.used()
+    }
+
+    fn survey(&self) -> Result<Used, ColdError> {
+        self.extents.survey()
+    }
+
+    fn read(&self, name: &Name, length_max: u64, record: &mut Aligned) -> Result<Head, ColdError> {
+        self.extents.read(name, length_max, record)
+    }
+
+    fn write(&self, records: &[Sealed<'_>], bytes: &[u8]) -> Result<(), ColdError> {
+        self.extents.write(records, bytes)
+    }
+
+    fn refresh(&self) -> Result<Refreshed, ColdError> {
+        let has_more = self.has_more.load(Ordering::Acquire);
+        Ok(Refreshed { has_more, ..self.extents.refresh()? })
+    }
+
+    fn sync(&self) -> Result<(), ColdError> {
+        self.extents.sync()
+    }
+
+    fn resize(&self, bytes_max: u64) -> Result<(), ColdError> {
+        self.extents.resize(bytes_max)
+    }
+}
+
+/// A place whose list took minutes was not used, and a list that took longer was never complete.
+#[test]
+fn a_place_is_used_while_its_list_is_read() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (time, map, has_more) = (ManualTime::start(), Map::default(), Arc::new(AtomicBool::new(true)));
+    let config = ExtentsConfig { directory: directory.path().to_owned(), bytes: None };
+    let extents = Extents::new(config, Arc::new(crate::disk::LocalDisk), time.clock());
+    let long = Long { extents, has_more: Arc::clone(&has_more) };
+    map.0.lock().expect("no panic").extend((0..100).map(|number| (name(number), payload(number))));
+    let config =
+        TierConfig { seed: HashSeed([9; 32]), write: WriteBehind::Published, deadline: DEADLINE, clock: time.clock() };
+    let tier = Tier::start(Box::new(map), Box::new(long), config);
+    tier.offer((0..100).map(name));
+    until("blocks are written", || (tier.stats()["cold_written_total"] == 100.0).then_some(()));
+    assert!(tier.is_open() && !tier.is_listed() && !tier.wait_open(time.clock().at(0)));
+    let promotion = tier.promote(&(0..100).map(name).collect::<Vec<_>>()).expect("they are listed");
+    assert!(arrives(&promotion));
+    has_more.store(false, Ordering::Release);
+    until("the list is complete", || tier.is_listed().then_some(()));
+    assert!(tier.wait_open(time.clock().at(0)));
 }

@@ -11,6 +11,7 @@ from cenote._tables import Addresses as Addresses
 from cenote._tables import Pending as Pending
 from cenote._tables import Table as Table
 from cenote._tables import check_table as check_table
+from cenote._tables import default_table_name as default_table_name
 from cenote._tables import drop_table as drop_table
 from cenote._tables import load_tables as load_tables
 from cenote._tables import tables as tables
