@@ -37,6 +37,27 @@ pub fn stay_near(fabric: &Mapped) {
     }
 }
 
+/// A region that a command reads for long, without joining it.
+pub struct Watched {
+    /// Reads the region.
+    pub inspector: RegionInspector,
+    fabric: Arc<ReadOnly>,
+    source: RegionSource,
+    /// The file behind the name when it was opened.
+    file: Option<(u64, u64)>,
+}
+
+impl Watched {
+    /// Whether the name still leads to this region, and all of its memory is there.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        let identity = self.inspector.superblock().config.uuid;
+        Superblock::read(&self.fabric).is_ok_and(|now| now.config.uuid == identity)
+            && self.fabric.mapping().still_whole()
+            && self.source.file().is_ok_and(|file| file == self.file)
+    }
+}
+
 impl RegionArgs {
     /// The named region.
     pub fn source(&self) -> Result<&RegionSource, Failure> {
@@ -71,6 +92,20 @@ impl RegionArgs {
     pub fn inspect(&self) -> Result<RegionInspector, Failure> {
         let options = self.attach_options("", &WatchArgs::default());
         Inspector::open(&self.map_read_only()?, &options).map_err(|error| self.explain(&error))
+    }
+
+    /// As [`Self::inspect`], for a command that has to notice when the region is removed or made anew.
+    pub fn watch(&self) -> Result<Watched, Failure> {
+        let source = self.source()?.clone();
+        let file = source.file().ok();
+        let fabric = self.map_read_only()?;
+        let options = self.attach_options("", &WatchArgs::default());
+        let inspector = Inspector::open(&fabric, &options).map_err(|error| self.explain(&error))?;
+        if source.file().ok() != file {
+            return Err(Failure::new(format!("{source}: the region was replaced while it was opened"))
+                .hint("run the command again"));
+        }
+        Ok(Watched { inspector, fabric, source, file: file.flatten() })
     }
 
     fn explain_open(&self, error: OpenError) -> Failure {

@@ -178,6 +178,11 @@ class Region:
     @property
     def degraded(self) -> str | None:
         """Reason why this process does not use the region; None if it uses the region."""
+    @property
+    def is_current(self) -> bool:
+        """True if the name still leads to this region, and all of its memory is there.
+
+        False after the region was removed or made anew: this process still has the memory of the first one then."""
     def bind_thread(self) -> int | None:
         """Binds the calling thread to the NUMA node nearest to the region's memory.
 
