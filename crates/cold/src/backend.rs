@@ -19,7 +19,7 @@ pub struct Refreshed {
     pub removed: u64,
     /// Files that are damaged, or of another version. Each is told once.
     pub damage: Vec<ColdError>,
-    /// The next look will find more.
+    /// The list is not complete: the next look reads more, and need not wait.
     pub has_more: bool,
 }
 
@@ -30,13 +30,15 @@ pub struct Used {
     pub blocks: u64,
     /// Bytes of all files or objects.
     pub bytes: u64,
+    /// The limit that lies in the place; 0: not known.
+    pub bytes_max: u64,
 }
 
 /// Records in a place. The tier's writer thread calls [`Backend::write`], [`Backend::refresh`] and
 /// [`Backend::sync`]; any thread calls the others.
 pub trait Backend: Send + Sync {
-    /// Opens the place for regions with this seed. [`Backend::refresh`] then lists what it holds.
-    /// Called again after a failure.
+    /// Opens the place for regions with this seed. [`Backend::refresh`] then lists what it holds, in
+    /// steps. Called again after a failure.
     ///
     /// # Errors
     /// The place cannot be opened, or belongs to regions with another seed.
@@ -55,11 +57,12 @@ pub trait Backend: Send + Sync {
     /// The place is not there or cannot be read.
     fn survey(&self) -> Result<Used, ColdError>;
 
-    /// Reads a record into `record` and checks it. A record that fails leaves the list.
+    /// Reads a record into `record` and checks it. A record that fails leaves the list. Memory is taken
+    /// for a payload of at most `length_max` bytes, whatever the place says.
     ///
     /// # Errors
-    /// The record is gone, damaged, or cannot be read.
-    fn read(&self, name: &Name, record: &mut Aligned) -> Result<Head, ColdError>;
+    /// The record is gone, damaged or longer, or cannot be read.
+    fn read(&self, name: &Name, length_max: u64, record: &mut Aligned) -> Result<Head, ColdError>;
 
     /// Appends records. `bytes` is their concatenation in aligned memory.
     ///
@@ -78,4 +81,10 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// The place cannot be written.
     fn sync(&self) -> Result<(), ColdError>;
+
+    /// Sets the limit that lies in the place, and removes what exceeds it. The place need not be open.
+    ///
+    /// # Errors
+    /// There is no place, or it cannot be written.
+    fn resize(&self, bytes_max: u64) -> Result<(), ColdError>;
 }

@@ -2,29 +2,45 @@
 //! of this crate and of its users.
 
 use cenote_base::Clock;
+use cenote_mem::files::{self, Draft, OwnFolder, Stamp};
 use cenote_mem::fork::NotInherited;
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// A directory's files.
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// An existing file, for reading.
+    Read,
+    /// An existing file, for reading and writing.
+    Write,
+    /// A new, empty file, for reading and writing. The name must be free.
+    Create,
+}
+
+/// A directory's files. What is opened belongs to this user or root, is a regular file or a directory
+/// by a name that is no link, and cannot be written by others. Nothing here waits for another process.
 pub trait Disk: Send + Sync {
-    /// Creates the directory, with its parents.
+    /// Makes the directory with its parents, or checks the one that is there.
     fn make_dir(&self, path: &Path) -> io::Result<()>;
-    /// Names and lengths of the files in a directory.
+    /// Names and lengths of the regular files in a directory.
     fn list(&self, path: &Path) -> io::Result<Vec<(String, u64)>>;
-    /// Opens a file for reading, or creates one for reading and writing. `direct`: past the page
-    /// cache, where the file system can do it.
-    fn open(&self, path: &Path, create: bool, direct: bool) -> io::Result<Box<dyn DiskFile>>;
-    /// Gives a complete file its name, if no file has it.
-    fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// What a name leads to now. Nothing is opened.
+    fn stamp(&self, path: &Path) -> io::Result<Stamp>;
+    /// Opens a file. `direct`: past the page cache, where the file system can do it.
+    fn open(&self, path: &Path, access: Access, direct: bool) -> io::Result<Box<dyn DiskFile>>;
+    /// Gives these bytes a name, at once and whole. `replaces`: also one that another file has.
+    fn publish(&self, path: &Path, bytes: &[u8], replaces: bool) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
 }
@@ -39,10 +55,15 @@ pub trait DiskFile: Send + Sync {
     fn sync(&self) -> io::Result<()>;
     /// The file's length.
     fn length(&self) -> io::Result<u64>;
+    /// Whether the file still has a name: no process removed it.
+    fn is_named(&self) -> io::Result<bool>;
     /// Takes the file's exclusive lock, which ends with this file or this process. False: another
     /// open file has it.
     fn try_lock(&self) -> io::Result<bool>;
 }
+
+/// Mode of all files: they hold KV and secrets.
+const MODE: u32 = 0o600;
 
 /// Files of this machine.
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,45 +77,61 @@ struct LocalFile {
 
 impl Disk for LocalDisk {
     fn make_dir(&self, path: &Path) -> io::Result<()> {
-        use std::os::unix::fs::DirBuilderExt;
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+        OwnFolder::make(path).map(drop)
     }
 
     fn list(&self, path: &Path) -> io::Result<Vec<(String, u64)>> {
+        OwnFolder::open(path)?;
         let mut files = Vec::new();
         for entry in std::fs::read_dir(path)? {
             let entry = entry?;
             // A file may vanish between its name and its length.
-            if let (Ok(name), Ok(data)) = (entry.file_name().into_string(), entry.metadata()) {
+            if let (Ok(name), Ok(data)) = (entry.file_name().into_string(), entry.metadata())
+                && data.is_file()
+            {
                 files.push((name, data.len()));
             }
         }
         Ok(files)
     }
 
-    fn open(&self, path: &Path, create: bool, direct: bool) -> io::Result<Box<dyn DiskFile>> {
-        let access = if create { OFlags::RDWR | OFlags::CREATE | OFlags::EXCL } else { OFlags::RDONLY };
-        let flags = access | OFlags::CLOEXEC;
-        if direct {
-            match rustix::fs::open(path, flags | OFlags::DIRECT, Mode::from_raw_mode(0o600)) {
-                Ok(file) => return Ok(Box::new(LocalFile::new(file.into()))),
-                // File systems without direct I/O refuse it here, or at the first read or write. The
-                // refused call may have created the file.
-                Err(Errno::INVAL | Errno::OPNOTSUPP) if create => drop(std::fs::remove_file(path)),
-                Err(Errno::INVAL | Errno::OPNOTSUPP) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(Box::new(LocalFile::new(rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))?.into())))
+    fn stamp(&self, path: &Path) -> io::Result<Stamp> {
+        Stamp::at(path)
     }
 
-    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        std::fs::hard_link(from, to)
+    fn open(&self, path: &Path, access: Access, direct: bool) -> io::Result<Box<dyn DiskFile>> {
+        let file = match access {
+            Access::Read => files::open_own(path)?,
+            Access::Write => writable(&files::open_own(path)?)?,
+            Access::Create => {
+                let draft = Draft::new(path, MODE)?;
+                let file = draft.file().try_clone()?;
+                draft.publish_unsynced()?;
+                file
+            }
+        };
+        if direct {
+            // File systems without direct I/O refuse it here, or at the first read or write.
+            let _ = rustix::fs::fcntl_setfl(&file, rustix::fs::fcntl_getfl(&file)? | OFlags::DIRECT);
+        }
+        Ok(Box::new(LocalFile::new(file)))
+    }
+
+    fn publish(&self, path: &Path, bytes: &[u8], replaces: bool) -> io::Result<()> {
+        let draft = Draft::new(path, MODE)?;
+        let mut file = draft.file();
+        file.write_all(bytes)?;
+        if replaces { draft.replace().map(drop) } else { draft.publish_new().map(drop) }
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         std::fs::remove_file(path)
     }
+}
+
+/// Opens an open file again, for writing. Its name may lead elsewhere by now.
+fn writable(file: &File) -> io::Result<File> {
+    File::options().read(true).write(true).open(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
 impl LocalFile {
@@ -152,6 +189,10 @@ impl DiskFile for LocalFile {
         Ok(self.file.metadata()?.len())
     }
 
+    fn is_named(&self) -> io::Result<bool> {
+        Ok(self.file.metadata()?.nlink() > 0)
+    }
+
     fn try_lock(&self) -> io::Result<bool> {
         // A forked child has the same lock. It would hold it after the death of this process.
         self.locked.get_or_init(|| NotInherited::new(&self.file));
@@ -177,6 +218,10 @@ pub struct Faults {
     healed: Condvar,
     /// Whether some call was hit.
     hit: AtomicBool,
+    /// Listings of directories so far.
+    listings: AtomicU64,
+    /// Files that are open now.
+    open_files: AtomicU64,
 }
 
 /// A fault.
@@ -206,6 +251,8 @@ impl Faults {
             held: Mutex::new(()),
             healed: Condvar::new(),
             hit: AtomicBool::new(false),
+            listings: AtomicU64::new(0),
+            open_files: AtomicU64::new(0),
         }
     }
 
@@ -231,6 +278,16 @@ impl Faults {
     /// Whether a call met the fault since it was set.
     pub fn was_hit(&self) -> bool {
         self.hit.load(Relaxed)
+    }
+
+    /// Listings of directories so far.
+    pub fn listings(&self) -> u64 {
+        self.listings.load(Relaxed)
+    }
+
+    /// Files that are open now.
+    pub fn open_files(&self) -> u64 {
+        self.open_files.load(Relaxed)
     }
 
     fn is(&self, fault: Fault) -> bool {
@@ -288,27 +345,39 @@ impl Disk for FaultyDisk {
 
     fn list(&self, path: &Path) -> io::Result<Vec<(String, u64)>> {
         self.faults.any()?;
+        self.faults.listings.fetch_add(1, Relaxed);
         self.disk.list(path)
     }
 
-    fn open(&self, path: &Path, create: bool, direct: bool) -> io::Result<Box<dyn DiskFile>> {
-        if create {
-            self.faults.taking()?
-        } else {
-            self.faults.any()?
+    fn stamp(&self, path: &Path) -> io::Result<Stamp> {
+        self.faults.any()?;
+        self.disk.stamp(path)
+    }
+
+    fn open(&self, path: &Path, access: Access, direct: bool) -> io::Result<Box<dyn DiskFile>> {
+        match access {
+            Access::Create => self.faults.taking()?,
+            Access::Read | Access::Write => self.faults.any()?,
         }
-        let file = self.disk.open(path, create, direct)?;
+        let file = self.disk.open(path, access, direct)?;
+        self.faults.open_files.fetch_add(1, Relaxed);
         Ok(Box::new(FaultyFile { file, faults: Arc::clone(&self.faults) }))
     }
 
-    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+    fn publish(&self, path: &Path, bytes: &[u8], replaces: bool) -> io::Result<()> {
         self.faults.taking()?;
-        self.disk.link(from, to)
+        self.disk.publish(path, bytes, replaces)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.faults.any()?;
         self.disk.remove(path)
+    }
+}
+
+impl Drop for FaultyFile {
+    fn drop(&mut self) {
+        self.faults.open_files.fetch_sub(1, Relaxed);
     }
 }
 
@@ -342,15 +411,20 @@ impl DiskFile for FaultyFile {
         self.file.length()
     }
 
+    fn is_named(&self) -> io::Result<bool> {
+        self.faults.any()?;
+        self.file.is_named()
+    }
+
     fn try_lock(&self) -> io::Result<bool> {
         self.faults.any()?;
         self.file.try_lock()
     }
 }
 
-/// Path of a file in a directory that is being prepared: unique in the directory, and no extent.
-pub(crate) fn draft(directory: &Path, unique: u64) -> PathBuf {
-    directory.join(format!("draft-{}-{unique:016x}", std::process::id()))
+/// A number that no other process guesses or draws.
+pub(crate) fn unique() -> u64 {
+    RandomState::new().hash_one(std::process::id())
 }
 
 #[cfg(test)]
@@ -364,10 +438,34 @@ mod tests {
         let path = directory.path().join("file");
         std::fs::write(&path, b"content").expect("it is written");
         for direct in [false, true] {
-            let error = LocalDisk.open(&path, true, direct).err().expect("the file exists");
+            let error = LocalDisk.open(&path, Access::Create, direct).err().expect("the file exists");
             assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         }
         assert_eq!(std::fs::read(&path).expect("it is there"), b"content");
+    }
+
+    /// A pipe under a file's name kept its opener waiting for ever; a link led anywhere; files of
+    /// another user, or that others could write, were believed.
+    #[test]
+    fn only_own_regular_files_are_opened() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let directory = tempfile::tempdir().expect("a directory");
+        let [file, link, pipe] = ["file", "link", "pipe"].map(|name| directory.path().join(name));
+        LocalDisk.publish(&file, b"content", false).expect("it is written");
+        symlink(&file, &link).expect("the name is free");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).expect("the name is free");
+        for access in [Access::Read, Access::Write] {
+            LocalDisk.open(&file, access, true).expect("it is one of ours");
+            for path in [&link, &pipe, directory.path()] {
+                assert!(LocalDisk.open(path, access, false).is_err(), "{}", path.display());
+            }
+        }
+        assert_eq!(LocalDisk.list(directory.path()).expect("it is ours"), [("file".to_owned(), 7)]);
+        for mode in [0o777, 0o770] {
+            std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(mode)).expect("it is ours");
+            assert!(LocalDisk.make_dir(directory.path()).is_err() && LocalDisk.list(directory.path()).is_err());
+        }
     }
 
     /// A child that outlived its killed parent held the parent's locks: no process could remove the
@@ -377,11 +475,11 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("file");
         std::fs::write(&path, b"content").expect("it is written");
-        let file = LocalDisk.open(&path, false, false).expect("it is there");
+        let file = LocalDisk.open(&path, Access::Read, false).expect("it is there");
         assert!(file.try_lock().expect("the file system has locks"));
         let length = run_in_child(|| file.length().map_or(u8::MAX, |length| length as u8)).expect("it forks");
         assert_eq!(length, 0, "the child's descriptor leads to the locked file");
-        let other = LocalDisk.open(&path, false, false).expect("it is there");
+        let other = LocalDisk.open(&path, Access::Read, false).expect("it is there");
         assert!(!other.try_lock().expect("the file system has locks"), "the parent still holds its lock");
         drop(file);
         assert!(other.try_lock().expect("the file system has locks"));

@@ -18,7 +18,9 @@ pub enum ColdError {
         what: &'static str,
     },
     /// The bytes are of another version of the format.
-    #[error("{at}: it has format version {found}, this program has version {known}; use another directory")]
+    #[error(
+        "{at}: it has format version {found}, this program has version {known}; remove the place, or use another one"
+    )]
     Version {
         /// The file or object.
         at: String,
@@ -27,6 +29,11 @@ pub enum ColdError {
         /// This program's version.
         known: u32,
     },
+    /// The place belongs to regions with another seed.
+    #[error(
+        "{0}: it keeps blocks of regions with another hash seed; create the region with --cold, or use another place"
+    )]
+    Foreign(String),
     /// No space, or the limit is reached and nothing can be reclaimed.
     #[error("{at}: no space: {what}")]
     Full {
@@ -58,14 +65,17 @@ impl ColdError {
     #[must_use]
     pub fn of(at: impl fmt::Display, error: &io::Error) -> Self {
         let at = format!("{at}");
+        let text = error.to_string();
+        // Some errors name their file already.
+        let text = text.strip_prefix(&format!("{at}: ")).unwrap_or(&text).to_owned();
         match error.kind() {
             io::ErrorKind::NotFound => Self::Gone(at),
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
-                Self::Full { at, what: error.to_string() }
+                Self::Full { at, what: text }
             }
             io::ErrorKind::UnexpectedEof => Self::Damaged { at, what: "it ends before its record does" },
             io::ErrorKind::TimedOut => Self::Slow { at, ms: 0 },
-            _ => Self::Io { at, error: error.to_string() },
+            _ => Self::Io { at, error: text },
         }
     }
 
@@ -78,7 +88,7 @@ impl ColdError {
             Self::Version { .. } => ErrorKind::Version,
             Self::Full { .. } => ErrorKind::Full,
             Self::Slow { .. } => ErrorKind::Slow,
-            Self::Io { .. } => ErrorKind::Io,
+            Self::Io { .. } | Self::Foreign(_) => ErrorKind::Io,
         }
     }
 }

@@ -1,50 +1,49 @@
 //! Extents: files of records on a local disk, each with an index file beside it
 //! (docs/internals/cold-format.md#extents).
 //!
-//! A process writes extents of its own and locks the one that it appends to; a kernel lock ends with
-//! the process. All processes tail the index files of the others. A full extent is never written
-//! again. To keep the limit, a writer that needs a new extent removes the oldest unlocked ones; it
-//! holds the lock of the directory meanwhile. Bytes of a named file never change their meaning, so a
-//! reader with an old offset reads the right record or none.
+//! A process writes to extents and locks the one that it appends to; a kernel lock ends with the
+//! process. All processes tail the index files of the others. To keep the limit, a writer that needs
+//! an extent removes the oldest unlocked ones; it holds the lock of the directory meanwhile. Bytes of
+//! a named file never change their meaning, so a reader with an old offset reads the right record or
+//! none.
 
+mod follow;
 mod format;
 mod list;
+mod place;
 mod space;
 mod writer;
 
 use crate::backend::{Backend, Refreshed, Sealed, Used};
 use crate::disk::Disk;
 use crate::error::ColdError;
-use crate::identity;
-use crate::record::{self, Aligned, Head, Name, record_bytes};
+use crate::identity::Identity;
+use crate::record::{Aligned, Head, Name, record_bytes};
+use crate::settings::DEFAULT_BYTES;
 use cenote_base::{Clock, HashSeed};
-use list::{List, News};
+use follow::Follow;
+use list::{List, OpenFiles};
+use place::Place;
+pub use place::identity_of;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use writer::Writer;
 
-/// Records that are entered under one lock. It keeps serving threads waiting for a fraction of a
-/// millisecond.
-const LEARNED_TOGETHER: usize = 1024;
-
-/// Limits of a directory of extents.
+/// A directory of extents.
 #[derive(Clone, Debug)]
 pub struct ExtentsConfig {
     /// The directory.
     pub directory: PathBuf,
-    /// Limit of its bytes.
-    pub bytes: u64,
-    /// Bytes of an extent. A longer record gets an extent of its own.
-    pub extent_bytes: u64,
+    /// The wanted limit of its bytes. It makes the limit that lies in the directory larger, never
+    /// smaller. `None`: what lies there, or [`DEFAULT_BYTES`] for a new one.
+    pub bytes: Option<u64>,
 }
 
-impl ExtentsConfig {
-    /// A directory with extents of a sixteenth of the limit, at most 256 MiB.
-    #[must_use]
-    pub fn new(directory: PathBuf, bytes: u64) -> Self {
-        Self { directory, bytes, extent_bytes: (bytes / 16).clamp(64 << 10, 256 << 20) }
-    }
+/// Bytes of an extent: a sixteenth of the limit, at most 256 MiB. A longer record gets an extent of its
+/// own.
+fn extent_bytes(bytes_max: u64) -> u64 {
+    (bytes_max / 16).clamp(64 << 10, 256 << 20)
 }
 
 /// A directory of extents, as one process sees it.
@@ -52,18 +51,36 @@ pub struct Extents {
     config: ExtentsConfig,
     disk: Arc<dyn Disk>,
     clock: Clock,
+    place: Mutex<Option<Place>>,
+    /// The wanted limit was compared with the directory's. What a command sets later stays.
+    has_asked: AtomicBool,
     list: RwLock<List>,
+    follow: Mutex<Follow>,
     writer: Mutex<Writer>,
+    open_files: OpenFiles,
     /// Extents that this process removed since the last report.
     removed: AtomicU64,
+    /// Failures since the last report that cost no call.
+    damage: Mutex<Vec<ColdError>>,
 }
 
 impl Extents {
-    /// A directory that is not open yet. Names of extents begin with the time of `clock`.
+    /// A directory that is not open yet.
     #[must_use]
     pub fn new(config: ExtentsConfig, disk: Arc<dyn Disk>, clock: Clock) -> Self {
-        let (list, writer) = (RwLock::default(), Mutex::default());
-        Self { config, disk, clock, list, writer, removed: AtomicU64::new(0) }
+        Self {
+            config,
+            disk,
+            clock,
+            place: Mutex::default(),
+            has_asked: AtomicBool::new(false),
+            list: RwLock::default(),
+            follow: Mutex::default(),
+            writer: Mutex::default(),
+            open_files: OpenFiles::default(),
+            removed: AtomicU64::new(0),
+            damage: Mutex::default(),
+        }
     }
 
     /// A panic elsewhere leaves the list usable, because its entries are hints.
@@ -78,16 +95,39 @@ impl Extents {
     fn writer(&self) -> MutexGuard<'_, Writer> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Notes a failure for the next report.
+    fn note(&self, error: ColdError) {
+        self.damage.lock().unwrap_or_else(PoisonError::into_inner).push(error);
+    }
+
+    /// Makes the directory's limit as large as this process wants it.
+    fn ask_for_limit(&self, found: u64) -> Result<(), ColdError> {
+        let Some(wanted) = self.config.bytes.filter(|_| !self.has_asked.swap(true, Relaxed)) else { return Ok(()) };
+        if wanted > found {
+            self.set_limit(wanted).inspect_err(|_| self.has_asked.store(false, Relaxed))?;
+        } else if wanted < found {
+            let at = self.config.directory.display();
+            tracing::warn!(
+                "{at}: the place keeps its limit of {found} bytes, above size={wanted}; \
+                 `cenote pool cold --cold {at} --size {wanted}` makes it smaller"
+            );
+        }
+        Ok(())
+    }
 }
 
 impl Backend for Extents {
     fn open(&self, seed: &HashSeed) -> Result<(), ColdError> {
         let directory = &self.config.directory;
-        let found = identity::of_directory(&*self.disk, directory, seed)?;
-        if found != *seed {
-            return Err(identity::of_others(&directory.display().to_string()));
+        let own = Identity { seed: *seed, bytes_max: self.config.bytes.unwrap_or(DEFAULT_BYTES) };
+        let found = identity_of(&*self.disk, directory, &own)?;
+        if found.seed != *seed {
+            return Err(ColdError::Foreign(directory.display().to_string()));
         }
-        Ok(())
+        *self.place() = Some(Place::of(found));
+        *self.follow() = Follow::default();
+        self.ask_for_limit(found.bytes_max)
     }
 
     fn length(&self, name: &Name) -> Option<u64> {
@@ -95,24 +135,30 @@ impl Backend for Extents {
     }
 
     fn used(&self) -> Used {
-        self.list().used()
+        let bytes_max = self.place().as_ref().map_or(0, |place| place.identity.bytes_max);
+        Used { bytes_max, ..self.list().used() }
     }
 
     fn survey(&self) -> Result<Used, ColdError> {
-        while self.refresh()?.has_more {}
+        self.look_from_outside()?;
+        while self.learn()?.has_more {}
         Ok(self.used())
     }
 
-    fn read(&self, name: &Name, memory: &mut Aligned) -> Result<Head, ColdError> {
+    fn read(&self, name: &Name, length_max: u64, memory: &mut Aligned) -> Result<Head, ColdError> {
         let Some(spot) = self.list().find(name) else {
             return Err(ColdError::Gone(self.config.directory.display().to_string()));
         };
+        let (_, sums) = self.known_place()?;
         let mut read = || {
-            memory.resize(record_bytes(spot.length) as usize);
             let at = spot.extent.name();
-            let file = spot.extent.file(&*self.disk)?;
+            if spot.length > length_max {
+                return Err(ColdError::Damaged { at: at.to_owned(), what: "a record is longer than its block" });
+            }
+            memory.resize(record_bytes(spot.length) as usize);
+            let file = spot.extent.file(&*self.disk, &self.open_files)?;
             file.read_at(memory.bytes_mut(), spot.offset).map_err(|error| ColdError::of(at, &error))?;
-            let (head, _) = record::open(memory.bytes(), Some(name), at)?;
+            let (head, _) = sums.open(memory.bytes(), Some(name), at)?;
             Ok(head)
         };
         read().inspect_err(|error| {
@@ -128,22 +174,27 @@ impl Backend for Extents {
     }
 
     fn refresh(&self) -> Result<Refreshed, ColdError> {
-        // Read without the lock: the list's readers are serving threads.
-        let known = self.list().known();
-        let News { files, entries, damage, has_more } = list::look(&*self.disk, &self.config.directory, &known)?;
-        self.list_mut().learn_files(files);
-        for part in entries.chunks(LEARNED_TOGETHER) {
-            self.list_mut().learn(part);
-            // Serving threads that wait for the list go first.
-            std::thread::yield_now();
+        if let Some(repaired) = self.watch_identity()? {
+            self.note(repaired);
         }
-        // A directory that was removed takes its open extent with it.
-        self.writer().leave_unless(|stem| self.list().has_file(stem));
-        Ok(Refreshed { removed: self.removed.swap(0, Relaxed), damage, has_more })
+        self.writer().leave_if_gone(self)?;
+        self.obey_limit()?;
+        self.learn()
     }
 
     fn sync(&self) -> Result<(), ColdError> {
         self.writer().sync()
+    }
+
+    fn resize(&self, bytes_max: u64) -> Result<(), ColdError> {
+        self.look_from_outside()?;
+        self.set_limit(bytes_max)?;
+        let owner = self.own()?;
+        match self.make_room(&owner, 0) {
+            // Running processes end their extents and remove them when they learn of the limit.
+            Err(ColdError::Full { .. }) => Ok(()),
+            done => done,
+        }
     }
 }
 

@@ -1,12 +1,13 @@
-//! The identity of a place: its format version and the hash seed of its regions
+//! The identity of a place: its format version, the hash seed of its regions, and its limit
 //! (docs/internals/cold-format.md#identity).
 //!
 //! Block hashes derive from a region's seed. So a new region finds the blocks of an earlier one only
-//! if it has the same seed, and the place keeps it.
+//! if it has the same seed, and the place keeps it. The limit lies here as well: processes with
+//! different settings must not remove each other's blocks.
 
-use crate::disk::{Disk, draft};
+use crate::disk::{Access, Disk};
 use crate::error::ColdError;
-use crate::record::{VERSION, digest};
+use crate::record::{Sums, VERSION};
 use cenote_base::HashSeed;
 use std::io;
 use std::path::Path;
@@ -26,7 +27,7 @@ struct Bytes {
     version: u32,
     reserved: u32,
     seed: [u8; 32],
-    reserved_too: u64,
+    bytes_max: u64,
     check: u64,
 }
 
@@ -34,23 +35,34 @@ const _: () = assert!(size_of::<Bytes>() == IDENTITY_BYTES);
 
 impl Bytes {
     fn own_check(&self) -> u64 {
-        digest(b"cenote tier v1", &self.as_bytes()[..IDENTITY_BYTES - 8])
+        let sums = Sums::of(&HashSeed(self.seed));
+        sums.digest(b"cenote tier v2", &self.as_bytes()[..IDENTITY_BYTES - 8])
     }
 }
 
-/// The identity of a place for regions with this seed.
+/// What a place keeps about itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// Hash seed of the regions above.
+    pub seed: HashSeed,
+    /// Limit of the place's bytes, with headers and padding.
+    pub bytes_max: u64,
+}
+
+/// The file or object of an identity.
 #[must_use]
-pub fn encode(seed: &HashSeed) -> [u8; IDENTITY_BYTES] {
-    let mut bytes = Bytes { magic: MAGIC, version: VERSION, reserved: 0, seed: seed.0, reserved_too: 0, check: 0 };
+pub fn encode(identity: &Identity) -> [u8; IDENTITY_BYTES] {
+    let Identity { seed, bytes_max } = *identity;
+    let mut bytes = Bytes { magic: MAGIC, version: VERSION, reserved: 0, seed: seed.0, bytes_max, check: 0 };
     bytes.check = bytes.own_check();
     bytes.as_bytes().try_into().expect("their size")
 }
 
-/// The seed of an identity.
+/// The identity in a file or an object.
 ///
 /// # Errors
 /// The bytes are no identity, or of another version.
-pub fn decode(bytes: &[u8], at: &str) -> Result<HashSeed, ColdError> {
+pub fn decode(bytes: &[u8], at: &str) -> Result<Identity, ColdError> {
     let damaged = |what| ColdError::Damaged { at: at.to_owned(), what };
     let (bytes, _) = Bytes::read_from_prefix(bytes).map_err(|_| damaged("it ends within the identity"))?;
     if bytes.magic != MAGIC {
@@ -59,64 +71,36 @@ pub fn decode(bytes: &[u8], at: &str) -> Result<HashSeed, ColdError> {
     if bytes.version != VERSION {
         return Err(ColdError::Version { at: at.to_owned(), found: bytes.version, known: VERSION });
     }
-    if bytes.check != bytes.own_check() {
+    if bytes.check != bytes.own_check() || bytes.bytes_max == 0 {
         return Err(damaged("the identity has a wrong checksum; remove it, and what lies beside it is lost"));
     }
-    Ok(HashSeed(bytes.seed))
+    Ok(Identity { seed: HashSeed(bytes.seed), bytes_max: bytes.bytes_max })
 }
 
-/// The seed of a directory; one without identity gets `own`.
+/// The identity of a directory that exists.
 ///
 /// # Errors
-/// The directory cannot be made, or its identity is damaged or of another version.
-pub fn of_directory(disk: &dyn Disk, directory: &Path, own: &HashSeed) -> Result<HashSeed, ColdError> {
+/// It has none ([`ColdError::Gone`]), or one that is damaged, of another version, or not this user's.
+pub fn read(disk: &dyn Disk, directory: &Path) -> Result<Identity, ColdError> {
     let path = directory.join(FILE);
-    let named = |error: &io::Error| ColdError::of(path.display(), error);
-    disk.make_dir(directory).map_err(|error| ColdError::of(directory.display(), &error))?;
-    for _ in 0..2 {
-        match disk.open(&path, false, false) {
-            Ok(file) => {
-                let mut bytes = [0; IDENTITY_BYTES];
-                file.read_at(&mut bytes, 0).map_err(|error| named(&error))?;
-                return decode(&bytes, &path.display().to_string());
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(named(&error)),
-        }
-        // The identity gets its name when it is complete, so no process reads half of one.
-        let draft = draft(directory, unique()?);
-        let written = disk.open(&draft, true, false).and_then(|file| {
-            file.write_at(&encode(own), 0)?;
-            file.sync()?;
-            disk.link(&draft, &path)
-        });
-        let _ = disk.remove(&draft);
-        match written {
-            // Another process was first: read its identity.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(named(&error)),
-            Ok(()) => return Ok(*own),
-        }
-    }
-    Err(ColdError::Gone(path.display().to_string()))
+    let named = |error: io::Error| ColdError::of(path.display(), &error);
+    let file = disk.open(&path, Access::Read, false).map_err(named)?;
+    let mut bytes = [0; IDENTITY_BYTES];
+    file.read_at(&mut bytes, 0).map_err(named)?;
+    decode(&bytes, &path.display().to_string())
 }
 
-/// The error of a place whose regions have another seed.
-pub(crate) fn of_others(at: &str) -> ColdError {
-    ColdError::Io {
-        at: at.to_owned(),
-        error: "it keeps blocks of regions with another hash seed; create the region with --cold, or use another place"
-            .to_owned(),
+/// Writes the identity of a directory. False: another process was first, and nothing is written.
+///
+/// # Errors
+/// The directory cannot be written.
+pub(crate) fn write(disk: &dyn Disk, directory: &Path, identity: &Identity, replaces: bool) -> Result<bool, ColdError> {
+    let path = directory.join(FILE);
+    match disk.publish(&path, &encode(identity), replaces) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(ColdError::of(path.display(), &error)),
+        Ok(()) => Ok(true),
     }
-}
-
-/// An unpredictable number.
-pub(crate) fn unique() -> Result<u64, ColdError> {
-    use std::io::Read;
-    let mut bytes = [0; 8];
-    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
-    read.map_err(|error| ColdError::of("/dev/urandom", &error))?;
-    Ok(u64::from_le_bytes(bytes))
 }
 
 #[cfg(test)]
@@ -124,23 +108,46 @@ mod tests {
     use super::*;
     use crate::disk::LocalDisk;
 
-    #[test]
-    fn the_first_seed_of_a_directory_stays() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let of = |seed| of_directory(&LocalDisk, directory.path(), &HashSeed([seed; 32])).expect("it works").0;
-        assert_eq!((of(1), of(2)), ([1; 32], [1; 32]));
-        assert_eq!(LocalDisk.list(directory.path()).expect("it is there").len(), 1, "no draft stays");
+    fn identity(seed: u8) -> Identity {
+        Identity { seed: HashSeed([seed; 32]), bytes_max: 1 << 20 }
     }
 
     #[test]
     fn a_damaged_identity_is_refused() {
-        let good = encode(&HashSeed([7; 32]));
-        assert_eq!(decode(&good, "test").expect("it is whole").0, [7; 32]);
+        let good = encode(&identity(7));
+        assert!(decode(&good, "test").expect("it is whole") == identity(7));
         for at in 0..IDENTITY_BYTES {
             let mut bad = good;
             bad[at] ^= 4;
             assert!(decode(&bad, "test").is_err(), "byte {at}");
             assert!(decode(&good[..at], "test").is_err(), "cut at {at}");
         }
+    }
+
+    /// A tier of an earlier version has records without a key.
+    #[test]
+    fn an_identity_of_another_version_says_what_to_do() {
+        let mut old = encode(&identity(7));
+        old[8] = 1;
+        let error = decode(&old, "tier").err().expect("another version").to_string();
+        assert!(error.contains("version 1") && error.contains("remove the place"), "{error}");
+    }
+
+    /// A pipe under the identity's name kept `pool create --cold` waiting for ever.
+    #[test]
+    fn an_identity_that_is_no_regular_file_is_refused() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join(FILE);
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).expect("the name is free");
+        let error = read(&LocalDisk, directory.path()).err().expect("a pipe").to_string();
+        assert!(error.contains("no regular file"), "{error}");
+        std::fs::remove_file(&path).expect("it is there");
+        // Another directory's identity, through a link.
+        let other = tempfile::tempdir().expect("a directory");
+        assert!(write(&LocalDisk, other.path(), &identity(2), false).expect("it works"));
+        std::os::unix::fs::symlink(other.path().join(FILE), &path).expect("the name is free");
+        let error = read(&LocalDisk, directory.path()).err().expect("a link").to_string();
+        assert!(error.contains("symbolic link"), "{error}");
     }
 }

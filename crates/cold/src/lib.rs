@@ -25,8 +25,8 @@ mod tier;
 pub use backend::{Backend, Refreshed, Sealed, Used};
 pub use counters::{Count, Counters};
 pub use error::{ColdError, ErrorKind};
-pub use extent::{Extents, ExtentsConfig};
+pub use extent::{Extents, ExtentsConfig, identity_of};
 #[cfg(feature = "objects")]
 pub use objects::Objects;
-pub use settings::{DEFAULT_BYTES, ParseSettingsError, Place, Settings, WriteBehind};
+pub use settings::{DEFAULT_BYTES, ParseSettingsError, Place, Settings, WriteBehind, check_size};
 pub use tier::{Promotion, Tier, TierConfig, Upper};

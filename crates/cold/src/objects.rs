@@ -1,70 +1,73 @@
 //! Objects: a record per object in an object store (docs/internals/cold-format.md#objects).
 //!
-//! A put is atomic, so an object is whole or absent. The list in memory is made from the store's
-//! listing and renewed from time to time; a process enters its own objects at once. Every process
-//! removes the oldest objects of the listing when they exceed the limit: two that do it choose the
-//! same ones, and removing one twice is no error.
+//! A put is atomic, so an object is whole or absent. The list in memory grows while the store's
+//! listing is read, a few pages at a time, and is renewed from time to time; a process enters its own
+//! objects at once. Every process removes the oldest objects when they exceed the limit: two that do
+//! it choose nearly the same ones, and removing one twice is no error.
+
+mod http;
+mod list;
 
 use crate::backend::{Backend, Refreshed, Sealed, Used};
 use crate::error::ColdError;
-use crate::identity;
-use crate::record::{self, Aligned, Head, Name, PAYLOAD_MAX, record_bytes};
+use crate::identity::{self, Identity};
+use crate::record::{Aligned, Head, Name, PAYLOAD_MAX, SECTOR, Sums, record_bytes};
+use crate::settings::DEFAULT_BYTES;
 use cenote_base::{BlockHash, Clock, Deadline, HashSeed};
-use cenote_policy::temperature::{StoredPart, leaving_parts};
-use futures::stream::{StreamExt, TryStreamExt, iter};
+use cenote_mem::files::OwnFolder;
+use futures::stream::{BoxStream, StreamExt, TryStreamExt, iter};
+use list::List;
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
-use std::collections::HashMap;
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, ObjectStoreScheme, PutMode, PutOptions, PutPayload};
+use std::path::PathBuf;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 use tokio::runtime::Runtime;
+use url::Url;
 
 /// Folder of all objects of this format.
-const FOLDER: &str = "cenote-v1";
+const FOLDER: &str = "cenote-v2";
 /// Folder of the blocks in it.
 const BLOCKS: &str = "blocks";
-/// Time between two listings.
+/// Time between two listings, and until one that failed goes on.
 const LIST_EVERY: Duration = Duration::from_secs(30);
-/// Longest time of a listing, an identity or a write.
+/// Longest time of a page of a listing, an identity or a write.
 const SLOW: Duration = Duration::from_secs(30);
 /// Longest time for a put with a condition. A store without conditions may answer with an error that
 /// is retried.
 const CONDITION: Duration = Duration::from_secs(3);
+/// Objects and time of one step of a listing. Blocks are written between two.
+const STEP: usize = 4000;
+const STEP_TIME: Duration = Duration::from_millis(200);
+/// Names in a listing beyond those that a full place can have.
+const NAMES_MORE: u64 = 10_000;
+/// Objects that are removed at once.
+const REMOVED_TOGETHER: usize = 1000;
 /// Requests at once.
 const TOGETHER: usize = 16;
-/// Part of the limit that a removal leaves free, so that not every write removes.
-const FREE_SHARE: u64 = 16;
 
-/// A listed object.
-#[derive(Clone, Copy)]
-struct Object {
-    bytes: u64,
-    /// Milliseconds since 1970.
-    modified: u64,
+/// A listing in progress.
+struct Listing {
+    /// `None`: it failed, and goes on after the last name.
+    stream: Option<BoxStream<'static, Result<ObjectMeta, object_store::Error>>>,
+    last: Option<Path>,
+    /// The store names its objects in order, so that a listing can go on in the middle.
+    is_sorted: bool,
+    names: u64,
 }
 
+/// What the process follows the store with.
 #[derive(Default)]
-struct List {
-    objects: HashMap<Name, Object>,
-    bytes: u64,
-}
-
-impl List {
-    fn enter(&mut self, name: Name, object: Object) {
-        self.bytes += object.bytes;
-        self.forget(&name);
-        self.objects.insert(name, object);
-    }
-
-    fn used(&self) -> Used {
-        Used { blocks: self.objects.len() as u64, bytes: self.bytes }
-    }
-
-    fn forget(&mut self, name: &Name) {
-        self.bytes -= self.objects.remove(name).map_or(0, |object| object.bytes);
-    }
+struct Follow {
+    listing: Option<Listing>,
+    /// When the listing begins or goes on; `None`: now.
+    next: Option<Deadline>,
 }
 
 /// Blocks below a URL, as one process sees them.
@@ -72,14 +75,53 @@ pub struct Objects {
     store: Arc<dyn ObjectStore>,
     folder: Path,
     url: String,
-    bytes: u64,
+    /// The directory of a local store.
+    directory: Option<PathBuf>,
+    /// The wanted limit, as in [`crate::ExtentsConfig::bytes`].
+    bytes: Option<u64>,
+    has_asked: AtomicBool,
     deadline: Duration,
+    place: RwLock<Option<(Identity, Sums)>>,
     list: RwLock<List>,
     clock: Clock,
-    /// `None`: now.
-    next_listing: Mutex<Option<Deadline>>,
+    follow: Mutex<Follow>,
     removed: AtomicU64,
+    /// Failures since the last report that cost no call.
+    damage: Mutex<Vec<ColdError>>,
     runtime: Runtime,
+}
+
+/// The store of a URL, the path in it, and its directory if it is local.
+fn store_of(
+    url: &Url,
+    variables: impl Iterator<Item = (String, String)>,
+) -> Result<(Arc<dyn ObjectStore>, Path, Option<PathBuf>), object_store::Error> {
+    let (scheme, path) = ObjectStoreScheme::parse(url)?;
+    macro_rules! built {
+        ($builder:ty) => {{
+            let begun = <$builder>::new().with_url(url.to_string()).with_http_connector(http::Bounded);
+            let builder = variables.fold(begun, |builder, (name, value)| match name.parse() {
+                Ok(name) => builder.with_config(name, value),
+                Err(_) => builder,
+            });
+            Arc::new(builder.build()?)
+        }};
+    }
+    let mut directory = None;
+    let store: Arc<dyn ObjectStore> = match scheme {
+        ObjectStoreScheme::Local => {
+            directory = url.to_file_path().ok();
+            Arc::new(LocalFileSystem::new())
+        }
+        ObjectStoreScheme::AmazonS3 => built!(AmazonS3Builder),
+        ObjectStoreScheme::GoogleCloudStorage => built!(GoogleCloudStorageBuilder),
+        ObjectStoreScheme::MicrosoftAzure => built!(MicrosoftAzureBuilder),
+        _ => {
+            let source = "it is no object store that this program knows".into();
+            return Err(object_store::Error::Generic { store: "cold tier", source });
+        }
+    };
+    Ok((store, path, directory))
 }
 
 impl Objects {
@@ -88,7 +130,7 @@ impl Objects {
     ///
     /// # Errors
     /// The URL or the variables are wrong.
-    pub fn new(url: &str, bytes: u64, deadline: Duration, clock: Clock) -> Result<Self, ColdError> {
+    pub fn new(url: &str, bytes: Option<u64>, deadline: Duration, clock: Clock) -> Result<Self, ColdError> {
         Self::with_options(url, bytes, deadline, clock, std::env::vars())
     }
 
@@ -98,16 +140,15 @@ impl Objects {
     /// The URL or the variables are wrong.
     pub fn with_options(
         url: &str,
-        bytes: u64,
+        bytes: Option<u64>,
         deadline: Duration,
         clock: Clock,
         variables: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self, ColdError> {
         let wrong = |error: String| ColdError::Io { at: url.to_owned(), error };
-        let parsed = url::Url::parse(url).map_err(|error| wrong(error.to_string()))?;
+        let parsed = Url::parse(url).map_err(|error| wrong(error.to_string()))?;
         let variables = variables.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value));
-        let opened = object_store::parse_url_opts(&parsed, variables);
-        let (store, prefix) = opened.map_err(|error| wrong(error.to_string()))?;
+        let (store, prefix, directory) = store_of(&parsed, variables).map_err(|error| wrong(error.to_string()))?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .thread_name("cold-objects")
@@ -115,36 +156,35 @@ impl Objects {
             .build()
             .map_err(|error| wrong(error.to_string()))?;
         Ok(Self {
-            store: Arc::from(store),
+            store,
             folder: prefix.join(FOLDER),
             url: url.to_owned(),
+            directory,
             bytes,
+            has_asked: AtomicBool::new(false),
             deadline,
-            clock,
+            place: RwLock::default(),
             list: RwLock::default(),
-            next_listing: Mutex::default(),
+            clock,
+            follow: Mutex::default(),
             removed: AtomicU64::new(0),
+            damage: Mutex::default(),
             runtime,
         })
     }
 
-    /// The seed of this place; a place without identity gets `own`.
+    /// The identity of this place; a place without one gets `own`.
     ///
     /// # Errors
     /// The store does not answer, or the identity is damaged or of another version.
-    pub fn seed(&self, own: &HashSeed) -> Result<HashSeed, ColdError> {
-        let path = self.folder.clone().join(identity::FILE);
-        let get = || async {
-            match self.store.get(&path).await {
-                // Longer than an identity: damage, which its check tells.
-                Ok(found) if found.meta.size > record_bytes(0) => Ok(Some(Vec::new().into())),
-                Ok(found) => found.bytes().await.map(Some),
-                Err(object_store::Error::NotFound { .. }) => Ok(None),
-                Err(error) => Err(error),
-            }
-        };
-        let seed = self.within(SLOW, async {
-            if let Some(found) = get().await? {
+    pub fn identity(&self, own: &Identity) -> Result<Identity, ColdError> {
+        if let Some(directory) = &self.directory {
+            // Another user's directory is not believed.
+            OwnFolder::make(directory).map_err(|error| ColdError::of(directory.display(), &error))?;
+        }
+        let path = self.identity_path();
+        let found = self.within(SLOW, async {
+            if let Some(found) = self.get_identity().await? {
                 return Ok(found);
             }
             let bytes = || PutPayload::from(identity::encode(own).to_vec());
@@ -153,12 +193,44 @@ impl Objects {
                 Some(Ok(_) | Err(object_store::Error::AlreadyExists { .. })) => {}
                 // Stores without conditions refuse them in many ways. There the last of two first
                 // processes wins. A store that refuses every write says why below.
-                Some(Err(_)) | None if get().await?.is_none() => drop(self.store.put(&path, bytes()).await?),
+                Some(Err(_)) | None if self.get_identity().await?.is_none() => {
+                    drop(self.store.put(&path, bytes()).await?);
+                }
                 Some(Err(_)) | None => {}
             }
-            Ok(get().await?.unwrap_or_default())
+            Ok(self.get_identity().await?.unwrap_or_default())
         })?;
-        identity::decode(&seed, &self.url)
+        identity::decode(&found, &self.url)
+    }
+
+    fn identity_path(&self) -> Path {
+        self.folder.clone().join(identity::FILE)
+    }
+
+    /// The identity's object; `None`: there is none. One that is too long is empty, which is damage.
+    async fn get_identity(&self) -> Result<Option<Vec<u8>>, object_store::Error> {
+        match self.get(&self.identity_path(), record_bytes(0)).await {
+            Ok(found) => Ok(Some(found.unwrap_or_default())),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// An object's content; `None`: it has more than `most` bytes, whatever the store says about it.
+    async fn get(&self, path: &Path, most: u64) -> Result<Option<Vec<u8>>, object_store::Error> {
+        let found = self.store.get(path).await?;
+        if found.meta.size > most {
+            return Ok(None);
+        }
+        let (mut pieces, mut bytes) = (found.into_stream(), Vec::new());
+        while let Some(piece) = pieces.next().await {
+            let piece = piece?;
+            if (bytes.len() + piece.len()) as u64 > most {
+                return Ok(None);
+            }
+            bytes.extend_from_slice(&piece);
+        }
+        Ok(Some(bytes))
     }
 
     /// Waits for requests, at most so long.
@@ -170,8 +242,12 @@ impl Objects {
         match self.runtime.block_on(until(self.clock.after(longest), work)) {
             Some(Ok(value)) => Ok(value),
             Some(Err(error)) => Err(self.explain(&error)),
-            None => Err(ColdError::Slow { at: self.url.clone(), ms: longest.as_millis() as u64 }),
+            None => Err(self.slow(longest)),
         }
+    }
+
+    fn slow(&self, longest: Duration) -> ColdError {
+        ColdError::Slow { at: self.url.clone(), ms: longest.as_millis() as u64 }
     }
 
     fn explain(&self, error: &object_store::Error) -> ColdError {
@@ -195,44 +271,190 @@ impl Objects {
         self.list.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn next_listing(&self) -> MutexGuard<'_, Option<Deadline>> {
-        self.next_listing.lock().unwrap_or_else(PoisonError::into_inner)
+    fn follow(&self) -> MutexGuard<'_, Follow> {
+        self.follow.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes objects until the limit holds.
+    fn damage(&self) -> MutexGuard<'_, Vec<ColdError>> {
+        self.damage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn place(&self) -> Option<(Identity, Sums)> {
+        *self.place.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_place(&self, identity: Identity) {
+        let place = Some((identity, Sums::of(&identity.seed)));
+        *self.place.write().unwrap_or_else(PoisonError::into_inner) = place;
+    }
+
+    fn known_place(&self) -> Result<(Identity, Sums), ColdError> {
+        self.place().ok_or_else(|| ColdError::Gone(format!("{}: {}", self.url, identity::FILE)))
+    }
+
+    /// Writes the identity over the one that is there.
+    fn put_identity(&self, identity: &Identity) -> Result<(), ColdError> {
+        let bytes = PutPayload::from(identity::encode(identity).to_vec());
+        let path = self.identity_path();
+        self.within(SLOW, self.store.put(&path, bytes)).map(drop)
+    }
+
+    /// Follows the identity: its limit may change. Writes it again if it is gone or damaged, and returns
+    /// what was repaired.
+    fn watch_identity(&self) -> Result<Option<ColdError>, ColdError> {
+        let (known, _) = self.known_place()?;
+        let found = self.within(SLOW, self.get_identity())?;
+        let gone = || ColdError::Gone(format!("{}: {}", self.url, identity::FILE));
+        match found.ok_or_else(gone).and_then(|bytes| identity::decode(&bytes, &self.url)) {
+            Ok(found) if found.seed != known.seed => Err(ColdError::Foreign(self.url.clone())),
+            Ok(found) => {
+                self.set_place(found);
+                Ok(None)
+            }
+            Err(error @ (ColdError::Gone(_) | ColdError::Damaged { .. })) => {
+                self.put_identity(&known)?;
+                Ok(Some(error))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes the place's limit as large as this process wants it.
+    fn ask_for_limit(&self, found: &Identity) -> Result<(), ColdError> {
+        let Some(wanted) = self.bytes.filter(|_| !self.has_asked.swap(true, Relaxed)) else { return Ok(()) };
+        if wanted > found.bytes_max {
+            let identity = Identity { bytes_max: wanted, ..*found };
+            self.put_identity(&identity).inspect_err(|_| self.has_asked.store(false, Relaxed))?;
+            self.set_place(identity);
+        } else if wanted < found.bytes_max {
+            let (at, found) = (&self.url, found.bytes_max);
+            tracing::warn!(
+                "{at}: the place keeps its limit of {found} bytes, above size={wanted}; \
+                 `cenote pool cold --cold {at} --size {wanted}` makes it smaller"
+            );
+        }
+        Ok(())
+    }
+
+    /// Lets objects leave until the limit holds, and removes some of those that leave.
     fn make_room(&self) -> Result<(), ColdError> {
-        let victims = victims(&self.list(), self.bytes);
-        if victims.is_empty() {
+        let bytes_max = self.known_place()?.0.bytes_max;
+        if self.list().used().bytes > bytes_max {
+            self.list_mut().make_room(bytes_max);
+        }
+        if !self.list().has_leaving() {
             return Ok(());
         }
-        let mut list = self.list_mut();
-        victims.iter().for_each(|name| list.forget(name));
-        drop(list);
-        self.removed.fetch_add(victims.len() as u64, Relaxed);
-        let paths: Vec<Path> = victims.iter().map(|name| self.path(name)).collect();
-        self.within(SLOW, async {
-            let removals = iter(paths).map(|path| async move {
-                match self.store.delete(&path).await {
-                    Err(object_store::Error::NotFound { .. }) | Ok(()) => Ok(()),
-                    Err(error) => Err(error),
+        let names = self.list_mut().take_leaving(REMOVED_TOGETHER);
+        let paths: Vec<Result<Path, object_store::Error>> = names.iter().map(|name| Ok(self.path(name))).collect();
+        let removed = self.within(SLOW, async {
+            let mut removed = self.store.delete_stream(iter(paths).boxed());
+            while let Some(one) = removed.next().await {
+                match one {
+                    Ok(_) | Err(object_store::Error::NotFound { .. }) => {}
+                    Err(error) => return Err(error),
                 }
-            });
-            removals.buffer_unordered(TOGETHER).try_collect::<Vec<()>>().await.map(drop)
-        })
+            }
+            Ok(())
+        });
+        self.list_mut().have_left(&names);
+        self.removed.fetch_add(names.len() as u64, Relaxed);
+        removed
     }
 
-    /// Asks the store for all objects.
-    fn ask_list(&self) -> Result<List, ColdError> {
+    /// Most names of a listing. A full place has no more, however short its blocks are. One whose limit
+    /// was lowered may have: each listing removes some.
+    const fn names_max(bytes_max: u64) -> u64 {
+        bytes_max / SECTOR as u64 + NAMES_MORE
+    }
+
+    /// Reads on in the listing, or begins one if it is time, and enters what it has. Returns whether there
+    /// is more.
+    fn list_on(&self) -> Result<bool, ColdError> {
+        let mut follow = self.follow();
+        if follow.next.is_some_and(|next| !next.passed()) {
+            return Ok(false);
+        }
+        let listed = self.list_step(&mut follow);
+        // From its end, also after a failure: a listing that takes long must not keep the writer from
+        // writing.
+        if !matches!(listed, Ok(true)) {
+            follow.next = Some(self.clock.after(LIST_EVERY));
+        }
+        listed
+    }
+
+    fn list_step(&self, follow: &mut Follow) -> Result<bool, ColdError> {
+        if follow.listing.is_none() {
+            let repaired = self.watch_identity()?;
+            self.damage().extend(repaired);
+            self.list_mut().begin();
+            follow.listing = Some(Listing { stream: None, last: None, is_sorted: true, names: 0 });
+        }
+        let Some(listing) = &mut follow.listing else { return Ok(false) };
         let blocks = self.folder.clone().join(BLOCKS);
-        let listed = self.within(SLOW, async { self.store.list(Some(&blocks)).try_collect::<Vec<_>>().await })?;
-        let mut list = List::default();
-        for object in listed {
+        let stream = listing.stream.get_or_insert_with(|| match &listing.last {
+            Some(last) => self.store.list_with_offset(Some(&blocks), last),
+            None => self.store.list(Some(&blocks)),
+        });
+        let (objects, ended) = self.next_objects(stream);
+        listing.names += objects.len() as u64;
+        let mut list = self.list_mut();
+        for object in &objects {
             if let Some(name) = name_of(&object.location) {
                 let modified = u64::try_from(object.last_modified.timestamp_millis()).unwrap_or(0);
-                list.enter(name, Object { bytes: object.size, modified });
+                list.enter_listed(name, object.size, modified);
             }
         }
-        Ok(list)
+        listing.is_sorted &= objects.is_sorted_by(|one, next| one.location < next.location)
+            && objects.first().is_none_or(|first| listing.last.as_ref().is_none_or(|last| *last < first.location));
+        listing.last = objects.into_iter().next_back().map(|object| object.location).or(listing.last.take());
+        if listing.names > Self::names_max(self.known_place()?.0.bytes_max) {
+            follow.listing = None;
+            return Err(self.endless());
+        }
+        match ended {
+            Ok(true) => {
+                list.end();
+                follow.listing = None;
+                Ok(false)
+            }
+            Ok(false) => Ok(true),
+            Err(error) => {
+                listing.stream = None;
+                // Without an order it begins again. What it had stays listed.
+                if !listing.is_sorted {
+                    follow.listing = None;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn endless(&self) -> ColdError {
+        ColdError::Damaged { at: self.url.clone(), what: "its listing has more names than its limit has sectors" }
+    }
+
+    /// The next objects of a listing, and whether it ended or failed. Each page has a deadline.
+    fn next_objects(
+        &self,
+        stream: &mut BoxStream<'static, Result<ObjectMeta, object_store::Error>>,
+    ) -> (Vec<ObjectMeta>, Result<bool, ColdError>) {
+        let (mut objects, step) = (Vec::new(), self.clock.after(STEP_TIME));
+        let ended = self.runtime.block_on(async {
+            loop {
+                match until(self.clock.after(SLOW), stream.next()).await {
+                    Some(Some(Ok(object))) => objects.push(object),
+                    Some(Some(Err(error))) => return Err(self.explain(&error)),
+                    Some(None) => return Ok(true),
+                    None => return Err(self.slow(SLOW)),
+                }
+                if objects.len() >= STEP || step.passed() {
+                    return Ok(false);
+                }
+            }
+        });
+        (objects, ended)
     }
 }
 
@@ -246,20 +468,6 @@ async fn until<T>(deadline: Deadline, work: impl Future<Output = T>) -> Option<T
             Err(_) => {}
         }
     }
-}
-
-/// The oldest objects, as many as exceed the limit and a little more; none while it holds.
-fn victims(list: &List, limit: u64) -> Vec<Name> {
-    if list.bytes <= limit {
-        return Vec::new();
-    }
-    let part = |(name, object): (&Name, &Object)| StoredPart {
-        key: (object.modified, *name),
-        bytes: object.bytes,
-        is_open: false,
-    };
-    let leaving = leaving_parts(list.objects.iter().map(part).collect(), limit - limit / FREE_SHARE);
-    leaving.into_iter().flatten().map(|(_, name)| name).collect()
 }
 
 /// The name in an object's path.
@@ -280,36 +488,53 @@ fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
 
 impl Backend for Objects {
     fn open(&self, seed: &HashSeed) -> Result<(), ColdError> {
-        if self.seed(seed)? != *seed {
-            return Err(identity::of_others(&self.url));
+        let own = Identity { seed: *seed, bytes_max: self.bytes.unwrap_or(DEFAULT_BYTES) };
+        let found = self.identity(&own)?;
+        if found.seed != *seed {
+            return Err(ColdError::Foreign(self.url.clone()));
         }
-        *self.next_listing() = None;
-        Ok(())
+        self.set_place(found);
+        *self.follow() = Follow::default();
+        self.ask_for_limit(&found)
     }
 
     fn length(&self, name: &Name) -> Option<u64> {
-        self.list().objects.get(name).map(|object| object.bytes)
+        self.list().bytes_of(name)
     }
 
     fn used(&self) -> Used {
-        self.list().used()
+        let bytes_max = self.place().map_or(0, |(identity, _)| identity.bytes_max);
+        Used { bytes_max, ..self.list().used() }
     }
 
     fn survey(&self) -> Result<Used, ColdError> {
-        Ok(self.ask_list()?.used())
+        let found = self.within(SLOW, self.get_identity())?;
+        let found = found.map(|bytes| identity::decode(&bytes, &self.url)).transpose()?;
+        let mut used = Used { bytes_max: found.map_or(0, |found| found.bytes_max), ..Used::default() };
+        let mut stream = self.store.list(Some(&self.folder.clone().join(BLOCKS)));
+        loop {
+            let (objects, ended) = self.next_objects(&mut stream);
+            for object in objects.iter().filter(|object| name_of(&object.location).is_some()) {
+                used.blocks += 1;
+                used.bytes = used.bytes.saturating_add(object.size);
+            }
+            if ended? {
+                return Ok(used);
+            }
+            if used.blocks > Self::names_max(used.bytes_max) {
+                return Err(self.endless());
+            }
+        }
     }
 
-    fn read(&self, name: &Name, memory: &mut Aligned) -> Result<Head, ColdError> {
-        let path = self.path(name);
+    fn read(&self, name: &Name, length_max: u64, memory: &mut Aligned) -> Result<Head, ColdError> {
+        let (path, (_, sums)) = (self.path(name), self.known_place()?);
         let mut read = || {
-            let found = self.within(self.deadline, async {
-                let found = self.store.get(&path).await?;
-                let is_record = found.meta.size <= record_bytes(PAYLOAD_MAX);
-                if is_record { found.bytes().await.map(Some) } else { Ok(None) }
-            });
-            let too_long = || ColdError::Damaged { at: path.to_string(), what: "it is longer than a record" };
-            let bytes = found?.ok_or_else(too_long)?;
-            let (head, _) = record::open(&bytes, Some(name), path.as_ref())?;
+            let most = record_bytes(length_max.min(PAYLOAD_MAX));
+            let found = self.within(self.deadline, self.get(&path, most))?;
+            let too_long = || ColdError::Damaged { at: path.to_string(), what: "it is longer than its block's record" };
+            let bytes = found.ok_or_else(too_long)?;
+            let (head, _) = sums.open(&bytes, Some(name), path.as_ref())?;
             memory.resize(bytes.len());
             memory.bytes_mut().copy_from_slice(&bytes);
             Ok(head)
@@ -323,6 +548,7 @@ impl Backend for Objects {
     }
 
     fn write(&self, records: &[Sealed<'_>], _bytes: &[u8]) -> Result<(), ColdError> {
+        self.make_room()?;
         let payloads: Vec<(Path, PutPayload)> = records
             .iter()
             .map(|record| (self.path(&record.head.name), PutPayload::from(record.bytes.to_vec())))
@@ -331,30 +557,36 @@ impl Backend for Objects {
             let puts = iter(payloads).map(|(path, payload)| async move { self.store.put(&path, payload).await });
             puts.buffer_unordered(TOGETHER).try_collect::<Vec<_>>().await.map(drop)
         })?;
-        let now = self.clock.unix().as_millis() as u64;
         let mut list = self.list_mut();
-        for record in records {
-            list.enter(record.head.name, Object { bytes: record.bytes.len() as u64, modified: now });
-        }
+        records.iter().for_each(|record| list.enter_own(record.head.name, record.bytes.len() as u64));
         drop(list);
-        self.make_room()
+        // These are written. A removal that fails is tried again before the next write.
+        if let Err(error) = self.make_room() {
+            self.damage().push(error);
+        }
+        Ok(())
     }
 
     fn refresh(&self) -> Result<Refreshed, ColdError> {
-        if self.next_listing().is_none_or(Deadline::passed) {
-            let listed = self.ask_list();
-            // From its end, also after a failure: a listing that takes long must not keep the writer
-            // from writing.
-            *self.next_listing() = Some(self.clock.after(LIST_EVERY));
-            let list = listed?;
-            // The old list is dropped after the lock.
-            let _old = std::mem::replace(&mut *self.list_mut(), list);
-            self.make_room()?;
-        }
-        Ok(Refreshed { removed: self.removed.swap(0, Relaxed), ..Refreshed::default() })
+        let listed = self.list_on();
+        self.make_room()?;
+        let has_more = listed? || self.list().has_leaving();
+        let damage = std::mem::take(&mut *self.damage());
+        Ok(Refreshed { removed: self.removed.swap(0, Relaxed), damage, has_more })
     }
 
     fn sync(&self) -> Result<(), ColdError> {
+        Ok(())
+    }
+
+    fn resize(&self, bytes_max: u64) -> Result<(), ColdError> {
+        let gone = || ColdError::Gone(format!("{}: {}", self.url, identity::FILE));
+        let found = self.within(SLOW, self.get_identity())?.ok_or_else(gone)?;
+        let identity = Identity { bytes_max, ..identity::decode(&found, &self.url)? };
+        self.put_identity(&identity)?;
+        self.set_place(identity);
+        *self.follow() = Follow::default();
+        while self.refresh()?.has_more {}
         Ok(())
     }
 }
@@ -364,21 +596,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_objects_make_room() {
-        let mut list = List::default();
-        for number in 0..32 {
-            let name = Name { namespace: [1; 32], hash: BlockHash([number; 16]) };
-            list.enter(name, Object { bytes: 100, modified: u64::from(99 - number) });
-            list.enter(name, Object { bytes: 100, modified: u64::from(99 - number) });
-        }
-        assert_eq!((list.bytes, victims(&list, 3200).len()), (3200, 0));
-        let victims = victims(&list, 1600);
-        assert_eq!((victims.len(), victims[0].hash.0[0]), (17, 31), "the oldest first, and a little more than needed");
-    }
-
-    #[test]
     fn a_path_names_its_block() {
-        let objects = Objects::new("file:///tmp", 1, Duration::ZERO, Clock::stopped()).expect("a URL");
+        let objects = Objects::new("file:///tmp", None, Duration::ZERO, Clock::stopped()).expect("a URL");
         let name = Name { namespace: [0xab; 32], hash: BlockHash([0x01; 16]) };
         assert_eq!(name_of(&objects.path(&name)), Some(name));
         assert_eq!(name_of(&Path::from("x/y")), None);

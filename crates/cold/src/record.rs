@@ -2,12 +2,15 @@
 //! (docs/internals/cold-format.md#record).
 
 use crate::error::ColdError;
-use cenote_base::BlockHash;
+use cenote_base::{BlockHash, HashSeed};
 use cenote_mem::checksum;
+use std::fmt;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Version of records, extents, directories and snapshots.
-pub const VERSION: u32 = 1;
+/// Version of places: their identities, extents and keyed records.
+pub const VERSION: u32 = 2;
+/// Version of records without a key, which snapshots consist of.
+const PLAIN_VERSION: u32 = 1;
 /// Bytes of a record's header.
 pub const HEADER_BYTES: usize = 128;
 /// Unit of direct I/O: records begin at multiples of it, and are padded to it.
@@ -61,11 +64,87 @@ struct Header {
 
 const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
 
-/// First word of a blake3 digest.
-pub(crate) fn digest(context: &[u8], bytes: &[u8]) -> u64 {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(context).update(bytes);
-    u64::from_le_bytes(hasher.finalize().as_bytes()[..8].try_into().expect("eight bytes"))
+/// How sums of a place or of a snapshot are computed. Those of a place have a key, so only a process
+/// that knows the place's seed can make a record that another one believes.
+#[derive(Clone, Copy)]
+pub struct Sums {
+    key: Option<[u8; 32]>,
+    version: u32,
+}
+
+impl fmt::Debug for Sums {
+    /// Does not show the key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Sums(version {})", self.version)
+    }
+}
+
+impl Sums {
+    /// Sums without a key, which find accidents only: those of snapshots.
+    pub const PLAIN: Self = Self { key: None, version: PLAIN_VERSION };
+
+    /// The sums of the place with this seed.
+    #[must_use]
+    pub fn of(seed: &HashSeed) -> Self {
+        let key = blake3::derive_key("cenote cold tier v2: key of a place's sums", &seed.0);
+        Self { key: Some(key), version: VERSION }
+    }
+
+    /// First word of a blake3 digest.
+    pub(crate) fn digest(&self, context: &[u8], bytes: &[u8]) -> u64 {
+        let mut hasher = self.key.as_ref().map_or_else(blake3::Hasher::new, blake3::Hasher::new_keyed);
+        hasher.update(context).update(bytes);
+        u64::from_le_bytes(hasher.finalize().as_bytes()[..8].try_into().expect("eight bytes"))
+    }
+
+    /// Writes the header over the first bytes of `record`. The payload follows it already.
+    ///
+    /// # Panics
+    /// The record is shorter than its header and payload (a bug in the caller).
+    pub fn seal(&self, head: &Head, record: &mut [u8]) {
+        let end = HEADER_BYTES + usize::try_from(head.length).expect("a payload in memory");
+        let mut header = Header::of(head, self.version);
+        header.payload_sum = checksum::checksum(&record[HEADER_BYTES..end], header.payload_key(self));
+        header.check = header.own_check(self);
+        record[..HEADER_BYTES].copy_from_slice(header.as_bytes());
+        record[end..].fill(0);
+    }
+
+    /// Checks a record and returns its head and payload.
+    ///
+    /// # Errors
+    /// The record is damaged, ends early, is of another version, or is not `wanted`.
+    pub fn open<'a>(&self, record: &'a [u8], wanted: Option<&Name>, at: &str) -> Result<(Head, &'a [u8]), ColdError> {
+        let damaged = |what| ColdError::Damaged { at: at.to_owned(), what };
+        let (header, head) = self.header(record, at).map(|header| (header, header.head()))?;
+        if wanted.is_some_and(|wanted| *wanted != head.name) {
+            return Err(damaged("the record is another block's"));
+        }
+        let end = HEADER_BYTES + head.length as usize;
+        let payload = record.get(HEADER_BYTES..end).ok_or_else(|| damaged("it ends before its record does"))?;
+        if checksum::checksum(payload, header.payload_key(self)) != header.payload_sum {
+            return Err(damaged("a record's payload has a wrong checksum"));
+        }
+        Ok((head, payload))
+    }
+
+    fn header(&self, record: &[u8], at: &str) -> Result<Header, ColdError> {
+        let damaged = |what| ColdError::Damaged { at: at.to_owned(), what };
+        let (header, _) = Header::read_from_prefix(record).map_err(|_| damaged("it ends within a record's header"))?;
+        if header.magic != MAGIC {
+            return Err(damaged("there is no record"));
+        }
+        if header.version != self.version {
+            return Err(ColdError::Version { at: at.to_owned(), found: header.version, known: self.version });
+        }
+        if header.check != header.own_check(self) {
+            return Err(damaged("a record's header has a wrong checksum"));
+        }
+        if header.length > PAYLOAD_MAX || header.depth > u32::MAX.into() || header.encoding > u8::MAX.into() {
+            return Err(damaged("a record's header has impossible values"));
+        }
+        Ok(header)
+    }
 }
 
 /// Bytes of a record with a payload of so many bytes, with its padding.
@@ -76,10 +155,10 @@ pub const fn record_bytes(length: u64) -> u64 {
 
 impl Header {
     /// A header without sums.
-    fn of(head: &Head) -> Self {
+    fn of(head: &Head, version: u32) -> Self {
         Self {
             magic: MAGIC,
-            version: VERSION,
+            version,
             encoding: head.encoding.into(),
             namespace: head.name.namespace,
             hash: head.name.hash.0,
@@ -94,12 +173,12 @@ impl Header {
 
     /// Key of the payload's checksum. It covers the name, so a payload under another header has a
     /// wrong sum.
-    fn payload_key(&self) -> u64 {
-        digest(b"cenote record payload v1", &self.as_bytes()[..HEADER_BYTES - 16])
+    fn payload_key(&self, sums: &Sums) -> u64 {
+        sums.digest(b"cenote record payload v1", &self.as_bytes()[..HEADER_BYTES - 16])
     }
 
-    fn own_check(&self) -> u64 {
-        digest(b"cenote record header v1", &self.as_bytes()[..HEADER_BYTES - 8])
+    fn own_check(&self, sums: &Sums) -> u64 {
+        sums.digest(b"cenote record header v1", &self.as_bytes()[..HEADER_BYTES - 8])
     }
 
     fn head(&self) -> Head {
@@ -113,61 +192,28 @@ impl Header {
     }
 }
 
-/// Writes the header over the first bytes of `record`. The payload follows it already.
+/// [`Sums::seal`] of a snapshot's record.
 ///
 /// # Panics
-/// The record is shorter than its header and payload (a bug in the caller).
+/// As [`Sums::seal`].
 pub fn seal(head: &Head, record: &mut [u8]) {
-    let end = HEADER_BYTES + usize::try_from(head.length).expect("a payload in memory");
-    let mut header = Header::of(head);
-    header.payload_sum = checksum::checksum(&record[HEADER_BYTES..end], header.payload_key());
-    header.check = header.own_check();
-    record[..HEADER_BYTES].copy_from_slice(header.as_bytes());
-    record[end..].fill(0);
+    Sums::PLAIN.seal(head, record);
 }
 
-/// Reads a record's header, without its payload.
+/// Reads the header of a snapshot's record, without its payload.
 ///
 /// # Errors
 /// The bytes are no header of this version.
 pub fn open_head(record: &[u8], at: &str) -> Result<Head, ColdError> {
-    Ok(header(record, at)?.head())
+    Ok(Sums::PLAIN.header(record, at)?.head())
 }
 
-fn header(record: &[u8], at: &str) -> Result<Header, ColdError> {
-    let damaged = |what| ColdError::Damaged { at: at.to_owned(), what };
-    let (header, _) = Header::read_from_prefix(record).map_err(|_| damaged("it ends within a record's header"))?;
-    if header.magic != MAGIC {
-        return Err(damaged("there is no record"));
-    }
-    if header.version != VERSION {
-        return Err(ColdError::Version { at: at.to_owned(), found: header.version, known: VERSION });
-    }
-    if header.check != header.own_check() {
-        return Err(damaged("a record's header has a wrong checksum"));
-    }
-    if header.length > PAYLOAD_MAX || header.depth > u32::MAX.into() || header.encoding > u8::MAX.into() {
-        return Err(damaged("a record's header has impossible values"));
-    }
-    Ok(header)
-}
-
-/// Checks a record and returns its head and payload.
+/// [`Sums::open`] of a snapshot's record.
 ///
 /// # Errors
-/// The record is damaged, ends early, is of another version, or is not `wanted`.
+/// As [`Sums::open`].
 pub fn open<'a>(record: &'a [u8], wanted: Option<&Name>, at: &str) -> Result<(Head, &'a [u8]), ColdError> {
-    let damaged = |what| ColdError::Damaged { at: at.to_owned(), what };
-    let (header, head) = header(record, at).map(|header| (header, header.head()))?;
-    if wanted.is_some_and(|wanted| *wanted != head.name) {
-        return Err(damaged("the record is another block's"));
-    }
-    let end = HEADER_BYTES + head.length as usize;
-    let payload = record.get(HEADER_BYTES..end).ok_or_else(|| damaged("it ends before its record does"))?;
-    if checksum::checksum(payload, header.payload_key()) != header.payload_sum {
-        return Err(damaged("a record's payload has a wrong checksum"));
-    }
-    Ok((head, payload))
+    Sums::PLAIN.open(record, wanted, at)
 }
 
 /// Memory for records that begins at a multiple of [`SECTOR`], as direct I/O needs it.
@@ -252,9 +298,24 @@ mod tests {
     #[test]
     fn another_version_is_named() {
         let (_, mut record) = sample();
-        record[8] = 2;
+        record[8] = 9;
         let error = open(&record, None, "file").expect_err("another version");
-        assert!(matches!(error, ColdError::Version { found: 2, .. }), "{error}");
+        assert!(matches!(error, ColdError::Version { found: 9, .. }), "{error}");
+    }
+
+    /// Sums had no key: a process that knew nothing of a place made records that others believed.
+    #[test]
+    fn a_record_counts_only_with_the_key_of_its_place() {
+        let (head, mut record) = sample();
+        let [one, other] = [1, 2].map(|seed| Sums::of(&HashSeed([seed; 32])));
+        one.seal(&head, &mut record);
+        assert!(one.open(&record, Some(&head.name), "test").is_ok());
+        assert!(other.open(&record, None, "test").is_err(), "another place");
+        assert!(open(&record, None, "test").is_err(), "a snapshot");
+        seal(&head, &mut record);
+        record[8] = VERSION as u8;
+        assert!(one.open(&record, None, "test").is_err(), "no key");
+        assert!(!format!("{one:?}").contains("key"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Default limit of L4's bytes.
+/// Limit of a new place's bytes without a wanted one.
 pub const DEFAULT_BYTES: u64 = 64 << 30;
 /// Smallest limit.
 const BYTES_MIN: u64 = 1 << 20;
@@ -42,8 +42,9 @@ pub enum WriteBehind {
 pub struct Settings {
     /// Where blocks lie.
     pub place: Place,
-    /// Limit of their bytes, with headers and padding.
-    pub bytes: u64,
+    /// Wanted limit of their bytes, with headers and padding. It makes the limit that lies in the place
+    /// larger, never smaller. `None`: what lies there, or [`DEFAULT_BYTES`] for a new place.
+    pub bytes: Option<u64>,
     /// Which blocks are written.
     pub write: WriteBehind,
     /// Longest time that a request waits for blocks.
@@ -76,7 +77,7 @@ impl Settings {
     pub fn directory(path: impl Into<PathBuf>) -> Self {
         Self {
             place: Place::Directory(path.into()),
-            bytes: DEFAULT_BYTES,
+            bytes: None,
             write: WriteBehind::default(),
             deadline: DEFAULT_DEADLINE,
         }
@@ -92,7 +93,7 @@ impl FromStr for Settings {
         for part in parts {
             let wrong = || ParseSettingsError::Option(part.to_owned());
             match part.split_once('=').ok_or_else(wrong)? {
-                ("size", size) => settings.bytes = size.parse::<ByteSize>().map_err(|_| wrong())?.0,
+                ("size", size) => settings.bytes = Some(size.parse::<ByteSize>().map_err(|_| wrong())?.0),
                 ("write", "published") => settings.write = WriteBehind::Published,
                 ("write", "cold") => settings.write = WriteBehind::Cold,
                 ("deadline", seconds) => {
@@ -106,11 +107,19 @@ impl FromStr for Settings {
                 _ => return Err(wrong()),
             }
         }
-        if settings.bytes < BYTES_MIN {
-            return Err(ParseSettingsError::Size(settings.bytes));
+        if let Some(bytes) = settings.bytes {
+            check_size(bytes)?;
         }
         Ok(settings)
     }
+}
+
+/// Refuses a limit that is too small to be meant.
+///
+/// # Errors
+/// It is.
+pub const fn check_size(bytes: u64) -> Result<(), ParseSettingsError> {
+    if bytes < BYTES_MIN { Err(ParseSettingsError::Size(bytes)) } else { Ok(()) }
 }
 
 fn place(text: &str) -> Result<Place, ParseSettingsError> {
@@ -139,7 +148,8 @@ impl fmt::Display for Settings {
             WriteBehind::Published => "published",
             WriteBehind::Cold => "cold",
         };
-        write!(f, "{},size={},write={write},deadline={}", self.place, self.bytes, self.deadline.as_secs_f64())
+        write!(f, "{},write={write},deadline={}", self.place, self.deadline.as_secs_f64())?;
+        self.bytes.map_or(Ok(()), |bytes| write!(f, ",size={bytes}"))
     }
 }
 
@@ -155,7 +165,7 @@ mod tests {
             assert_eq!(settings.to_string().parse(), Ok(settings), "{text}");
         }
         let settings: Settings = "./kv,size=2GiB,write=cold,deadline=0.5".parse().expect("a setting");
-        assert_eq!((settings.bytes, settings.write), (2 << 30, WriteBehind::Cold));
+        assert_eq!((settings.bytes, settings.write), (Some(2 << 30), WriteBehind::Cold));
         assert_eq!((settings.place, settings.deadline.as_millis()), (Place::Directory("./kv".into()), 500));
     }
 

@@ -47,6 +47,8 @@ pub trait Upper: Send + Sync + 'static {
     fn coldest(&self) -> Vec<Name>;
     /// Tokens of a block; 0: not known.
     fn tokens(&self, name: &Name) -> u64;
+    /// Bytes of the longest payload that a block of this name can have; 0: it cannot be published.
+    fn length_max(&self, name: &Name) -> u64;
     /// Counts for all processes, where the counter outlives this one.
     fn count(&self, count: Count, by: u64);
 }
@@ -74,8 +76,10 @@ struct Shared {
     ladder: Mutex<MeasuredLadder>,
     queue: Queue,
     reads: Reads,
-    /// The place is open, and its list is complete.
+    /// The place is open. Its list may still grow.
     is_open: AtomicBool,
+    /// The list was complete once since then.
+    is_listed: AtomicBool,
     /// Threads that have not ended.
     threads: Mutex<usize>,
     ended: Condvar,
@@ -104,6 +108,7 @@ impl Tier {
             queue: Queue::default(),
             reads: Reads::new(clock),
             is_open: AtomicBool::new(false),
+            is_listed: AtomicBool::new(false),
             threads: Mutex::new(0),
             ended: Condvar::new(),
         });
@@ -201,7 +206,7 @@ impl Tier {
 
     /// Waits until the place is open and its list is complete. Returns whether it is.
     pub fn wait_open(&self, deadline: Deadline) -> bool {
-        !self.stamp.is_inherited() && self.shared.queue.wait(deadline, |_| self.is_open())
+        !self.stamp.is_inherited() && self.shared.queue.wait(deadline, |_| self.is_open() && self.is_listed())
     }
 
     /// Waits until all offered blocks are written or dropped. Returns whether they are.
@@ -209,10 +214,16 @@ impl Tier {
         !self.stamp.is_inherited() && self.shared.queue.wait(deadline, queue::Waiting::is_settled)
     }
 
-    /// Whether the place is open.
+    /// Whether the place is open. Its list may not be complete.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.shared.is_open.load(Ordering::Acquire)
+    }
+
+    /// Whether the list was complete since the place was opened.
+    #[must_use]
+    pub fn is_listed(&self) -> bool {
+        self.shared.is_listed.load(Ordering::Acquire)
     }
 
     /// The counters of this process.
@@ -235,11 +246,13 @@ impl Tier {
         if self.stamp.is_inherited() {
             return stats;
         }
-        let Used { blocks, bytes } = self.shared.backend.used();
+        let Used { blocks, bytes, bytes_max } = self.shared.backend.used();
         for (name, value) in [
             ("cold_open", u64::from(self.is_open())),
+            ("cold_listed", u64::from(self.is_listed())),
             ("cold_blocks", blocks),
             ("cold_bytes", bytes),
+            ("cold_bytes_max", bytes_max),
             ("cold_write_queue", self.shared.queue.len() as u64),
             ("cold_read_queue", self.shared.reads.len() as u64),
         ] {

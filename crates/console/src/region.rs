@@ -180,7 +180,7 @@ impl NewRegionArgs {
             None => random_bytes()?,
         });
         if let Some(settings) = &self.cold {
-            let found = crate::cold::seed(&settings.place, &seed)?;
+            let found = crate::cold::seed(settings, &seed)?;
             if self.hash_seed.is_some() && found != seed {
                 return Err(Failure::new(format!("--cold {}: its regions have another hash seed", settings.place))
                     .hint("leave --hash-seed out, or name another place"));

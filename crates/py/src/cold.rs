@@ -15,10 +15,11 @@ pub fn settings(text: &str) -> PyResult<Settings> {
 
 /// The hash seed for a new region above a place.
 pub fn seed(text: &str, given: Option<[u8; 32]>) -> PyResult<[u8; 32]> {
-    let place = settings(text)?.place;
+    let settings = settings(text)?;
+    let place = &settings.place;
     let own = given.map_or_else(random_bytes, Ok)?;
     let named = |error| CenoteError::new_err(format!("cold: {error}"));
-    let found = cold::seed_of(&place, &HashSeed(own), clock()).map_err(|error| named(error.to_string()))?.0;
+    let found = cold::seed_of(&settings, &HashSeed(own), clock()).map_err(|error| named(error.to_string()))?.0;
     if given.is_some_and(|given| given != found) {
         return Err(named(format!("{place}: its regions have another hash seed; leave hash_seed out")));
     }

@@ -2,17 +2,17 @@
 
 use cenote_base::{BlockHash, Clock, Deadline, HashSeed};
 use cenote_cold::disk::LocalDisk;
+use cenote_cold::identity::Identity;
 use cenote_cold::record::{Head, Name};
-use cenote_cold::{Backend, Count, Extents, ExtentsConfig, Objects, TierConfig, Upper, identity};
+use cenote_cold::{Backend, Count, Extents, ExtentsConfig, Objects, TierConfig, Upper, identity_of};
 pub use cenote_cold::{
     ColdError, Counters, DEFAULT_BYTES, ErrorKind, ParseSettingsError, Place, Promotion, Settings, Tier, Used,
-    WriteBehind,
+    WriteBehind, check_size,
 };
 use cenote_mem::{Fabric, LINE};
 use cenote_pool::{Counter, Hit, Names, Namespace, NewBlock, Pool, Publish, ReadOutcome};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
 
 /// Most chunks with blocks that are written down before they are evicted.
 const DEMOTED_CHUNKS_MAX: usize = 32;
@@ -43,21 +43,23 @@ pub struct ColdTier {
     settings: Settings,
 }
 
-/// The hash seed of the regions that share a place; `None`: the place is new.
+/// The hash seed of the regions that share a place. A new place gets `own`.
 ///
 /// # Errors
-/// The place cannot be read or made, or is of another version.
-pub fn seed_of(place: &Place, own: &HashSeed, clock: Clock) -> Result<HashSeed, ColdError> {
-    match place {
-        Place::Directory(path) => identity::of_directory(&LocalDisk, path, own),
-        Place::Objects(url) => Objects::new(url, 0, Duration::ZERO, clock)?.seed(own),
-    }
+/// The place cannot be read or made, is another user's, or is of another version.
+pub fn seed_of(settings: &Settings, own: &HashSeed, clock: Clock) -> Result<HashSeed, ColdError> {
+    let own = Identity { seed: *own, bytes_max: settings.bytes.unwrap_or(DEFAULT_BYTES) };
+    let found = match &settings.place {
+        Place::Directory(path) => identity_of(&LocalDisk, path, &own),
+        Place::Objects(url) => Objects::new(url, settings.bytes, settings.deadline, clock)?.identity(&own),
+    };
+    Ok(found?.seed)
 }
 
 fn backend_of(settings: &Settings, clock: Clock) -> Result<Box<dyn Backend>, ColdError> {
     match &settings.place {
         Place::Directory(path) => {
-            let config = ExtentsConfig::new(path.clone(), settings.bytes);
+            let config = ExtentsConfig { directory: path.clone(), bytes: settings.bytes };
             Ok(Box::new(Extents::new(config, Arc::new(LocalDisk), clock)))
         }
         Place::Objects(url) => Ok(Box::new(Objects::new(url, settings.bytes, settings.deadline, clock)?)),
@@ -168,6 +170,17 @@ pub fn survey(settings: &Settings, clock: Clock) -> Result<Used, ColdError> {
     backend_of(settings, clock)?.survey()
 }
 
+/// Sets the limit that lies in a place, and removes its oldest blocks until it holds. Returns what the
+/// place holds then.
+///
+/// # Errors
+/// There is no place, or it cannot be written.
+pub fn resize(settings: &Settings, bytes_max: u64, clock: Clock) -> Result<Used, ColdError> {
+    let backend = backend_of(settings, clock)?;
+    backend.resize(bytes_max)?;
+    backend.survey()
+}
+
 /// The counter of the region's host.
 const fn counter_of(count: Count) -> Counter {
     match count {
@@ -261,6 +274,10 @@ impl<F: Fabric + 'static> Upper for Region<F> {
 
     fn tokens(&self, name: &Name) -> u64 {
         self.opened.get(&name.namespace).map_or(0, |namespace| namespace.block_tokens.into())
+    }
+
+    fn length_max(&self, name: &Name) -> u64 {
+        self.opened.get(&name.namespace).map_or(0, |namespace| namespace.block_bytes)
     }
 
     fn count(&self, count: Count, by: u64) {

@@ -39,6 +39,11 @@ pub enum PoolCommands {
     /// does not suffice, the block is not published, which `pool info` counts. Other hosts apply a
     /// new limit at their next tick.
     Quota(PoolQuotaArgs),
+    /// Show what a cold tier holds, and change its limit
+    ///
+    /// The limit lies in the place. A larger `size=` of a process makes it larger; only this command
+    /// makes it smaller, which removes the oldest blocks: docs/guides/cold.md.
+    Cold(PoolColdArgs),
     /// Show why two models or engines share no blocks: the facts in which their fingerprints differ
     Diff(PoolDiffArgs),
     /// Declare another host dead, so that other hosts recover its space; it must not write again
@@ -134,6 +139,18 @@ pub struct PoolQuotaArgs {
     /// The limit, as in 2GiB; 0 lifts it
     #[arg(value_name = "BYTES")]
     pub bytes: ByteSize,
+}
+
+#[derive(Args, Debug)]
+pub struct PoolColdArgs {
+    /// The cold tier: a disk directory or an object store, as for `cenote serve`
+    #[arg(long, value_name = "PLACE", env = "CENOTE_COLD")]
+    pub cold: Settings,
+    /// The new limit of its bytes, as in 200GiB
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<ByteSize>,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 #[derive(Args, Debug)]

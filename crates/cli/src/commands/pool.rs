@@ -1,12 +1,13 @@
 //! `cenote pool`: regions from outside.
 
 use crate::args::{
-    MemoryOf, PoolArgs, PoolCheckArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolFenceArgs, PoolGcArgs,
-    PoolHistoryArgs, PoolManageArgs, PoolQuotaArgs,
+    MemoryOf, PoolArgs, PoolCheckArgs, PoolColdArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolFenceArgs,
+    PoolGcArgs, PoolHistoryArgs, PoolManageArgs, PoolQuotaArgs,
 };
 use cenote_base::units::ByteSize;
 use cenote_base::{Clock, HostId};
 use cenote_console::args::WatchArgs;
+use cenote_console::cold::named;
 use cenote_console::failure::Failure;
 use cenote_console::output::{self, facts, table, wrapped};
 use cenote_console::region;
@@ -15,7 +16,7 @@ use cenote_mem::{Fabric, Flush, MapError, Mapping, RegionSource};
 use cenote_pool::{
     CheckReport, Counter, Freed, GcReport, HostsLock, LockManager, MemoryInfo, NamespaceInfo, PoolInfo, Superblock,
 };
-use cenote_store::cold::{Settings, survey};
+use cenote_store::cold::{Settings, Used, check_size, resize, survey};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -42,6 +43,7 @@ pub fn run(command: PoolCommands) -> Result<ExitCode, Failure> {
         PoolCommands::Events(args) => super::events::run(&args),
         PoolCommands::Gc(args) => gc(&args),
         PoolCommands::Quota(args) => quota(&args),
+        PoolCommands::Cold(args) => cold(&args),
         PoolCommands::Diff(args) => super::diff::run(&args),
         PoolCommands::Fence(args) => fence(&args),
         PoolCommands::Manage(args) => manage(&args),
@@ -141,10 +143,18 @@ struct ColdInfo {
 
 impl ColdInfo {
     fn of(settings: &Settings) -> Result<Self, Failure> {
-        let place = settings.place.to_string();
-        let used =
-            survey(settings, Clock::system()).map_err(|error| Failure::new(format!("--cold {place}: {error}")))?;
-        Ok(Self { place, blocks: used.blocks, bytes: used.bytes, bytes_max: settings.bytes })
+        let used = survey(settings, Clock::system()).map_err(|error| named(settings, &error))?;
+        Ok(Self::with(settings, used))
+    }
+
+    fn with(settings: &Settings, used: Used) -> Self {
+        let Used { blocks, bytes, bytes_max } = used;
+        Self { place: settings.place.to_string(), blocks, bytes, bytes_max }
+    }
+
+    fn text(&self) -> String {
+        let (bytes, most) = (ByteSize(self.bytes), ByteSize(self.bytes_max));
+        format!("{} blocks, {bytes} of {most}, in {}", self.blocks, self.place)
     }
 }
 
@@ -189,8 +199,7 @@ fn info_text(info: &Info, flush: Flush) -> String {
         ("hosts", hosts),
     ];
     if let Some(cold) = cold {
-        let (bytes, most) = (ByteSize(cold.bytes), ByteSize(cold.bytes_max));
-        rows.push(("cold tier", format!("{} blocks, {bytes} of {most}, in {}", cold.blocks, cold.place)));
+        rows.push(("cold tier", cold.text()));
     }
     if let Some(text) = cold_text(&info.counters) {
         rows.push(("to the cold tier", text.0));
@@ -429,6 +438,23 @@ fn quota(args: &PoolQuotaArgs) -> Result<ExitCode, Failure> {
         0 => format!("{source}: {} has no quota", row.label),
         _ => format!("{source}: {} may take {}, and takes {}", row.label, args.bytes, ByteSize(row.used_bytes)),
     });
+    Ok(ExitCode::SUCCESS)
+}
+
+fn cold(args: &PoolColdArgs) -> Result<ExitCode, Failure> {
+    let settings = &args.cold;
+    let info = match args.size {
+        None => ColdInfo::of(settings)?,
+        Some(ByteSize(bytes)) => {
+            check_size(bytes).map_err(|error| Failure::new(format!("--size: {error}")))?;
+            let used = resize(settings, bytes, Clock::system()).map_err(|error| named(settings, &error))?;
+            ColdInfo::with(settings, used)
+        }
+    };
+    args.output.show(&info, || facts(&[("cold tier", info.text())]))?;
+    if info.bytes > info.bytes_max {
+        output::say("note: running processes still write to it; the oldest blocks leave when they notice the limit");
+    }
     Ok(ExitCode::SUCCESS)
 }
 

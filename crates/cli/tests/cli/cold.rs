@@ -117,6 +117,45 @@ async fn a_cold_tier_that_is_not_there_is_named() {
     cenote(["demo", "--cold", cold]).fails(&["the demo's prompts must be new", "CENOTE_COLD"]).await;
 }
 
+/// One process with a smaller limit emptied a tier that others shared.
+#[tokio::test]
+async fn only_a_command_makes_a_limit_smaller() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let place = directory.path().to_str().expect("its path is text").to_owned();
+    let region = Region::name_only();
+    let create = ["pool", "create", "--region", &region.name, "--size", "64MiB", "--cold"];
+    cenote([&create[..], &[&format!("{place},size=64MiB")]].concat()).ok().await;
+    let limit = async |setting: &str, more: &[&str]| {
+        let shown = cenote([&["pool", "cold", "--json", "--cold", setting], more].concat()).ok().await.json();
+        shown["bytes_max"].as_u64().expect("a number")
+    };
+    let small = format!("{place},size=8MiB");
+    let server = Server::start(&["--region", &region.name, "--cold", &small]).await;
+    server.client.complete(&greedy(&tokens(1, LENGTH), 1)).await;
+    server.stop().await;
+    assert_eq!(limit(&small, &[]).await, 64 << 20);
+    assert_eq!(limit(&place, &["--size", "8MiB"]).await, 8 << 20);
+    assert_eq!(limit(&place, &[]).await, 8 << 20);
+    cenote(["pool", "cold", "--cold", &place, "--size", "4KiB"]).fails(&["--size", "4 KiB"]).await;
+    cenote(["pool", "cold", "--cold", &format!("{place}/absent")]).fails(&["absent"]).await;
+}
+
+/// A directory of another user answered prompts, and a pipe as its identity kept commands waiting.
+#[tokio::test]
+async fn a_planted_cold_tier_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().expect("a directory");
+    let place = directory.path().to_str().expect("its path is text");
+    let region = Region::name_only();
+    let create = ["pool", "create", "--region", &region.name, "--size", "64MiB", "--cold", place];
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o777)).expect("it is ours");
+    cenote(create).fails(&["other users can write the folder", "chmod go-w"]).await;
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o700)).expect("it is ours");
+    let made = std::process::Command::new("mkfifo").arg(directory.path().join("tier")).status();
+    assert!(made.expect("it runs").success());
+    cenote(create).fails(&["tier", "no regular file"]).await;
+}
+
 #[tokio::test]
 async fn a_snapshot_brings_a_region_back() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -1,7 +1,8 @@
 //! Bytes of extents and index files (docs/internals/cold-format.md#extents).
 
 use crate::error::ColdError;
-use crate::record::{Head, Name, PAYLOAD_MAX, SECTOR, VERSION, digest};
+use crate::identity::{self, IDENTITY_BYTES, Identity};
+use crate::record::{Head, Name, PAYLOAD_MAX, SECTOR, Sums, VERSION};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Ends of the names of an extent and of its index.
@@ -63,61 +64,80 @@ impl Key {
     }
 }
 
-fn file_head(magic: [u8; 8], id: u64) -> [u8; LINE_BYTES] {
+fn file_head(sums: &Sums, magic: [u8; 8], id: u64) -> [u8; LINE_BYTES] {
     let mut head = FileHead { magic, version: VERSION, reserved: 0, id, reserved_too: [0; 4], check: 0 };
-    head.check = digest(b"cenote extent head v1", &head.as_bytes()[..LINE_BYTES - 8]);
+    head.check = head_check(sums, &head);
     head.as_bytes().try_into().expect("its size")
 }
 
-/// The head of an extent.
-pub fn extent_head(id: u64) -> Vec<u8> {
-    let mut head = file_head(EXTENT_MAGIC, id).to_vec();
+fn head_check(sums: &Sums, head: &FileHead) -> u64 {
+    sums.digest(b"cenote extent head v1", &head.as_bytes()[..LINE_BYTES - 8])
+}
+
+/// The head of an extent, with a copy of the place's identity.
+pub fn extent_head(sums: &Sums, id: u64, identity: &Identity) -> Vec<u8> {
+    let mut head = file_head(sums, EXTENT_MAGIC, id).to_vec();
+    head.extend_from_slice(&identity::encode(identity));
     head.resize(SECTOR, 0);
     head
 }
 
+/// The number and the copied identity in an extent's head.
+pub fn open_extent(bytes: &[u8], at: &str) -> Result<(u64, Identity), ColdError> {
+    let damaged = |what| ColdError::Damaged { at: at.to_owned(), what };
+    let copy = bytes.get(LINE_BYTES..LINE_BYTES + IDENTITY_BYTES).ok_or_else(|| damaged("it ends within its head"))?;
+    let identity = identity::decode(copy, at)?;
+    let id = open_head(&Sums::of(&identity.seed), EXTENT_MAGIC, bytes, at)?;
+    Ok((id, identity))
+}
+
 /// The head of an index.
-pub fn index_head(id: u64) -> [u8; LINE_BYTES] {
-    file_head(INDEX_MAGIC, id)
+pub fn index_head(sums: &Sums, id: u64) -> [u8; LINE_BYTES] {
+    file_head(sums, INDEX_MAGIC, id)
 }
 
 /// The id in an index's head.
-pub fn open_index(bytes: &[u8], at: &str) -> Result<u64, ColdError> {
+pub fn open_index(sums: &Sums, bytes: &[u8], at: &str) -> Result<u64, ColdError> {
+    open_head(sums, INDEX_MAGIC, bytes, at)
+}
+
+fn open_head(sums: &Sums, magic: [u8; 8], bytes: &[u8], at: &str) -> Result<u64, ColdError> {
     let damaged = |what| ColdError::Damaged { at: at.to_owned(), what };
     let (head, _) = FileHead::read_from_prefix(bytes).map_err(|_| damaged("it ends within its head"))?;
-    if head.magic != INDEX_MAGIC {
-        return Err(damaged("it is no index of an extent"));
+    if head.magic != magic {
+        return Err(damaged("it is no extent, or no index of one"));
     }
     if head.version != VERSION {
         return Err(ColdError::Version { at: at.to_owned(), found: head.version, known: VERSION });
     }
-    if head.check != digest(b"cenote extent head v1", &head.as_bytes()[..LINE_BYTES - 8]) {
+    if head.check != head_check(sums, &head) {
         return Err(damaged("its head has a wrong checksum"));
     }
     Ok(head.id)
 }
 
 /// Check of a line. The id keeps a line of another file from counting.
-fn line_check(line: &Line, id: u64) -> u64 {
+fn line_check(sums: &Sums, line: &Line, id: u64) -> u64 {
     let mut bytes = id.to_le_bytes().to_vec();
     bytes.extend_from_slice(&line.as_bytes()[..LINE_BYTES - 8]);
-    digest(b"cenote index line v1", &bytes)
+    sums.digest(b"cenote index line v1", &bytes)
 }
 
 /// The line of a record at `offset`.
-pub fn line(head: &Head, offset: u64, id: u64) -> [u8; LINE_BYTES] {
+pub fn line(sums: &Sums, head: &Head, offset: u64, id: u64) -> [u8; LINE_BYTES] {
     let Key { hash, namespace } = Key::of(&head.name);
     let mut line = Line { hash, namespace, offset, length: head.length, reserved: 0, check: 0 };
-    line.check = line_check(&line, id);
+    line.check = line_check(sums, &line, id);
     line.as_bytes().try_into().expect("its size")
 }
 
 /// The entry of a line; `None`: it is torn or damaged.
-pub fn entry(bytes: &[u8], id: u64) -> Option<Entry> {
+pub fn entry(sums: &Sums, bytes: &[u8], id: u64) -> Option<Entry> {
     let line = Line::read_from_bytes(bytes).ok()?;
-    let is_sound = line.check == line_check(&line, id)
+    let is_sound = line.check == line_check(sums, &line, id)
         && line.length <= PAYLOAD_MAX
         && line.offset >= HEAD_BYTES
+        && line.offset <= i64::MAX as u64
         && line.offset.is_multiple_of(SECTOR as u64);
     is_sound.then_some(Entry {
         key: Key { hash: line.hash, namespace: line.namespace },
@@ -127,6 +147,19 @@ pub fn entry(bytes: &[u8], id: u64) -> Option<Entry> {
 }
 
 /// Name of an extent without its end. Names sort by age.
-pub fn stem(created_ns: u128, id: u64) -> String {
-    format!("{created_ns:020}-{id:016x}")
+pub fn stem(number: u64, id: u64) -> String {
+    format!("{number:020}-{id:016x}")
+}
+
+/// The number in the name of an extent; `None`: it is no such name.
+pub fn number_of(stem: &str) -> Option<u64> {
+    let (number, id) = stem.split_once('-')?;
+    let is_name = number.len() == 20 && id.len() == 16 && number.bytes().all(|digit| digit.is_ascii_digit());
+    if is_name { number.parse().ok() } else { None }
+}
+
+/// The name of an extent without its end, in the name of one of its files.
+pub fn stem_of(file: &str) -> Option<&str> {
+    let stem = file.strip_suffix(EXTENT).or_else(|| file.strip_suffix(INDEX))?;
+    number_of(stem).map(|_| stem)
 }

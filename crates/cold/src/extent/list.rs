@@ -1,22 +1,54 @@
 //! The list of records in memory, and how it follows the files of all processes.
 
-use super::format::{EXTENT, Entry, INDEX, Key, LINE_BYTES, entry, open_index};
+use super::format::{EXTENT, Entry, INDEX, Key, LINE_BYTES, entry, open_index, stem_of};
 use crate::backend::Used;
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{Access, Disk, DiskFile};
 use crate::error::ColdError;
-use crate::record::Name;
-use std::collections::{BTreeMap, HashMap};
+use crate::record::{Name, Sums};
+use cenote_base::Clock;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 /// Most bytes of an index that one look reads, so that a long index delays no other file.
 const LOOK_BYTES: u64 = 4 << 20;
+/// Most bytes of all indexes that one look reads.
+const LOOK_BYTES_ALL: u64 = 16 << 20;
+/// Longest index: twice that of an extent full of the shortest records.
+pub(super) const INDEX_BYTES_MAX: u64 = 8 << 20;
+/// Extents of other processes are expected to grow for so long after they grew.
+pub(super) const LIVE: Duration = Duration::from_secs(60);
+/// Extents that are expected to grow when a directory is opened: the youngest.
+const LIVE_AT_FIRST: usize = 64;
+/// Extents that are open for reading at once. Others are opened again, so that a large tier leaves
+/// descriptors to its server's sockets.
+pub(super) const OPEN_MAX: usize = 32;
 
 /// A file of records, opened when it is first read.
 pub struct Extent {
     path: PathBuf,
     name: String,
     file: Mutex<Option<Arc<dyn DiskFile>>>,
+}
+
+/// Extents that are open for reading, in the order of their opening.
+#[derive(Default)]
+pub struct OpenFiles(Mutex<VecDeque<Weak<Extent>>>);
+
+impl OpenFiles {
+    /// Notes an extent that was opened, and closes the one that has been open longest.
+    fn opened(&self, extent: &Arc<Extent>) {
+        let mut queue = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // An extent that left the list is closed already.
+        queue.retain(|extent| extent.strong_count() > 0);
+        queue.push_back(Arc::downgrade(extent));
+        let oldest = if queue.len() > OPEN_MAX { queue.pop_front() } else { None };
+        drop(queue);
+        if let Some(extent) = oldest.and_then(|extent| extent.upgrade()) {
+            extent.close();
+        }
+    }
 }
 
 impl Extent {
@@ -31,17 +63,21 @@ impl Extent {
     }
 
     /// Closes the file until it is read again. The writer's lock ends with its file.
-    pub fn reopen(&self) {
+    pub fn close(&self) {
         *self.file.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    pub fn file(&self, disk: &dyn Disk) -> Result<Arc<dyn DiskFile>, ColdError> {
+    pub fn file(self: &Arc<Self>, disk: &dyn Disk, open: &OpenFiles) -> Result<Arc<dyn DiskFile>, ColdError> {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = &*file {
             return Ok(Arc::clone(file));
         }
-        let opened = disk.open(&self.path, false, true).map_err(|error| ColdError::of(&self.name, &error))?;
-        Ok(Arc::clone(file.insert(Arc::from(opened))))
+        let opened = disk.open(&self.path, Access::Read, true).map_err(|error| ColdError::of(&self.name, &error))?;
+        let opened = Arc::clone(file.insert(Arc::from(opened)));
+        // Closing another extent takes that one's lock.
+        drop(file);
+        open.opened(self);
+        Ok(opened)
     }
 }
 
@@ -67,12 +103,36 @@ struct Known {
     id: Option<u64>,
     /// Bytes of the index that are read: whole lines.
     read: u64,
-    /// The index's head is damaged or of another version. Nothing of it is read.
+    /// The index's head is damaged or of another version, or it is too long. Nothing of it is read.
     is_refused: bool,
+    /// The index could not be read the last time, which is told once.
+    is_unreadable: bool,
     /// This process writes it and enters its records itself.
     is_own: bool,
     /// Bytes of both files.
     bytes: u64,
+    /// When it was seen to grow, in nanoseconds of the clock.
+    grown_ns: Option<u64>,
+}
+
+impl Known {
+    fn new(extent: Arc<Extent>) -> Self {
+        Self {
+            extent,
+            id: None,
+            read: 0,
+            is_refused: false,
+            is_unreadable: false,
+            is_own: false,
+            bytes: 0,
+            grown_ns: None,
+        }
+    }
+
+    fn is_live(&self, clock: Clock) -> bool {
+        let has_grown = self.grown_ns.is_some_and(|at_ns| clock.since(at_ns) < LIVE);
+        !self.is_own && !self.is_refused && (has_grown || self.is_unreadable)
+    }
 }
 
 /// Files by their names without end.
@@ -104,7 +164,8 @@ impl List {
     }
 
     pub fn used(&self) -> Used {
-        Used { blocks: self.spots.len() as u64, bytes: self.files.0.values().map(|known| known.bytes).sum() }
+        let bytes = self.files.0.values().map(|known| known.bytes).sum();
+        Used { blocks: self.spots.len() as u64, bytes, bytes_max: 0 }
     }
 
     pub fn has_file(&self, stem: &str) -> bool {
@@ -115,6 +176,12 @@ impl List {
         self.files.clone()
     }
 
+    /// The files that are expected to grow.
+    pub fn live(&self, clock: Clock) -> Files {
+        let live = self.files.0.iter().filter(|(_, known)| known.is_live(clock));
+        Files(live.map(|(stem, known)| (stem.clone(), known.clone())).collect())
+    }
+
     /// Forgets a record that turned out to be damaged, unless the name leads elsewhere by now.
     pub fn forget(&mut self, name: &Name, spot: &Spot) {
         let key = Key::of(name);
@@ -123,24 +190,27 @@ impl List {
         }
     }
 
-    /// Lists a file that this process begins to write.
-    pub fn begin_own(&mut self, stem: &str, extent: &Arc<Extent>, id: u64) {
-        let known = Known {
-            extent: Arc::clone(extent),
-            id: Some(id),
-            read: LINE_BYTES as u64,
-            is_refused: false,
-            is_own: true,
-            bytes: 0,
-        };
+    /// Lists a file that this process begins to write, or continues. `entries` are those that it has.
+    pub fn begin_own(&mut self, stem: &str, extent: &Arc<Extent>, id: u64, bytes: u64, entries: &[Entry]) {
+        self.drop_file(stem);
+        let read = ((1 + entries.len()) * LINE_BYTES) as u64;
+        let known = Known { id: Some(id), read, is_own: true, bytes, ..Known::new(Arc::clone(extent)) };
         self.files.0.insert(stem.to_owned(), known);
+        entries.iter().for_each(|entry| self.enter(stem, extent, *entry));
+    }
+
+    /// This process does not write a file any more. Another one may continue it.
+    pub fn end_own(&mut self, stem: &str) {
+        if let Some(known) = self.files.0.get_mut(stem) {
+            known.is_own = false;
+        }
     }
 
     /// Lists a record that this process has written.
     pub fn enter_own(&mut self, stem: &str, extent: &Arc<Extent>, entry: Entry) {
         if let Some(known) = self.files.0.get_mut(stem) {
             known.read += LINE_BYTES as u64;
-            known.bytes += crate::record::record_bytes(entry.length);
+            known.bytes += crate::record::record_bytes(entry.length) + LINE_BYTES as u64;
         }
         self.enter(stem, extent, entry);
     }
@@ -154,12 +224,17 @@ impl List {
         self.keys.entry(stem.to_owned()).or_default().push(key);
     }
 
-    /// Enters the files that a look found, and forgets the others. The thread that writes also looks,
-    /// so no file of this process begins in between.
+    /// Enters all files of a directory, and forgets the others. The thread that writes also looks, so no
+    /// file of this process begins in between.
     pub fn learn_files(&mut self, files: Files) {
         let gone: Vec<String> = self.files.0.keys().filter(|stem| !files.0.contains_key(*stem)).cloned().collect();
         gone.iter().for_each(|stem| self.drop_file(stem));
         self.files = files;
+    }
+
+    /// Enters what is new of some files.
+    pub fn renew_files(&mut self, files: Files) {
+        self.files.0.extend(files.0);
     }
 
     /// Enters records that a look found.
@@ -181,69 +256,129 @@ impl List {
     }
 }
 
-/// Reads what is new in a directory. Takes no lock of the list.
-pub fn look(disk: &dyn Disk, directory: &Path, known: &Files) -> Result<News, ColdError> {
-    let listed = disk.list(directory).map_err(|error| ColdError::of(directory.display(), &error))?;
-    let lengths: HashMap<&str, u64> = listed.iter().map(|(name, length)| (name.as_str(), *length)).collect();
-    let mut news = News { files: Files::default(), entries: Vec::new(), damage: Vec::new(), has_more: false };
-    for (name, length) in &listed {
-        let Some(stem) = name.strip_suffix(INDEX) else { continue };
-        let bytes = length + lengths.get(format!("{stem}{EXTENT}").as_str()).copied().unwrap_or(0);
-        let mut file = known.0.get(stem).cloned().unwrap_or_else(|| Known {
-            extent: Arc::new(Extent::new(directory, stem, None)),
-            id: None,
-            read: 0,
-            is_refused: false,
-            is_own: false,
-            bytes,
-        });
-        file.bytes = bytes;
-        if !file.is_own && !file.is_refused && file.read < *length {
-            match tail(disk, &directory.join(name), &mut file, *length, &mut news.entries) {
-                // A file that vanishes during the look was reclaimed.
-                Ok(()) | Err(ColdError::Gone(_)) => {}
-                Err(error) => news.damage.push(error),
-            }
-            news.has_more |= !file.is_refused && *length - file.read > LOOK_BYTES;
-        }
-        news.files.0.insert(stem.to_owned(), file);
-    }
-    Ok(news)
+/// A look at a directory. It takes no lock of the list.
+pub struct Look<'a> {
+    pub disk: &'a dyn Disk,
+    pub directory: &'a Path,
+    pub sums: Sums,
+    pub clock: Clock,
 }
 
-/// Reads new lines of an index. A last line that is damaged may be in the middle of its write, and
-/// is read again. So is an index that the disk cannot read now. Other damage is told once.
-fn tail(
-    disk: &dyn Disk,
-    path: &Path,
-    known: &mut Known,
-    length: u64,
-    entries: &mut Vec<(Arc<Extent>, Entry)>,
-) -> Result<(), ColdError> {
-    let at = path.display().to_string();
-    let end = length.min(known.read + LOOK_BYTES) / LINE_BYTES as u64 * LINE_BYTES as u64;
-    if end <= known.read {
-        return Ok(());
-    }
-    let file = disk.open(path, false, false).map_err(|error| ColdError::of(&at, &error))?;
-    let mut bytes = vec![0; usize::try_from(end - known.read).expect("a few mebibytes")];
-    file.read_at(&mut bytes, known.read).map_err(|error| ColdError::of(&at, &error))?;
-    let mut lines = bytes.chunks_exact(LINE_BYTES).peekable();
-    if known.read == 0
-        && let Some(head) = lines.next()
-    {
-        known.id = Some(open_index(head, &at).inspect_err(|_| known.is_refused = true)?);
-        known.read = LINE_BYTES as u64;
-    }
-    let Some(id) = known.id else { return Ok(()) };
-    let mut damaged = false;
-    while let Some(line) = lines.next() {
-        match entry(line, id) {
-            Some(entry) => entries.push((Arc::clone(&known.extent), entry)),
-            None if lines.peek().is_none() => break,
-            None => damaged = true,
+/// Lengths of an extent's files; `None`: the file is not there.
+#[derive(Default)]
+struct Lengths {
+    extent: Option<u64>,
+    index: Option<u64>,
+}
+
+impl Look<'_> {
+    /// Reads what is new in all files.
+    pub fn at_all(&self, known: &Files) -> Result<News, ColdError> {
+        let named = |error| ColdError::of(self.directory.display(), &error);
+        let mut all: BTreeMap<String, Lengths> = BTreeMap::new();
+        for (name, length) in self.disk.list(self.directory).map_err(named)? {
+            let Some(stem) = stem_of(&name) else { continue };
+            let lengths = all.entry(stem.to_owned()).or_default();
+            *(if name.ends_with(INDEX) { &mut lengths.index } else { &mut lengths.extent }) = Some(length);
         }
-        known.read += LINE_BYTES as u64;
+        let (is_first, now_ns) = (known.0.is_empty(), self.clock.now_ns());
+        let mut files = Vec::with_capacity(all.len());
+        // The youngest first: a long list is used while it is read.
+        for (stem, lengths) in all.into_iter().rev() {
+            // An extent without index, or an index without extent, is a leftover.
+            let Lengths { extent: Some(extent), index: Some(index) } = lengths else { continue };
+            let mut file = known.0.get(&stem).cloned().unwrap_or_else(|| {
+                let grown_ns = (!is_first || files.len() < LIVE_AT_FIRST).then_some(now_ns);
+                Known { grown_ns, ..Known::new(Arc::new(Extent::new(self.directory, &stem, None))) }
+            });
+            file.bytes = extent + index;
+            files.push((stem, file, index));
+        }
+        Ok(self.read(files))
     }
-    if damaged { Err(ColdError::Damaged { at, what: "a line has a wrong checksum" }) } else { Ok(()) }
+
+    /// Reads what is new in these files.
+    pub fn at(&self, known: Files) -> News {
+        let length = |(stem, file): (String, Known)| {
+            let stamp = self.disk.stamp(&self.directory.join(format!("{stem}{INDEX}"))).ok()?;
+            Some((stem, file, stamp.size))
+        };
+        self.read(known.0.into_iter().filter_map(length).collect())
+    }
+
+    fn read(&self, files: Vec<(String, Known, u64)>) -> News {
+        let mut news = News { files: Files::default(), entries: Vec::new(), damage: Vec::new(), has_more: false };
+        let mut left = LOOK_BYTES_ALL;
+        for (stem, mut file, length) in files {
+            if !file.is_own && !file.is_refused && file.read < length {
+                let before = file.read;
+                let path = self.directory.join(format!("{stem}{INDEX}"));
+                match self.tail(&path, &mut file, length, left, &mut news.entries) {
+                    Ok(()) => file.is_unreadable = false,
+                    // A file that vanishes during the look was reclaimed.
+                    Err(ColdError::Gone(_)) => {}
+                    Err(error) => {
+                        let is_told = std::mem::replace(&mut file.is_unreadable, file.read == before);
+                        if !is_told || !file.is_unreadable {
+                            news.damage.push(error);
+                        }
+                    }
+                }
+                let read = file.read - before;
+                left -= read;
+                if read > 0 {
+                    file.grown_ns = Some(self.clock.now_ns());
+                }
+                // A file that cannot be read has no more.
+                let rest = (length - file.read) / LINE_BYTES as u64;
+                news.has_more |= (read > 0 || left < LINE_BYTES as u64) && rest > 1 && !file.is_refused;
+            }
+            news.files.0.insert(stem, file);
+        }
+        news
+    }
+
+    /// Reads new lines of an index, at most `most` bytes. A last line that is damaged may be in the
+    /// middle of its write, and is read again. So is an index that the disk cannot read now. Other
+    /// damage is told once.
+    fn tail(
+        &self,
+        path: &Path,
+        known: &mut Known,
+        length: u64,
+        most: u64,
+        entries: &mut Vec<(Arc<Extent>, Entry)>,
+    ) -> Result<(), ColdError> {
+        let at = path.display().to_string();
+        if length > INDEX_BYTES_MAX {
+            known.is_refused = true;
+            return Err(ColdError::Damaged { at, what: "it is longer than the index of an extent" });
+        }
+        let end = length.min(known.read + LOOK_BYTES.min(most)) / LINE_BYTES as u64 * LINE_BYTES as u64;
+        if end <= known.read {
+            return Ok(());
+        }
+        let failed = |error| ColdError::of(&at, &error);
+        let file = self.disk.open(path, Access::Read, false).map_err(failed)?;
+        let mut bytes = vec![0; usize::try_from(end - known.read).expect("a few mebibytes")];
+        file.read_at(&mut bytes, known.read).map_err(failed)?;
+        let mut lines = bytes.chunks_exact(LINE_BYTES).peekable();
+        if known.read == 0
+            && let Some(head) = lines.next()
+        {
+            known.id = Some(open_index(&self.sums, head, &at).inspect_err(|_| known.is_refused = true)?);
+            known.read = LINE_BYTES as u64;
+        }
+        let Some(id) = known.id else { return Ok(()) };
+        let mut damaged = false;
+        while let Some(line) = lines.next() {
+            match entry(&self.sums, line, id) {
+                Some(entry) => entries.push((Arc::clone(&known.extent), entry)),
+                None if lines.peek().is_none() => break,
+                None => damaged = true,
+            }
+            known.read += LINE_BYTES as u64;
+        }
+        if damaged { Err(ColdError::Damaged { at, what: "a line has a wrong checksum" }) } else { Ok(()) }
+    }
 }

@@ -23,7 +23,8 @@ pub fn run(shared: &Shared) {
 fn promote(shared: &Shared, name: &Name, memory: &mut Aligned) -> Option<u64> {
     let clock = shared.config.clock;
     let begin_ns = clock.now_ns();
-    let head = shared.backend.read(name, memory).inspect_err(|error| shared.fail(error)).ok()?;
+    let length_max = shared.upper.length_max(name);
+    let head = shared.backend.read(name, length_max, memory).inspect_err(|error| shared.fail(error)).ok()?;
     let payload = memory.bytes().get(HEADER_BYTES..HEADER_BYTES + usize::try_from(head.length).ok()?)?;
     let is_published = shared.upper.publish(&head, payload);
     // As many others read meanwhile.

@@ -48,6 +48,10 @@ impl Upper for Map {
         16
     }
 
+    fn length_max(&self, _: &Name) -> u64 {
+        LENGTH as u64
+    }
+
     fn count(&self, count: Count, by: u64) {
         self.1.lock().expect("no panic")[count as usize] += by;
     }
@@ -86,11 +90,12 @@ fn world(directory: &Path, write: WriteBehind) -> World {
     let time = ManualTime::start();
     let (map, faults) = (Map::default(), Arc::new(Faults::new(time.clock())));
     let disk = Arc::new(FaultyDisk::new(Arc::clone(&faults)));
-    let extents = Extents::new(ExtentsConfig::new(directory.to_owned(), 64 << 20), disk, time.clock());
+    let extents =
+        Extents::new(ExtentsConfig { directory: directory.to_owned(), bytes: Some(64 << 20) }, disk, time.clock());
     let config = TierConfig { seed: HashSeed([9; 32]), write, deadline: DEADLINE, clock: time.clock() };
     let (entries, totals) = (Arc::clone(&map.0), Arc::clone(&map.1));
     let tier = Tier::start(Box::new(map), Box::new(extents), config);
-    until("it opens", || tier.is_open().then_some(()));
+    until("it lists", || tier.is_listed().then_some(()));
     World { _healed: Healed(Arc::clone(&faults)), map: entries, totals, faults, time, tier }
 }
 

@@ -5,7 +5,7 @@ use super::queue::{Turn, WAITING_MAX};
 use crate::backend::Sealed;
 use crate::counters::Count;
 use crate::error::ColdError;
-use crate::record::{Aligned, HEADER_BYTES, Head, Name, record_bytes, seal};
+use crate::record::{Aligned, HEADER_BYTES, Head, Name, Sums, record_bytes};
 use crate::settings::WriteBehind;
 use cenote_base::Deadline;
 use cenote_policy::temperature::{ColdBlock, Rung};
@@ -25,12 +25,14 @@ const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// Writes until the tier ends.
 pub fn run(shared: &Shared) {
     let clock = shared.config.clock;
-    let mut state = State { memory: Aligned::default(), next_look: clock.after(Duration::ZERO), next_sync: None };
+    let sums = Sums::of(&shared.config.seed);
+    let mut state = State { sums, memory: Aligned::default(), next_look: clock.after(Duration::ZERO), next_sync: None };
     while state.turn(shared) {}
     state.sync(shared);
 }
 
 struct State {
+    sums: Sums,
     memory: Aligned,
     next_look: Deadline,
     /// When written records are synced; `None`: all are.
@@ -43,7 +45,7 @@ impl State {
         if shared.queue.is_over() {
             shared.count(Count::DroppedBusy, shared.queue.clear());
         }
-        if !shared.is_open.load(Ordering::Acquire) && !Self::open(shared) {
+        if !shared.is_open.load(Ordering::Acquire) && !self.open(shared) {
             // Blocks wait in the queue meanwhile; those that do not fit are dropped.
             if shared.queue.is_closed() {
                 shared.count(Count::DroppedFailed, shared.queue.clear());
@@ -69,19 +71,15 @@ impl State {
         }
     }
 
-    /// Opens the place, and lists all that it holds before lookups use the list.
-    fn open(shared: &Shared) -> bool {
-        let list = || {
-            shared.backend.open(&shared.config.seed)?;
-            while Self::refresh(shared)? {}
-            Ok::<_, ColdError>(())
-        };
-        if let Err(error) = list() {
+    /// Opens the place. Its list grows with the looks that follow, between which blocks are written: a
+    /// list that takes minutes must not keep the tier from working.
+    fn open(&mut self, shared: &Shared) -> bool {
+        if let Err(error) = shared.backend.open(&shared.config.seed) {
             shared.fail(&error);
             return false;
         }
         shared.is_open.store(true, Ordering::Release);
-        shared.queue.notify();
+        self.next_look = shared.config.clock.after(Duration::ZERO);
         true
     }
 
@@ -95,9 +93,14 @@ impl State {
 
     /// Learns what others did, and queues cold blocks if they are what is written.
     fn look(&mut self, shared: &Shared) {
-        self.next_look = shared.config.clock.after(LOOK_EVERY);
-        if let Err(error) = Self::refresh(shared) {
-            Self::failed(shared, &error);
+        let refreshed = Self::refresh(shared);
+        let has_more = matches!(refreshed, Ok(true));
+        self.next_look = shared.config.clock.after(if has_more { Duration::ZERO } else { LOOK_EVERY });
+        match refreshed {
+            Ok(true) => return,
+            Ok(false) if !shared.is_listed.swap(true, Ordering::AcqRel) => shared.queue.notify(),
+            Ok(false) => {}
+            Err(error) => Self::failed(shared, &error),
         }
         if shared.config.write == WriteBehind::Cold {
             // The same blocks are listed until they are evicted; only new ones count.
@@ -109,8 +112,9 @@ impl State {
     /// Counts a failure. A place that is gone is opened again, which makes it anew.
     fn failed(shared: &Shared, error: &ColdError) {
         shared.fail(error);
-        if matches!(error, ColdError::Gone(_)) {
+        if matches!(error, ColdError::Gone(_) | ColdError::Foreign(_)) {
             shared.is_open.store(false, Ordering::Release);
+            shared.is_listed.store(false, Ordering::Release);
         }
     }
 
@@ -162,7 +166,7 @@ impl State {
             let record = &mut self.memory.bytes_mut()[end..end + size(head)];
             let payload = HEADER_BYTES..HEADER_BYTES + usize::try_from(head.length).expect("a block in memory");
             if shared.upper.copy(head, &mut record[payload]) {
-                seal(head, record);
+                self.sums.seal(head, record);
                 kept.push((*head, end..end + size(head)));
                 end += size(head);
             } else {

@@ -2,12 +2,13 @@
 
 use cenote_base::{BlockHash, Clock, HashSeed};
 use cenote_cold::disk::LocalDisk;
-use cenote_cold::record::{Aligned, HEADER_BYTES, Head, Name, record_bytes, seal};
+use cenote_cold::record::{Aligned, HEADER_BYTES, Head, Name, Sums, record_bytes};
 use cenote_cold::{Backend, ColdError, Extents, ExtentsConfig, Sealed};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
+const SEED: HashSeed = HashSeed([1; 32]);
 const LENGTH: usize = 65_536;
 const DISK: &str = "CENOTE_TEST_SMALL_DISK";
 
@@ -20,20 +21,20 @@ fn write(extents: &Extents, number: u8) -> Result<(), ColdError> {
     let mut memory = Aligned::default();
     memory.resize(record_bytes(LENGTH as u64) as usize);
     memory.bytes_mut()[HEADER_BYTES..HEADER_BYTES + LENGTH].fill(number);
-    seal(&head(number), memory.bytes_mut());
+    Sums::of(&SEED).seal(&head(number), memory.bytes_mut());
     extents.write(&[Sealed { head: head(number), bytes: memory.bytes() }], memory.bytes())
 }
 
 fn is_right(extents: &Extents, number: u8) -> bool {
     let mut memory = Aligned::default();
-    let read = extents.read(&head(number).name, &mut memory);
+    let read = extents.read(&head(number).name, LENGTH as u64, &mut memory);
     read.is_ok_and(|_| memory.bytes()[HEADER_BYTES..HEADER_BYTES + LENGTH].iter().all(|&byte| byte == number))
 }
 
 #[test]
 fn a_full_file_system_costs_the_blocks_that_do_not_fit() {
     let directory = tempfile::tempdir().expect("a directory");
-    let script = r#"mount -t tmpfs -o size=2m none "$CENOTE_TEST_SMALL_DISK" || exit 99
+    let script = r#"mount -t tmpfs -o size=2m,mode=0700 none "$CENOTE_TEST_SMALL_DISK" || exit 99
                     exec "$0" --exact full_disk::inside_of_a_small_disk --ignored --nocapture"#;
     let program = std::env::current_exe().expect("this test");
     let ran = Command::new("unshare")
@@ -53,9 +54,12 @@ fn a_full_file_system_costs_the_blocks_that_do_not_fit() {
 fn inside_of_a_small_disk() {
     let directory: PathBuf = std::env::var_os(DISK).expect("the test above sets it").into();
     let open = || {
-        let extents =
-            Extents::new(ExtentsConfig::new(directory.clone(), 64 << 20), Arc::new(LocalDisk), Clock::system());
-        extents.open(&HashSeed([1; 32])).expect("it opens");
+        let extents = Extents::new(
+            ExtentsConfig { directory: directory.clone(), bytes: Some(64 << 20) },
+            Arc::new(LocalDisk),
+            Clock::system(),
+        );
+        extents.open(&SEED).expect("it opens");
         extents.refresh().expect("it lists");
         extents
     };

@@ -3,4 +3,5 @@
 #![allow(clippy::disallowed_methods, reason = "some tests drive real processes, and pass the machine's clock")]
 
 mod full_disk;
+mod hostile;
 mod s3;

@@ -2,7 +2,8 @@
 
 use cenote_base::testing::{ManualTime, PATIENCE, until};
 use cenote_base::{BlockHash, HashSeed};
-use cenote_cold::record::{Aligned, HEADER_BYTES, Head, Name, record_bytes, seal};
+use cenote_cold::identity::Identity;
+use cenote_cold::record::{Aligned, HEADER_BYTES, Head, Name, Sums, record_bytes};
 use cenote_cold::{Backend, ColdError, Objects, Sealed, Used};
 use hyper::http::{Extensions, HeaderMap, Method, Uri};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -108,7 +109,7 @@ impl Server {
 
     /// Objects on this server that are not open yet.
     fn at(&self, url: &str, bytes: u64, secret: &str) -> Objects {
-        Objects::with_options(url, bytes, DEADLINE, self.time.clock(), self.variables(secret)).expect("a URL")
+        Objects::with_options(url, Some(bytes), DEADLINE, self.time.clock(), self.variables(secret)).expect("a URL")
     }
 
     fn objects(&self, bytes: u64) -> Objects {
@@ -134,7 +135,7 @@ fn write(objects: &Objects, numbers: std::ops::Range<u8>) -> Result<(), ColdErro
             let mut record = vec![0; record_bytes(LENGTH as u64) as usize];
             let payload = &mut record[HEADER_BYTES..HEADER_BYTES + LENGTH];
             payload.iter_mut().enumerate().for_each(|(at, value)| *value = byte(number, at));
-            seal(&head, &mut record);
+            Sums::of(&SEED).seal(&head, &mut record);
             (head, record)
         })
         .collect();
@@ -144,7 +145,7 @@ fn write(objects: &Objects, numbers: std::ops::Range<u8>) -> Result<(), ColdErro
 
 fn read(objects: &Objects, number: u8) -> Result<(), ColdError> {
     let mut memory = Aligned::default();
-    let head = objects.read(&name(number), &mut memory)?;
+    let head = objects.read(&name(number), LENGTH as u64, &mut memory)?;
     assert_eq!((head.depth, head.encoding, head.names), (3, 1, [5, 6]));
     let payload = &memory.bytes()[HEADER_BYTES..HEADER_BYTES + LENGTH];
     assert!(payload.iter().enumerate().all(|(at, &found)| found == byte(number, at)), "wrong bytes of {number}");
@@ -229,17 +230,17 @@ fn the_oldest_objects_leave_at_the_limit() {
     let directory = tempfile::tempdir().expect("a directory");
     let url = format!("file://{}", directory.path().display());
     let time = ManualTime::start();
-    let objects = Objects::new(&url, 1 << 20, DEADLINE, time.clock()).expect("a URL");
+    let objects = Objects::new(&url, Some(1 << 20), DEADLINE, time.clock()).expect("a URL");
     objects.open(&SEED).expect("it opens");
     objects.refresh().expect("it lists");
     for number in 0..40 {
         time.advance(Duration::from_millis(1));
         write(&objects, number..number + 1).expect("old ones leave");
     }
-    let Used { blocks, bytes } = objects.used();
+    let Used { blocks, bytes, .. } = objects.used();
     assert!((5..=10).contains(&blocks) && bytes <= 1 << 20, "{blocks} blocks of {bytes} bytes");
     assert_eq!(found(&objects, 36..40), 4, "the latest stay");
-    let next = Objects::new(&url, 1 << 20, DEADLINE, time.clock()).expect("a URL");
+    let next = Objects::new(&url, Some(1 << 20), DEADLINE, time.clock()).expect("a URL");
     next.open(&SEED).expect("it opens");
     next.refresh().expect("it lists");
     assert_eq!(next.used().blocks, blocks);
@@ -256,7 +257,8 @@ fn a_store_without_conditional_puts_is_usable() {
     write(&objects, 0..4).expect("the server takes them");
     // The next process keeps the first one's identity.
     let next = server.at(PLACE, 1 << 20, "secret");
-    assert_eq!(next.seed(&HashSeed([1; 32])).expect("it answers").0, SEED.0);
+    let own = Identity { seed: HashSeed([1; 32]), bytes_max: 1 << 20 };
+    assert!(next.identity(&own).expect("it answers").seed == SEED);
     assert_eq!(found(&server.objects(64 << 20), 0..4), 4);
     // A store that refuses more than conditions says why.
     let wrong = server.at("s3://bucket/new", 1 << 20, "wrong");
@@ -303,7 +305,7 @@ fn a_survey_changes_nothing() {
 fn an_object_longer_than_a_record_is_not_read() {
     let directory = tempfile::tempdir().expect("a directory");
     let url = format!("file://{}", directory.path().display());
-    let objects = Objects::new(&url, 64 << 20, DEADLINE, ManualTime::start().clock()).expect("a URL");
+    let objects = Objects::new(&url, Some(64 << 20), DEADLINE, ManualTime::start().clock()).expect("a URL");
     objects.open(&SEED).expect("it opens");
     write(&objects, 0..1).expect("it has space");
     let path = files(directory.path()).into_iter().find(|path| path.ends_with("00".repeat(16))).expect("its file");
@@ -311,4 +313,48 @@ fn an_object_longer_than_a_record_is_not_read() {
     std::fs::File::options().write(true).open(path).expect("it is there").set_len(1 << 40).expect("it is sparse");
     assert!(matches!(read(&objects, 0), Err(ColdError::Damaged { .. })));
     assert_eq!(objects.used().blocks, 0);
+}
+
+/// A process with a smaller limit removed the others' blocks; only the identity's object, once it was
+/// gone, left them to no one.
+#[test]
+fn the_limit_and_the_identity_of_a_store_stay() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (url, time) = (format!("file://{}", directory.path().display()), ManualTime::start());
+    let opened = |bytes: u64| {
+        let objects = Objects::new(&url, Some(bytes), DEADLINE, time.clock()).expect("a URL");
+        objects.open(&SEED).expect("it opens");
+        objects.refresh().expect("it lists");
+        objects
+    };
+    let one = opened(8 << 20);
+    write(&one, 0..20).expect("it has space");
+    let small = opened(1 << 20);
+    write(&small, 20..21).expect("it has space");
+    assert_eq!((small.used().blocks, small.used().bytes_max, found(&one, 0..20)), (21, 8 << 20, 20));
+    let tier = directory.path().join("cenote-v2/tier");
+    std::fs::remove_file(&tier).expect("it is there");
+    time.advance(LIST_EVERY);
+    assert_eq!(one.refresh().expect("it lists").damage.len(), 1, "it is told");
+    assert!(tier.exists() && opened(1 << 20).used().bytes_max == 8 << 20);
+    // A command makes it smaller, and the others obey.
+    let command = Objects::new(&url, None, DEADLINE, time.clock()).expect("a URL");
+    command.resize(1 << 20).expect("it is there");
+    let Used { blocks, bytes, bytes_max } = command.survey().expect("it is there");
+    assert!(blocks < 11 && bytes <= bytes_max && bytes_max == 1 << 20, "{blocks} blocks of {bytes} bytes");
+    time.advance(LIST_EVERY);
+    one.refresh().expect("it lists");
+    assert_eq!((one.used().blocks, one.used().bytes_max), (blocks, 1 << 20));
+}
+
+/// A directory of another user was believed through its URL.
+#[test]
+fn a_local_store_that_others_can_write_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().expect("a directory");
+    let url = format!("file://{}", directory.path().display());
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o777)).expect("it is ours");
+    let objects = Objects::new(&url, None, DEADLINE, ManualTime::start().clock()).expect("a URL");
+    let error = objects.open(&SEED).expect_err("others can write it").to_string();
+    assert!(error.contains("other users can write the folder"), "{error}");
 }

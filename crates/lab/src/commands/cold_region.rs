@@ -36,7 +36,7 @@ impl ColdRegion {
             max_hosts: 1,
             workers_per_host: 2,
             hazard_lines_per_worker: 2,
-            ..PoolConfig::new(seed_of(&settings.place, &seed, Clock::system())?, [7; 16])
+            ..PoolConfig::new(seed_of(settings, &seed, Clock::system())?, [7; 16])
         };
         let options = MapOptions { prefault: shape.prefault, ..MapOptions::default() };
         let mapping = Mapping::create(&RegionSource::Anon, shape.region_bytes, 0o600, &options)?;

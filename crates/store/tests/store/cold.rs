@@ -43,7 +43,7 @@ impl World {
     fn new(directory: &Path, bytes: u64, model: u8, options: &str) -> Self {
         let settings: Settings = format!("{},{options}", directory.display()).parse().expect("a setting");
         let time = ManualTime::start();
-        let seed = seed_of(&settings.place, &HashSeed([model; 32]), time.clock()).expect("a directory");
+        let seed = seed_of(&settings, &HashSeed([model; 32]), time.clock()).expect("a directory");
         let mapping = Mapping::create(&RegionSource::Anon, bytes, 0o600, &MapOptions::default()).expect("memory");
         let fabric = Arc::new(Coherent::new(mapping));
         let config =
