@@ -313,12 +313,20 @@ pub fn join_to_restore(
         _ => source.path().is_some_and(|path| path.symlink_metadata().is_ok()),
     };
     if !is_there {
-        create_again(region, path, settings, size, mode)?;
+        create_again(region, path, settings, size)?;
     }
-    let info = region.inspect()?.info();
+    let inspector = region.inspect()?;
+    let info = inspector.info();
     if let Some(worker) = info.workers.iter().find(|worker| worker.name == RESTORER && worker.alive == Some(true)) {
         return Err(Failure::new(format!("{source}: process {} is restoring it", worker.pid))
             .hint("wait until it has ended; if it is killed, the same command goes on"));
+    }
+    // Before this process joins: this host's memory takes its permissions from those of the region's file.
+    if let (Some(path), Some(mark)) = (source.path(), Restoring::seen(&inspector))
+        && mark.snapshot == settings.id
+        && !matches!(source, RegionSource::DevDax(_))
+    {
+        share(&path, settings.sharing, mode)?;
     }
     let pool = attach(region, RESTORER, &WatchArgs::default())?;
     snapshot::begin(&pool, settings, path).map_err(|error| no_target(region, &error))?;
@@ -345,7 +353,6 @@ fn create_again(
     path: &Path,
     settings: &SnapshotSettings,
     size: Option<ByteSize>,
-    mode: Option<u32>,
 ) -> Result<(), Failure> {
     let source = region.source()?;
     let size = size.map_or(settings.region_bytes, |size| size.0);
@@ -364,39 +371,37 @@ fn create_again(
     let pool = Pool::attach(fabric, &options).map_err(|error| region.explain(&error))?;
     snapshot::begin(&pool, settings, path)?;
     fresh.publish().map_err(|error| refused(error.into()))?;
-    // Joined again later: this host's memory takes its permissions from those of the region's file.
-    drop(pool);
-    if let (Some(path), false) = (source.path(), matches!(source, RegionSource::DevDax(_))) {
-        share(&path, settings.sharing, mode)?;
-    }
     Ok(())
 }
 
 /// Gives a new region's file the permissions of the old one, or `mode`. If this user cannot give it the
-/// old group, it is not shared with any.
+/// old group, it is not shared with any. Until then the file is this user's alone.
 fn share(path: &Path, old: Option<Sharing>, mode: Option<u32>) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::new(format!("{}: cannot set its mode: {error}", path.display()));
-    let file = files::open_own(path)?;
-    let mode = match (mode, old) {
-        (Some(mode), _) => mode,
+    let status = path.symlink_metadata().map_err(failed)?;
+    let (mode, group) = match (mode, old) {
+        (Some(mode), _) => (mode, status.gid()),
+        (None, Some(Sharing { mode, group })) => (mode, if mode & 0o070 == 0 { status.gid() } else { group }),
         (None, None) => return Ok(()),
-        (None, Some(Sharing { mode, group })) => {
-            let is_shared = mode & 0o070 != 0 && file.metadata().map_err(failed)?.gid() != group;
-            let group_id = rustix::fs::Gid::from_raw(group);
-            match is_shared.then(|| rustix::fs::fchown(&file, None, Some(group_id))) {
-                Some(Err(error)) => {
-                    crate::output::say(&format!(
-                        "warning: {}: it is not shared with group {group} as before: {error}; run as a member of \
-                         that group, or give --mode",
-                        path.display()
-                    ));
-                    mode & !0o070
-                }
-                _ => mode,
-            }
+    };
+    if (status.mode() & 0o777, status.gid()) == (mode, group) {
+        return Ok(());
+    }
+    let file = files::open_own(path)?;
+    let set = |mode| rustix::fs::fchmod(&file, rustix::fs::Mode::from_raw_mode(mode));
+    let given = rustix::fs::fchown(&file, None, Some(rustix::fs::Gid::from_raw(group)));
+    let set = match given {
+        Ok(()) => set(mode),
+        Err(error) => {
+            crate::output::say(&format!(
+                "warning: {}: it is not shared with group {group} as before: {error}; run as a member of that group, \
+                 or give --mode",
+                path.display()
+            ));
+            set(mode & !0o070)
         }
     };
-    rustix::fs::fchmod(&file, rustix::fs::Mode::from_raw_mode(mode)).map_err(|error| failed(error.into()))
+    set.map_err(|error| failed(error.into()))
 }
 
 /// Joins a region without a word about a restoration.

@@ -11,7 +11,6 @@ use cenote_quality::evaluate::{Evaluation, evaluate};
 use cenote_quality::text::Windows;
 use cenote_quality::{CodecSubject, StudyError, Subject};
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::BufReader;
 use std::sync::Mutex;
 
