@@ -32,7 +32,7 @@ pub fn open(text: &Path) -> Result<BufReader<File>, Failure> {
 /// A profile of any model.
 pub fn parse(path: &Path) -> Result<Profile, Failure> {
     let failed = |fact: String| Failure::new(format!("{}: {fact}", path.display()));
-    let bytes = input::bytes(path).map_err(|error| failed(error.to_string()))?;
+    let bytes = input::bytes(path).map_err(failed)?;
     Profile::parse(&bytes).map_err(|error| failed(error.to_string()))
 }
 

@@ -84,7 +84,7 @@ fn api_keys(args: &ServeArgs) -> Result<ApiKeys, Failure> {
             let wrong = |fact: String| Failure::new(format!("--api-key-file {}: {fact}", path.display()));
             // A writer of this file can use the server.
             let text = settings::read_obeyed(path).map_err(|error| wrong(input::fact(path, &error)))?;
-            ApiKeys::parse(&text).map_err(|fault| wrong(fault.to_string()))?
+            ApiKeys::parse(&text).map_err(wrong)?
         }
     };
     Ok(args.api_key.iter().fold(keys, ApiKeys::with))

@@ -162,14 +162,22 @@ async fn a_damaged_snapshot_is_restored_in_part() {
 /// Kills of `snapshot` and `restore` at chosen points.
 #[tokio::test]
 async fn killed_snapshots_and_restorations_lose_nothing() {
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{MetadataExt, chown};
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("kv.snapshot");
     let path = file.to_str().expect("its path is text");
     let region = Region::name_only();
     let name = region.name.as_str();
+    let sharing = || {
+        let status = std::fs::metadata(region.path()).expect("a file");
+        (status.mode() & 0o777, status.gid())
+    };
     let own = ["--region", name, "--size", "64MiB", "--mode", "640"];
     cenote(["pool", "create"].into_iter().chain(own)).ok().await;
+    if rustix::process::geteuid().is_root() {
+        chown(region.path(), None, Some(54_321)).expect("root gives files to any group");
+    }
+    let before = sharing();
     let generate = ["generate", "--region", name, "--prompt", &"A cenote is a natural pit. ".repeat(20)];
     cenote(generate.into_iter().chain(["--max-tokens", "1"])).ok().await;
     let save = || cenote(["pool", "snapshot", "--json", "--region", name, path]);
@@ -206,7 +214,7 @@ async fn killed_snapshots_and_restorations_lose_nothing() {
     let restored = restore().ok().await.json();
     assert_eq!((&restored["blocks"], &restored["is_whole"]), (&saved["blocks"], &true.into()), "{restored}");
     assert_eq!(region.info().await["restoring"], serde_json::Value::Null);
-    assert_eq!(std::fs::metadata(region.path()).expect("a file").permissions().mode() & 0o777, 0o640);
+    assert_eq!((sharing(), before.0), (before, 0o640), "mode and group are as before");
     region.expect_clean().await;
     restore().fails(&[name, "cenote pool destroy"]).await;
     remove(name);
