@@ -7,14 +7,11 @@ mod tables;
 
 use crate::args::{EngramCommands, TablesArgs};
 use cenote_console::failure::Failure;
+use cenote_console::input;
 use cenote_engram::NgramConfig;
-use cenote_mem::files;
 use serde::de::DeserializeOwned;
 use std::path::Path;
 use std::process::ExitCode;
-
-/// Longest input: tokens, rows or a tokenizer in JSON.
-const INPUT_BYTES_MAX: u64 = 4 << 30;
 
 pub fn run(command: &EngramCommands) -> Result<ExitCode, Failure> {
     let done = |()| ExitCode::SUCCESS;
@@ -42,7 +39,7 @@ pub fn config_of(args: &TablesArgs) -> Result<(NgramConfig, String), Failure> {
 }
 
 pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    files::read_input(path, INPUT_BYTES_MAX).map_err(|error| Failure::new(format!("cannot read the file: {error}")))
+    input::bytes(path).map_err(|error| Failure::new(format!("{}: cannot read the file: {error}", path.display())))
 }
 
 fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Failure> {
