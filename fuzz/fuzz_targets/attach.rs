@@ -1,7 +1,7 @@
 //! Opens regions with hostile superblocks and control areas.
 #![no_main]
 
-use cenote_fuzz::{Flushing, Kind, World, attach};
+use cenote_fuzz::regions::{Flushing, Kind, World, attach};
 use libfuzzer_sys::fuzz_target;
 
 thread_local! {

@@ -2,7 +2,7 @@
 //! plain design.
 #![no_main]
 
-use cenote_fuzz::{Flushing, Kind, World};
+use cenote_fuzz::regions::{Flushing, Kind, World};
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
 

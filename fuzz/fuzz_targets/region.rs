@@ -1,7 +1,7 @@
 //! A pool on one host with a region that turns hostile before, between and during its calls.
 #![no_main]
 
-use cenote_fuzz::{Flushing, Kind, World};
+use cenote_fuzz::regions::{Flushing, Kind, World};
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
 

@@ -44,7 +44,10 @@ pub fn run(root: &Path, all: bool) -> Result<(), String> {
 }
 
 fn check(root: &Path, steps: &mut Steps) -> Result<(), String> {
-    steps.run("format", || cargo(root, &["fmt", "--all", "--check"], &[]))?;
+    steps.run("format", || {
+        cargo(root, &["fmt", "--all", "--check"], &[])?;
+        apart::MANIFESTS.into_iter().try_for_each(|manifest| apart::check_format(root, manifest))
+    })?;
     steps.run("tidy", || tidy::run(root))?;
     steps.run("tools", || {
         rtl::install(root)?;
@@ -60,8 +63,9 @@ fn check(root: &Path, steps: &mut Steps) -> Result<(), String> {
         Ok(true)
     })?;
     steps.each("documentation", &members, &[], |chosen| {
-        let strict = ("RUSTDOCFLAGS", "-D warnings".to_owned());
-        cargo(root, &[&["doc", "--no-deps", "--quiet"], chosen].concat(), &[strict])?;
+        let mut variables = of_clippy();
+        variables.push(("RUSTDOCFLAGS", "-D warnings".to_owned()));
+        cargo(root, &[&["doc", "--no-deps", "--quiet"], chosen].concat(), &variables)?;
         Ok(true)
     })?;
 
@@ -108,6 +112,19 @@ fn check(root: &Path, steps: &mut Steps) -> Result<(), String> {
         steps.once("Python package", &of_package, &[], || python::test_package(root, python))?;
     }
     Ok(())
+}
+
+/// How `cargo clippy -- -D warnings` calls the compiler. A build of documentation that calls it alike
+/// uses what clippy has compiled; another compiles all packages again. Nothing if there is no sysroot.
+fn of_clippy() -> Vec<(&'static str, String)> {
+    let found = Command::new("rustc").args(["--print", "sysroot"]).output().ok();
+    let sysroot = found.and_then(|output| String::from_utf8(output.stdout).ok()).unwrap_or_default();
+    let driver = Path::new(sysroot.trim()).join("bin/clippy-driver");
+    if !driver.is_file() {
+        return Vec::new();
+    }
+    let flags = ["-D", "warnings"].map(|flag| format!("{flag}__CLIPPY_HACKERY__")).concat();
+    vec![("RUSTC_WORKSPACE_WRAPPER", driver.display().to_string()), ("CLIPPY_ARGS", flags)]
 }
 
 /// The steps of a run, and what they took.

@@ -1,9 +1,9 @@
-//! Coverage-guided fuzzing of hostile regions: runs each target of `fuzz/` for a while, one after
-//! the other.
+//! Coverage-guided fuzzing of hostile regions, files and object stores: runs each target of `fuzz/` for
+//! a while, one after the other.
 //!
 //! On a stable compiler cargo-fuzz works without a sanitizer: the coverage instrumentation is a
 //! stable flag of the compiler. The pool's fabric checks bounds, the build profile checks overflow
-//! and assertions.
+//! and assertions, and targets that read files count the memory that an input takes.
 
 use std::fs;
 use std::path::Path;

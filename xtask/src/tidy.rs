@@ -5,6 +5,7 @@ mod inputs;
 mod layers;
 mod links;
 mod one_policy;
+mod opens;
 mod sources;
 mod texts;
 mod waits;
@@ -128,7 +129,15 @@ pub fn draw(root: &Path) -> Result<(), String> {
 }
 
 fn check(tree: &Tree) -> Vec<Finding> {
-    let checks =
-        [inputs::check, layers::check, one_policy::check, sources::check, waits::check, texts::check, links::check];
+    let checks = [
+        inputs::check,
+        layers::check,
+        one_policy::check,
+        opens::check,
+        sources::check,
+        waits::check,
+        texts::check,
+        links::check,
+    ];
     checks.into_iter().flat_map(|check| check(tree)).collect()
 }

@@ -66,8 +66,12 @@ named! {
     ChunkAdopted = "chunk.adopted",
     /// A chunk has its owner and size class; its slots are not listed yet.
     ChunkClaimed = "chunk.claimed",
+    /// A holder of the chunk lock has looked at a chunk whose line it will write.
+    ChunkFound = "chunk.found",
     /// A chunk that another host offered has its new owner; its blocks are not taken over yet.
     ChunkMoved = "chunk.moved",
+    /// A host has named the chunk whose line it is about to write, and was not declared dead.
+    ChunkNamed = "chunk.named",
     /// A chunk is offered to all hosts, and its line says so.
     ChunkOffered = "chunk.offered",
     /// The engine has saved one block of a request.
@@ -112,6 +116,8 @@ named! {
     JoinRegistered = "join.registered",
     /// A load has copied one layer into an engine's pages.
     LoadLayer = "load.layer",
+    /// A lock between hosts is held; its holder has changed nothing yet.
+    LockEntered = "lock.entered",
     /// A user lock is allocated; its caller does not know it yet.
     LockGiven = "lock.given",
     /// A lock's ticket is withdrawn in this host's memory and not flushed yet.

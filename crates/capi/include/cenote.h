@@ -26,7 +26,8 @@ typedef uint32_t CenoteNamespace;
  */
 typedef struct {
   /*
-   Name of the content, not all zeros.
+   Key of the content, not all zeros. It names a block of this namespace only, and Python's
+   `Namespace.alias` names the same block by it.
    */
   uint8_t hash[16];
   /*
@@ -267,16 +268,19 @@ int cenote_open(const char *region, const char *name, uint8_t host);
 int cenote_close(void);
 
 /*
- Looks blocks up by their hashes, of 16 bytes each, and pins them, so that their rows can be
- gathered. Sets `rows`. A block keeps its place in `hashes` as its number. Returns the number of
- blocks that are misses: not in the region, encoded by a codec, or beyond the pins of a process
+ Looks blocks of a namespace up by their hashes, of 16 bytes each, and pins them, so that their
+ rows can be gathered. Sets `rows`. A block keeps its place in `hashes` as its number. Returns the number of
+ blocks that are misses: not in the namespace, encoded by a codec, or beyond the pins of a process
  (448 unless the region was made with another number). Their rows are misses of each gather.
- -EINVAL: no hashes or no place were given.
+ -EINVAL: the namespace is not open, or no hashes or no place were given.
 
  # Safety
  `hashes` must point to `count` times 16 bytes, and `rows` to a `CenoteRows`.
  */
-int cenote_pin_rows(const uint8_t *hashes, uintptr_t count, CenoteRows *rows);
+int cenote_pin_rows(CenoteNamespace space,
+                    const uint8_t *hashes,
+                    uintptr_t count,
+                    CenoteRows *rows);
 
 /*
  Copies rows into `buffer`, in the order of `list` and without gaps. `size` is the bytes of the

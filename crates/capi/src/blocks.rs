@@ -2,7 +2,6 @@
 
 use crate::errors::{Fault, status, text};
 use crate::region::region;
-use cenote_base::BlockHash;
 use cenote_pool::{Namespace, NamespaceRecord, NewBlock, Publish};
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
@@ -14,7 +13,8 @@ pub type CenoteNamespace = u32;
 /// A block to publish.
 #[repr(C)]
 pub struct CenoteBlock {
-    /// Name of the content, not all zeros.
+    /// Key of the content, not all zeros. It names a block of this namespace only, and Python's
+    /// `Namespace.alias` names the same block by it.
     pub hash: [u8; 16],
     /// The payload: as many bytes as a block of the namespace has. Nothing may write it meanwhile.
     pub payload: *const c_void,
@@ -29,6 +29,13 @@ pub struct CenoteBlock {
 /// Namespaces that this process has opened.
 #[derive(Default)]
 pub struct Namespaces(Mutex<BTreeMap<CenoteNamespace, Namespace>>);
+
+impl Namespaces {
+    pub fn get(&self, space: CenoteNamespace) -> Result<Namespace, Fault> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&space).cloned();
+        known.ok_or_else(|| Fault::new(libc::EINVAL, format!("namespace {space} is not open")))
+    }
+}
 
 /// Opens the namespace of blocks that have this fingerprint, or registers it. `fingerprint` has 32
 /// bytes and must cover all facts that two programs must share to exchange a block: weights,
@@ -89,8 +96,7 @@ pub unsafe extern "C" fn cenote_publish(space: CenoteNamespace, blocks: *mut Cen
         // SAFETY: callers guarantee `count` blocks, which are aligned and fit into the address
         // space, as tested above.
         let blocks = unsafe { std::slice::from_raw_parts_mut(blocks, count) };
-        let known = region.namespaces.0.lock().unwrap_or_else(PoisonError::into_inner).get(&space).cloned();
-        let known = known.ok_or_else(|| Fault::new(libc::EINVAL, format!("namespace {space} is not open")))?;
+        let known = region.namespaces.get(space)?;
         if let Some(at) = blocks.iter().position(|block| block.hash == [0; 16] || block.payload.is_null()) {
             return Err(Fault::new(libc::EINVAL, format!("block {at} has no hash or no payload")));
         }
@@ -99,7 +105,7 @@ pub unsafe extern "C" fn cenote_publish(space: CenoteNamespace, blocks: *mut Cen
             [unsafe { std::slice::from_raw_parts(block.payload.cast::<u8>(), known.block_bytes as usize) }]
         };
         let parts: Vec<[&[u8]; 1]> = blocks.iter().map(bytes).collect();
-        let new = |block: &CenoteBlock| NewBlock::new(&known, BlockHash(block.hash), block.depth);
+        let new = |block: &CenoteBlock| NewBlock::new(&known, known.hasher.alias(&block.hash), block.depth);
         let new = blocks.iter().map(new).zip(parts.iter().map(<[&[u8]; 1]>::as_slice));
         let outcomes = region.pool.publish_all(&new.collect::<Vec<_>>());
         for (block, outcome) in blocks.iter_mut().zip(outcomes) {

@@ -1,10 +1,11 @@
 //! Rows of pinned blocks, gathered into one buffer (docs/internals/protocol.md#gather).
 
+use crate::blocks::CenoteNamespace;
 use crate::errors::{Fault, status};
 use crate::region::{Region, region};
 use cenote_base::BlockHash;
 use cenote_mem::Mapped;
-use cenote_pool::{PinnedRows, RowRef, RowShape};
+use cenote_pool::{Namespace, PinnedRows, RowRef, RowShape};
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -77,27 +78,33 @@ fn no_set(rows: CenoteRows) -> Fault {
     Fault::new(libc::EINVAL, format!("{rows} is no set of pinned blocks: call cenote_pin_rows"))
 }
 
-/// Looks blocks up by their hashes, of 16 bytes each, and pins them, so that their rows can be
-/// gathered. Sets `rows`. A block keeps its place in `hashes` as its number. Returns the number of
-/// blocks that are misses: not in the region, encoded by a codec, or beyond the pins of a process
+/// Looks blocks of a namespace up by their hashes, of 16 bytes each, and pins them, so that their
+/// rows can be gathered. Sets `rows`. A block keeps its place in `hashes` as its number. Returns the number of
+/// blocks that are misses: not in the namespace, encoded by a codec, or beyond the pins of a process
 /// (448 unless the region was made with another number). Their rows are misses of each gather.
-/// -EINVAL: no hashes or no place were given.
+/// -EINVAL: the namespace is not open, or no hashes or no place were given.
 ///
 /// # Safety
 /// `hashes` must point to `count` times 16 bytes, and `rows` to a `CenoteRows`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_pin_rows(hashes: *const u8, count: usize, rows: *mut CenoteRows) -> c_int {
+pub unsafe extern "C" fn cenote_pin_rows(
+    space: CenoteNamespace,
+    hashes: *const u8,
+    count: usize,
+    rows: *mut CenoteRows,
+) -> c_int {
     status(|| {
         let region = region()?;
         if rows.is_null() || (hashes.is_null() && count > 0) || count > c_int::MAX as usize {
             return Err(Fault::new(libc::EINVAL, format!("no place for the set, or no {count} hashes, were given")));
         }
+        let space = region.namespaces.get(space)?;
         let hash = |at: usize| {
             // SAFETY: callers guarantee `count` hashes, which are bytes and have no alignment.
-            BlockHash(unsafe { hashes.cast::<[u8; 16]>().add(at).read() })
+            space.hasher.alias(&unsafe { hashes.cast::<[u8; 16]>().add(at).read() })
         };
         let hashes: Vec<BlockHash> = (0..count).map(hash).collect();
-        let (set, missing) = pinned(&region, &hashes);
+        let (set, missing) = pinned(&region, &space, &hashes);
         let number = region.rows.add(set)?;
         // SAFETY: callers guarantee the place. It may be unaligned, in a packed structure.
         unsafe { rows.write_unaligned(number) };
@@ -106,14 +113,14 @@ pub unsafe extern "C" fn cenote_pin_rows(hashes: *const u8, count: usize, rows: 
 }
 
 /// The set, and the number of blocks that are misses.
-fn pinned(region: &Region, hashes: &[BlockHash]) -> (Set, c_int) {
+fn pinned(region: &Region, space: &Namespace, hashes: &[BlockHash]) -> (Set, c_int) {
     let mut set = region.pool.pin_rows(&[]);
     let mut hits = region.pool.lookup(hashes).into_iter();
     let mut missing = 0;
     for &hash in hashes {
         // A lookup ends at the first miss; blocks behind it may be there.
         let hit = hits.next().or_else(|| region.pool.lookup(&[hash]).pop());
-        let number = match hit.filter(|hit| hit.encoding == 0) {
+        let number = match hit.filter(|hit| hit.encoding == 0 && hit.namespace == space.id) {
             Some(hit) => set.push(&hit),
             None => set.push_missing(),
         };

@@ -26,7 +26,7 @@ static unsigned char value_of(int block, int page, int token, int head) {
     return (unsigned char)(block * 64 + page * 37 + token * 2 + head);
 }
 
-static void publish(void) {
+static CenoteNamespace publish(void) {
     static unsigned char payloads[BLOCKS][BYTES];
     CenoteBlock blocks[BLOCKS];
     CenoteNamespace space;
@@ -45,6 +45,7 @@ static void publish(void) {
         blocks[at].depth = (uint32_t)at;
     }
     expect(cenote_publish(space, blocks, BLOCKS) == 0 && blocks[BLOCKS - 1].outcome == 0, "publish");
+    return space;
 }
 
 int main(int count, char **words) {
@@ -57,17 +58,18 @@ int main(int count, char **words) {
     unsigned char hashes[BLOCKS + 1][16], buffer[5][HEADS][VALUES];
     uint32_t missed[5];
     CenoteRow beyond = {1, TOKENS};
+    CenoteNamespace space;
     CenoteRows set, other;
 
     expect(count == 2, "usage: gather REGION");
     expect(cenote_create(words[1], 4 << 20, 64 << 10, 1) == 0, "create");
     expect(cenote_open(words[1], "gather", 0) == 0, "open");
-    publish();
+    space = publish();
     for (int at = 0; at <= BLOCKS; at++) {
         memset(hashes[at], at + 1, sizeof hashes[at]);
     }
-    expect(cenote_pin_rows(hashes[0], BLOCKS + 1, &set) == 1, "one block is not there");
-    expect(cenote_pin_rows(hashes[0], BLOCKS, &other) == 0 && other != set, "another set");
+    expect(cenote_pin_rows(space, hashes[0], BLOCKS + 1, &set) == 1, "one block is not there");
+    expect(cenote_pin_rows(space, hashes[0], BLOCKS, &other) == 0 && other != set, "another set");
     for (int page = 0; page < 2; page++) {
         memset(buffer, 0xee, sizeof buffer);
         expect(cenote_gather(set, list, rows, &shapes[page], buffer, sizeof buffer, missed) == 1, "gather");
@@ -84,6 +86,7 @@ int main(int count, char **words) {
     expect(cenote_gather(set, &beyond, 1, shapes, buffer, sizeof *buffer, NULL) == -EINVAL, "a row beyond the block");
     expect(strstr(cenote_last_error(), "has 16 rows") != NULL, "the limit is named");
     expect(cenote_gather(set, list, rows, shapes, buffer, sizeof buffer - 1, NULL) == -EINVAL, "a short buffer");
+    expect(cenote_pin_rows(space + 1, hashes[0], BLOCKS, &other) == -EINVAL, "a namespace that is not open");
     expect(cenote_unpin_rows(set) == 0 && cenote_unpin_rows(set) == -EINVAL, "unpin");
     expect(cenote_gather(set, list, rows, shapes, buffer, sizeof buffer, NULL) == -EINVAL, "an unpinned set");
     expect(cenote_close() == 0, "close");

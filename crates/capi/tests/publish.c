@@ -20,8 +20,9 @@ static void expect(int holds, const char *what) {
 int main(int count, char **words) {
     static unsigned char payloads[BLOCKS][BYTES];
     CenoteBlock blocks[BLOCKS + 1];
-    CenoteNamespace space;
-    unsigned char fingerprint[32] = {7};
+    CenoteNamespace space, other;
+    CenoteRows rows;
+    unsigned char fingerprint[32] = {7}, another[32] = {8};
 
     expect(count == 2, "usage: publish REGION");
     expect(cenote_create(words[1], 4 << 20, 64 << 10, 1) == 0, "create");
@@ -45,6 +46,13 @@ int main(int count, char **words) {
     }
     expect(blocks[BLOCKS].outcome == -EEXIST, "a repeated hash");
     expect(cenote_publish(space, blocks, BLOCKS) == 0 && blocks[9].outcome == -EEXIST, "again");
+    /* Two models never share a block, whatever their hashes. */
+    expect(cenote_namespace(another, "another", BYTES, &other) == 0, "another namespace");
+    expect(cenote_pin_rows(other, blocks[2].hash, 1, &rows) == 1, "a block of another model is a miss");
+    memset(payloads[2], 0xcc, BYTES);
+    expect(cenote_publish(other, &blocks[2], 1) == 0 && blocks[2].outcome == 0, "it is none of this model");
+    expect(cenote_pin_rows(other, blocks[2].hash, 1, &rows) == 0, "this model's block");
+    expect(cenote_pin_rows(space, blocks[2].hash, 1, &rows) == 0, "and that of the other");
     expect(cenote_close() == 0, "close");
     return 0;
 }

@@ -6,6 +6,7 @@ use cenote_mem::cpu::Machine;
 use cenote_mem::region::SHM_DIRECTORY;
 use cenote_mem::{AreaFile, Flush, HostArea, ReadMapping, ReadOnly, RegionSource};
 use cenote_pool::{Inspector, PoolError, Superblock, area_identity};
+use cenote_store::snapshot::Restoring;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -44,6 +45,8 @@ pub enum State {
     InUse,
     /// No process has it open; its blocks serve the next one.
     Idle,
+    /// It is being restored from a snapshot, or a restoration was killed.
+    Restoring,
     /// A killed process left it, and no process can use it again.
     Orphan,
     /// Another version of this program made it.
@@ -57,6 +60,7 @@ impl State {
         match self {
             Self::InUse => "in use",
             Self::Idle => "idle",
+            Self::Restoring => "restoring",
             Self::Orphan => "orphan",
             Self::OtherVersion => "other version",
             Self::Unfinished => "unfinished",
@@ -149,7 +153,11 @@ fn region(source: &RegionSource) -> Option<(Found, Option<String>)> {
     found.blocks = Some(info.blocks_ready);
     let living = info.workers.into_iter().filter(|worker| worker.alive != Some(false));
     found.users = living.map(|worker| User { host: worker.host, pid: worker.pid, name: worker.name }).collect();
-    found.state = if found.users.is_empty() { State::Idle } else { State::InUse };
+    found.state = match (Restoring::seen(&inspector), found.users.is_empty()) {
+        (Some(_), _) => State::Restoring,
+        (None, true) => State::Idle,
+        (None, false) => State::InUse,
+    };
     Some((found, Some(info.uuid)))
 }
 

@@ -149,6 +149,22 @@ impl Objects {
         let parsed = Url::parse(url).map_err(|error| wrong(error.to_string()))?;
         let variables = variables.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value));
         let (store, prefix, directory) = store_of(&parsed, variables).map_err(|error| wrong(error.to_string()))?;
+        Ok(Self { directory, ..Self::over(store, &prefix, url, bytes, deadline, clock)? })
+    }
+
+    /// As [`Objects::new`], over any store. `prefix`: the folder in it; `url`: its name in messages.
+    ///
+    /// # Errors
+    /// The threads cannot be started.
+    pub fn over(
+        store: Arc<dyn ObjectStore>,
+        prefix: &Path,
+        url: &str,
+        bytes: Option<u64>,
+        deadline: Duration,
+        clock: Clock,
+    ) -> Result<Self, ColdError> {
+        let wrong = |error: String| ColdError::Io { at: url.to_owned(), error };
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .thread_name("cold-objects")
@@ -157,9 +173,9 @@ impl Objects {
             .map_err(|error| wrong(error.to_string()))?;
         Ok(Self {
             store,
-            folder: prefix.join(FOLDER),
+            folder: prefix.clone().join(FOLDER),
             url: url.to_owned(),
-            directory,
+            directory: None,
             bytes,
             has_asked: AtomicBool::new(false),
             deadline,

@@ -2,6 +2,7 @@
 
 use crate::args::{CodecArg, EngineArgs};
 use crate::failure::Failure;
+use crate::input;
 use cenote_codec::{LayerSpecs, Profile};
 use cenote_quality::table::{CodecTable, TableError};
 use std::path::Path;
@@ -11,7 +12,7 @@ use std::path::Path;
 /// # Errors
 /// The file cannot be read, or is no table.
 pub fn parse(path: &Path) -> Result<CodecTable, Failure> {
-    let bytes = std::fs::read(path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+    let bytes = input::bytes(path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
     CodecTable::parse(&bytes).map_err(|error| refused(path, &error))
 }
 

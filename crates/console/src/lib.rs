@@ -9,6 +9,7 @@ pub mod cold;
 pub mod engine;
 pub mod facts;
 pub mod failure;
+pub mod input;
 pub mod measure;
 pub mod output;
 pub mod profile;

@@ -1,7 +1,7 @@
 //! Profiles: made from a text, and read from a file.
 
 use crate::failure::Failure;
-use crate::output;
+use crate::{input, output};
 use cenote_base::TokenId;
 use cenote_codec::Profile;
 use cenote_engine::LoadedModel;
@@ -25,14 +25,14 @@ pub fn of_prompts(model: &LoadedModel, prompts: &[Vec<TokenId>]) -> Result<Profi
 
 /// A text.
 pub fn open(text: &Path) -> Result<BufReader<File>, Failure> {
-    let file = File::open(text).map_err(|error| Failure::new(format!("{}: {error}", text.display())))?;
+    let file = input::open(text).map_err(|error| Failure::new(format!("{}: {error}", text.display())))?;
     Ok(BufReader::new(file))
 }
 
 /// A profile of any model.
 pub fn parse(path: &Path) -> Result<Profile, Failure> {
     let failed = |fact: String| Failure::new(format!("{}: {fact}", path.display()));
-    let bytes = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
+    let bytes = input::bytes(path).map_err(failed)?;
     Profile::parse(&bytes).map_err(|error| failed(error.to_string()))
 }
 

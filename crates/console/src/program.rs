@@ -13,7 +13,7 @@ const USAGE: u8 = 2;
 /// Flags of every command.
 #[derive(Args, Debug)]
 pub struct ProcessArgs {
-    /// Settings file [default: ./cenote.toml if it exists]
+    /// Settings file, of this user or root alone [default: ./cenote.toml if it exists]
     #[arg(long, global = true, value_name = "FILE", env = "CENOTE_CONFIG")]
     pub config: Option<PathBuf>,
     /// What to log to stderr, as in `info` or `cenote_serve=debug`
@@ -51,7 +51,7 @@ fn parse_and_run<P: Program>() -> Result<ExitCode, Failure> {
         Ok(matches) => matches,
         Err(error) => {
             let arguments: Vec<String> = std::env::args().skip(1).collect();
-            match usage::explain(&error, &command, &arguments, file.as_deref()) {
+            match usage::explain(&error, &command, &arguments, file.as_ref().map(|file| file.path.as_path())) {
                 None => error.exit(),
                 Some(failure) => {
                     output::report_failure(&failure);
@@ -63,6 +63,10 @@ fn parse_and_run<P: Program>() -> Result<ExitCode, Failure> {
     let program = P::from_arg_matches(&matches).map_err(|error| Failure::new(error.to_string()))?;
     output::start_logging(&program.process().log)?;
     arm_fault()?;
+    if let Some(file) = file.filter(|file| !file.named) {
+        let path = std::path::absolute(&file.path).unwrap_or(file.path);
+        output::say(&format!("note: settings of {}", path.display()));
+    }
     program.run()
 }
 

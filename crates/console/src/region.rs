@@ -6,13 +6,16 @@ use crate::signals::EndSignals;
 use cenote_base::units::ByteSize;
 use cenote_base::{Clock, HashSeed, HostId};
 use cenote_mem::numa::{self, Place};
-use cenote_mem::{Flush, MapError, MapOptions, Mapped, Mapping, ReadMapping, ReadOnly, RegionSource, UnsupportedFlush};
+use cenote_mem::{
+    Flush, MapError, MapOptions, Mapped, Mapping, ReadMapping, ReadOnly, RegionSource, UnsupportedFlush, files,
+};
 pub use cenote_pool::HostPool;
 use cenote_pool::{
     AttachOptions, Eviction, Inspector, OpenError, Pool, PoolConfig, PoolError, Superblock, make_region, open_region,
-    peek, random_bytes,
+    peek, prepare_region, random_bytes,
 };
-use cenote_store::snapshot::SnapshotSettings;
+use cenote_store::snapshot::{self, Restoring, Sharing, SnapshotError, SnapshotSettings};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +37,27 @@ pub fn stay_near(fabric: &Mapped) {
         Place::Refused(node, error) => {
             tracing::info!(node, %error, "threads are not bound to the region's NUMA node");
         }
+    }
+}
+
+/// A region that a command reads for long, without joining it.
+pub struct Watched {
+    /// Reads the region.
+    pub inspector: RegionInspector,
+    fabric: Arc<ReadOnly>,
+    source: RegionSource,
+    /// The file behind the name when it was opened.
+    file: Option<(u64, u64)>,
+}
+
+impl Watched {
+    /// Whether the name still leads to this region, and all of its memory is there.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        let identity = self.inspector.superblock().config.uuid;
+        Superblock::read(&self.fabric).is_ok_and(|now| now.config.uuid == identity)
+            && self.fabric.mapping().still_whole()
+            && self.source.file().is_ok_and(|file| file == self.file)
     }
 }
 
@@ -71,6 +95,20 @@ impl RegionArgs {
     pub fn inspect(&self) -> Result<RegionInspector, Failure> {
         let options = self.attach_options("", &WatchArgs::default());
         Inspector::open(&self.map_read_only()?, &options).map_err(|error| self.explain(&error))
+    }
+
+    /// As [`Self::inspect`], for a command that has to notice when the region is removed or made anew.
+    pub fn watch(&self) -> Result<Watched, Failure> {
+        let source = self.source()?.clone();
+        let file = source.file().ok();
+        let fabric = self.map_read_only()?;
+        let options = self.attach_options("", &WatchArgs::default());
+        let inspector = Inspector::open(&fabric, &options).map_err(|error| self.explain(&error))?;
+        if source.file().ok() != file {
+            return Err(Failure::new(format!("{source}: the region was replaced while it was opened"))
+                .hint("run the command again"));
+        }
+        Ok(Watched { inspector, fabric, source, file: file.flatten() })
     }
 
     fn explain_open(&self, error: OpenError) -> Failure {
@@ -118,7 +156,15 @@ impl RegionArgs {
 
     /// As [`RegionArgs::attach`], for a worker that stays and watches other hosts.
     pub fn attach_watching(&self, worker_name: &str, watch: &WatchArgs) -> Result<HostPool, Failure> {
-        Pool::attach(self.map()?, &self.attach_options(worker_name, watch)).map_err(|error| self.explain(&error))
+        let pool = attach(self, worker_name, watch)?;
+        if let (Some(restoring), Some(source)) = (Restoring::of(&pool), &self.region) {
+            let path = restoring.path;
+            crate::output::say(&format!(
+                "note: {source}: it is being restored from {path}; what is not there yet is computed. If that ended \
+                 early, `cenote pool restore --region {source} {path}` goes on"
+            ));
+        }
+        Ok(pool)
     }
 
     /// Attach options of a process with this name.
@@ -274,17 +320,128 @@ pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(
     made
 }
 
-/// Creates the region that a snapshot describes, with a new identity.
-pub fn create_again(
+/// Name of a worker that restores a region.
+const RESTORER: &str = "restore";
+
+/// Joins the region that a snapshot is to be restored into. If there is none, creates it as the snapshot
+/// describes it, with a new identity; if an earlier restoration of this snapshot was killed, joins that
+/// one's region. A new region gets its name after its mark, so no process sees it as complete.
+///
+/// `mode` are the permissions of a new region's file, if they are not to be as before.
+///
+/// # Errors
+/// The region has other content or is being restored by a living process, or cannot be created.
+pub fn join_to_restore(
     region: &RegionArgs,
+    path: &Path,
     settings: &SnapshotSettings,
     size: Option<ByteSize>,
-) -> Result<(Arc<Mapped>, Superblock), Failure> {
+    mode: Option<u32>,
+) -> Result<HostPool, Failure> {
+    let source = region.source()?;
+    let is_there = match source {
+        // A device always exists. One that holds no region is formatted.
+        RegionSource::DevDax(_) => {
+            let mapping = Mapping::open(source, &region.map_options()).map_err(|error| region.explain_map(error))?;
+            !matches!(peek(mapping), Err(PoolError::Unfinished))
+        }
+        _ => source.path().is_some_and(|path| path.symlink_metadata().is_ok()),
+    };
+    if !is_there {
+        create_again(region, path, settings, size)?;
+    }
+    let inspector = region.inspect()?;
+    let info = inspector.info();
+    if let Some(worker) = info.workers.iter().find(|worker| worker.name == RESTORER && worker.alive == Some(true)) {
+        return Err(Failure::new(format!("{source}: process {} is restoring it", worker.pid))
+            .hint("wait until it has ended; if it is killed, the same command goes on"));
+    }
+    // Before this process joins: this host's memory takes its permissions from those of the region's file.
+    if let (Some(path), Some(mark)) = (source.path(), Restoring::seen(&inspector))
+        && mark.snapshot == settings.id
+        && !matches!(source, RegionSource::DevDax(_))
+    {
+        share(&path, settings.sharing, mode)?;
+    }
+    let pool = attach(region, RESTORER, &WatchArgs::default())?;
+    snapshot::begin(&pool, settings, path).map_err(|error| no_target(region, &error))?;
+    Ok(pool)
+}
+
+/// A snapshot's refusal, with the next step.
+fn no_target(region: &RegionArgs, error: &SnapshotError) -> Failure {
+    let name = region.region.as_ref().map_or_else(String::new, |source| format!("{source}: "));
+    let failure = Failure::new(format!("{name}{error}"));
+    match error {
+        SnapshotError::NotEmpty(_) | SnapshotError::OtherSeed(_) => {
+            failure.hint("name another region, or remove this one with `cenote pool destroy`")
+        }
+        SnapshotError::OtherSnapshot(_) => {
+            failure.hint("name that snapshot, or remove the region with `cenote pool destroy`")
+        }
+        _ => failure,
+    }
+}
+
+fn create_again(
+    region: &RegionArgs,
+    path: &Path,
+    settings: &SnapshotSettings,
+    size: Option<ByteSize>,
+) -> Result<(), Failure> {
+    let source = region.source()?;
     let size = size.map_or(settings.region_bytes, |size| size.0);
     let created = Clock::system().unix().as_secs();
     let config = PoolConfig { uuid: random_bytes()?, created, ..settings.config.clone() };
-    make_region(region.source()?, size, 0o600, settings.flush, &config, &region.map_options())
-        .map_err(|error| region.explain_open(error))
+    let refused = |error| match error {
+        OpenError::Map(error @ MapError::Exists { .. }) => {
+            Failure::from(error).hint("another process has just made it; run the command again when that one has ended")
+        }
+        error => region.explain_open(error),
+    };
+    // Not shared until it has the right group.
+    let (fabric, _, fresh) =
+        prepare_region(source, size, 0o600, settings.flush, &config, &region.map_options()).map_err(refused)?;
+    let options = region.attach_options(RESTORER, &WatchArgs::default());
+    let pool = Pool::attach(fabric, &options).map_err(|error| region.explain(&error))?;
+    snapshot::begin(&pool, settings, path)?;
+    fresh.publish().map_err(|error| refused(error.into()))?;
+    Ok(())
+}
+
+/// Gives a new region's file the permissions of the old one, or `mode`. If this user cannot give it the
+/// old group, it is not shared with any. Until then the file is this user's alone.
+fn share(path: &Path, old: Option<Sharing>, mode: Option<u32>) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure::new(format!("{}: cannot set its mode: {error}", path.display()));
+    let status = path.symlink_metadata().map_err(failed)?;
+    let (mode, group) = match (mode, old) {
+        (Some(mode), _) => (mode, status.gid()),
+        (None, Some(Sharing { mode, group })) => (mode, if mode & 0o070 == 0 { status.gid() } else { group }),
+        (None, None) => return Ok(()),
+    };
+    if (status.mode() & 0o777, status.gid()) == (mode, group) {
+        return Ok(());
+    }
+    let file = files::open_own(path)?;
+    let set = |mode| rustix::fs::fchmod(&file, rustix::fs::Mode::from_raw_mode(mode));
+    let given = rustix::fs::fchown(&file, None, Some(rustix::fs::Gid::from_raw(group)));
+    let set = match given {
+        Ok(()) => set(mode),
+        Err(error) => {
+            crate::output::say(&format!(
+                "warning: {}: it is not shared with group {group} as before: {error}; run as a member of that group, \
+                 or give --mode",
+                path.display()
+            ));
+            set(mode & !0o070)
+        }
+    };
+    set.map_err(|error| failed(error.into()))
+}
+
+/// Joins a region without a word about a restoration.
+fn attach(region: &RegionArgs, worker_name: &str, watch: &WatchArgs) -> Result<HostPool, Failure> {
+    Pool::attach(region.map()?, &region.attach_options(worker_name, watch)).map_err(|error| region.explain(&error))
 }
 
 /// Reports host memory that only other users of the group may remove.
@@ -355,7 +512,7 @@ impl TemporaryRegion {
         let (args, superblock) = (region.args.clone(), region.superblock.clone());
         // Freeing its pages takes long; while this is open, that happens after the process has
         // ended.
-        let held = args.source()?.path().map(std::fs::File::open).transpose()?;
+        let held = args.source()?.path().map(|path| files::open_own(&path)).transpose()?;
         signals.then(move |code| {
             let _held = held;
             remove(&args, &superblock);

@@ -7,12 +7,18 @@
 //! (`[lab.bench.ttft]`) to that of `cenote-lab`.
 
 use crate::failure::Failure;
+use crate::input;
+use cenote_mem::files;
 use clap::Command;
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// Default settings file, in the working directory.
 const FILE: &str = "cenote.toml";
+
+/// Longest file that is obeyed: settings, or keys of clients.
+const BYTES_MAX: u64 = 16 << 20;
 
 /// Name of the table for `cenote-lab`.
 const LAB: &str = "lab";
@@ -27,21 +33,56 @@ pub enum Part {
     Lab,
 }
 
+/// A settings file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettingsFile {
+    /// Its path.
+    pub path: PathBuf,
+    /// Whether the user named it. Otherwise it lay in the working directory.
+    pub named: bool,
+}
+
 /// Returns the command line with the settings file's values as defaults, and the file if there is
 /// one.
 ///
+/// Any user may have made a file of the working directory, and it decides which clients reach a server
+/// and which KV it believes. So settings are read only from files of this user or root that no other user can
+/// write. A named file may be a symbolic link.
+///
 /// # Errors
-/// The file cannot be read, is not TOML, or has a key without a flag.
-pub fn command_with_file(command: Command, part: Part) -> Result<(Command, Option<PathBuf>), Failure> {
+/// The file is not trusted, cannot be read, is not TOML, or has a key without a flag.
+pub fn command_with_file(command: Command, part: Part) -> Result<(Command, Option<SettingsFile>), Failure> {
     let (path, named) = match file_named(std::env::args().skip(1)) {
         Some(path) => (path, true),
         None => (PathBuf::from(FILE), false),
     };
-    match std::fs::read_to_string(&path) {
-        Ok(text) => Ok((apply(command, part, &path, &text)?, Some(path))),
-        Err(_) if !named => Ok((command, None)),
-        Err(error) => Err(Failure::new(format!("{}: cannot read the settings file: {error}", path.display()))),
+    let text = if named { read_obeyed(&path) } else { files::read_own_text(&path, BYTES_MAX) };
+    match text {
+        Ok(text) => Ok((apply(command, part, &path, &text)?, Some(SettingsFile { path, named }))),
+        Err(error) if !named && error.kind() == ErrorKind::NotFound => Ok((command, None)),
+        Err(error) => {
+            let fact = input::fact(&path, &error);
+            let failure = Failure::new(format!("{}: cannot read the settings file: {fact}", path.display()));
+            Err(if named { failure } else { failure.hint("work in another folder, or name a file with --config") })
+        }
     }
+}
+
+/// The text of a file that is obeyed, and that the user named: it may be a link, as mounted
+/// configurations are, to a file of this user or root that no other user can write.
+///
+/// # Errors
+/// The file is not trusted, is too long, or cannot be read.
+pub fn read_obeyed(path: &Path) -> io::Result<String> {
+    let file = files::open_input(path)?;
+    files::check_own(&file, path)?;
+    let mut text = String::new();
+    let failed = |fact: String| io::Error::other(format!("{}: {fact}", path.display()));
+    file.take(BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| failed(error.to_string()))?;
+    if text.len() as u64 > BYTES_MAX {
+        return Err(failed(format!("it has more than {BYTES_MAX} bytes")));
+    }
+    Ok(text)
 }
 
 fn file_named(mut arguments: impl Iterator<Item = String>) -> Option<PathBuf> {

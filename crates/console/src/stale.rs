@@ -8,7 +8,7 @@
 //! be older than any command needs to take its lock.
 
 use cenote_base::units::ByteSize;
-use cenote_mem::{Flush, MapOptions, Mapped, Mapping, RegionSource};
+use cenote_mem::{Flush, MapOptions, Mapped, Mapping, RegionSource, files};
 use cenote_pool::Superblock;
 use rustix::fs::FlockOperation;
 use std::fs::File;
@@ -28,7 +28,7 @@ pub struct Owned(#[expect(dead_code, reason = "the open file holds the lock")] F
 /// Takes the lock on a region's file. `None` if it has no file.
 pub fn own(source: &RegionSource) -> std::io::Result<Option<Owned>> {
     let Some(path) = source.path() else { return Ok(None) };
-    let file = File::open(path)?;
+    let file = files::open_own(&path)?;
     rustix::fs::flock(&file, FlockOperation::LockShared)?;
     Ok(Some(Owned(file)))
 }
@@ -53,7 +53,7 @@ pub fn orphans() -> Vec<(String, u64)> {
     let Ok(entries) = std::fs::read_dir(SHM) else { return Vec::new() };
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     let orphans = names.filter_map(|name| {
-        let file = lock_orphan(&name)?;
+        let file = lock_orphan(Path::new(SHM), &name)?;
         Some((name, file.metadata().ok()?.len()))
     });
     orphans.collect()
@@ -86,10 +86,11 @@ fn pid_namespace() -> Option<u64> {
     std::fs::metadata("/proc/self/ns/pid").ok().map(|link| link.ino())
 }
 
-/// The file of an orphan, locked; `None` if the name is no orphan's.
-fn lock_orphan(name: &str) -> Option<File> {
+/// The file of an orphan, locked; `None` if the name is no orphan's. Any user can make a pipe, a link or
+/// a file with such a name: only a regular file of this user or root is looked at.
+fn lock_orphan(folder: &Path, name: &str) -> Option<File> {
     let maker = Maker::of(name)?;
-    let file = File::open(Path::new(SHM).join(name)).ok()?;
+    let file = files::open_own(&folder.join(name)).ok()?;
     let age = file.metadata().and_then(|meta| meta.modified()).ok().and_then(|at| at.elapsed().ok());
     if !maker.is_gone() && age.is_none_or(|age| age < AGE_MIN) {
         return None;
@@ -99,7 +100,7 @@ fn lock_orphan(name: &str) -> Option<File> {
 }
 
 fn remove_if_free(name: &str) -> bool {
-    let Some(_locked) = lock_orphan(name) else { return false };
+    let Some(_locked) = lock_orphan(Path::new(SHM), name) else { return false };
     let source = RegionSource::Shm(name.to_owned());
     let superblock = Mapping::open(&source, &MapOptions::default())
         .ok()
@@ -126,6 +127,27 @@ mod tests {
         for name in ["cenote-00ff-h0", "cenote-serve-x", "cenote-serve-42", "cenote-serve-42-x", "my-region"] {
             assert_eq!(Maker::of(name), None, "{name}");
         }
+    }
+
+    /// Earlier, a pipe of such a name made every command wait for a writer. Not in shared memory, where
+    /// commands of other programs would meet it.
+    #[test]
+    fn a_pipe_a_link_and_a_file_of_others_are_no_orphans() {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let folder = std::env::temp_dir().join(own_name("test"));
+        std::fs::create_dir(&folder).expect("a folder");
+        let gone = 3_999_999_999_u32 - std::process::id();
+        let name = |purpose| format!("cenote-{purpose}-{gone}-{}", pid_namespace().expect("/proc"));
+        let path = |purpose| folder.join(name(purpose));
+        std::fs::write(path("serve"), [0; 8192]).expect("a file");
+        std::fs::write(path("bench"), [0; 8192]).expect("a file");
+        std::fs::set_permissions(path("bench"), std::fs::Permissions::from_mode(0o666)).expect("our file");
+        symlink(path("serve"), path("demo")).expect("a link");
+        mknodat(CWD, path("torture"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+        let found = PURPOSES.map(|purpose| lock_orphan(&folder, &name(purpose)).is_some());
+        std::fs::remove_dir_all(&folder).expect("our folder");
+        assert_eq!(found, [true, false, false, false, false], "only the first is a file of this user alone");
     }
 
     #[test]

@@ -2,9 +2,13 @@
 
 use crate::{sglang, vllm};
 use cenote_base::{BlockHash, CacheSalt, ChainHasher};
+use cenote_mem::files;
 use sha2::{Digest, Sha256};
 use std::io;
 use std::path::PathBuf;
+
+/// Longest file that names a version of the weights.
+const WEIGHTS_VERSION_BYTES_MAX: u64 = 16 << 20;
 
 /// The engine that named the blocks.
 #[derive(Clone, Debug)]
@@ -49,7 +53,7 @@ impl Naming {
     pub(crate) fn weights(&self) -> io::Result<Vec<u8>> {
         match self {
             Self::Vllm(Vllm { weights_version_file: Some(file), .. }) => {
-                Ok(Sha256::digest(std::fs::read(file)?)[..16].to_vec())
+                Ok(Sha256::digest(files::read_input(file, WEIGHTS_VERSION_BYTES_MAX)?)[..16].to_vec())
             }
             _ => Ok(Vec::new()),
         }

@@ -6,8 +6,6 @@ use crate::naming::Naming;
 use cenote_base::{BlockHash, ChainHasher, Deadline, HostId};
 use cenote_mem::{Flush, ReadMapping, ReadOnly, RegionSource};
 use cenote_pool::{AttachOptions, Inspector, NamespaceInfo, Superblock};
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 /// Fewest digits of a fingerprint that name a namespace, as `cenote pool diff` prints them.
@@ -109,11 +107,8 @@ fn map(source: &RegionSource, flush: Flush) -> Result<ReadOnly, String> {
     ReadOnly::new(mapping, flush).map_err(|error| format!("{source}: {error}"))
 }
 
-/// Device and inode of the region's file. A region of the same name that is made later has others.
 fn file_of(source: &RegionSource) -> Result<Option<(u64, u64)>, String> {
-    let Some(path) = source.path() else { return Ok(None) };
-    let of = |status: Metadata| Some((status.dev(), status.ino()));
-    path.metadata().map(of).map_err(|error| format!("{source}: {error}"))
+    source.file().map_err(|error| format!("{source}: {error}"))
 }
 
 /// The only row with this label, or with a fingerprint that begins so.

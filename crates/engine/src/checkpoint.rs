@@ -4,9 +4,13 @@
 //! A file is untrusted input. Headers are checked before they determine an allocation. Tensors are
 //! read one at a time, so that loading needs memory for one tensor, not for one shard. Every
 //! inconsistency is an error that names the file and the tensor.
+//!
+//! The name of a model's KV is of the bytes that were loaded: each tensor is hashed as it is read, so a
+//! file that changes meanwhile gives another name, and nothing is read twice.
 
 use crate::error::{LoadError, read_json};
-use cenote_store::content::digests;
+use cenote_mem::files::{self, Stamp};
+use cenote_store::content::digest;
 use half::{bf16, f16};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +26,8 @@ pub struct Checkpoint {
     shards: Vec<Shard>,
     /// Tensor name to shard and entry.
     tensors: BTreeMap<String, (usize, Entry)>,
-    taken: BTreeSet<String>,
+    /// Digests of the tensors that were taken; `None` for those that are read elsewhere.
+    taken: BTreeMap<String, Option<[u8; 32]>>,
     /// The file that lists the tensors, for error messages.
     listing: PathBuf,
 }
@@ -30,6 +35,8 @@ pub struct Checkpoint {
 struct Shard {
     path: PathBuf,
     file: File,
+    /// Of the file when it was opened.
+    stamp: Stamp,
     /// Offset of the tensor data in the file, in bytes.
     data_start: u64,
 }
@@ -74,6 +81,8 @@ pub struct Place {
     pub path: PathBuf,
     /// The open file.
     pub file: File,
+    /// Of the file before its header was read.
+    pub stamp: Stamp,
     /// Offset of the tensor's first byte in the file.
     pub at: u64,
 }
@@ -125,7 +134,7 @@ impl Checkpoint {
             }
             shards.push(shard);
         }
-        Ok(Self { shards, tensors, taken: BTreeSet::new(), listing: index_path })
+        Ok(Self { shards, tensors, taken: BTreeMap::new(), listing: index_path })
     }
 
     /// Opens one file and checks its header.
@@ -135,7 +144,7 @@ impl Checkpoint {
     pub fn open_file(path: &Path) -> Result<Self, LoadError> {
         let (shard, entries) = Shard::open(path.to_owned())?;
         let tensors = entries.into_iter().map(|(name, entry)| (name, (0, entry))).collect();
-        Ok(Self { shards: vec![shard], tensors, taken: BTreeSet::new(), listing: path.to_owned() })
+        Ok(Self { shards: vec![shard], tensors, taken: BTreeMap::new(), listing: path.to_owned() })
     }
 
     fn nothing_there(dir: &Path) -> LoadError {
@@ -177,7 +186,10 @@ impl Checkpoint {
         shard.file.seek(SeekFrom::Start(shard.data_start + begin)).map_err(io)?;
         let mut bytes = vec![0; usize::try_from(end - begin).expect("the file was measured to hold it")];
         shard.file.read_exact(&mut bytes).map_err(io)?;
-        self.taken.insert(name.to_owned());
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(format!("{} {shape:?} ", entry.dtype).as_bytes());
+        hasher.update(&digest(&bytes));
+        self.taken.insert(name.to_owned(), Some(*hasher.finalize().as_bytes()));
         Ok(dtype.values(&bytes))
     }
 
@@ -216,12 +228,12 @@ impl Checkpoint {
             return Err(LoadError::tensor(&shard.path, name, fact));
         }
         let file = shard.file.try_clone().map_err(|source| LoadError::Io { path: shard.path.clone(), source })?;
-        Ok(Place { path: shard.path.clone(), file, at: shard.data_start + begin })
+        Ok(Place { path: shard.path.clone(), file, stamp: shard.stamp, at: shard.data_start + begin })
     }
 
     /// Counts a tensor that is read elsewhere, if there is one, as taken.
     pub fn skip(&mut self, name: &str) {
-        self.taken.insert(name.to_owned());
+        self.taken.insert(name.to_owned(), None);
     }
 
     /// Checks that every tensor was taken. A tensor left over means that the configuration
@@ -231,7 +243,9 @@ impl Checkpoint {
     /// A tensor was not taken.
     pub fn finish(&self) -> Result<(), LoadError> {
         let mut extra = self.tensors.iter().filter(|(name, _)| {
-            !self.taken.contains(*name) && !name.ends_with(".rotary_emb.inv_freq") && !name.ends_with(".masked_bias")
+            !self.taken.contains_key(*name)
+                && !name.ends_with(".rotary_emb.inv_freq")
+                && !name.ends_with(".masked_bias")
         });
         match extra.next() {
             None => Ok(()),
@@ -242,18 +256,15 @@ impl Checkpoint {
         }
     }
 
-    /// Hashes the content of all files, in the order of their names.
-    ///
-    /// # Errors
-    /// A file cannot be read.
-    pub fn hash_content(&self, hasher: &mut blake3::Hasher) -> Result<(), LoadError> {
-        let files: Vec<&File> = self.shards.iter().map(|shard| &shard.file).collect();
-        let digests = digests(&files)
-            .map_err(|(shard, source)| LoadError::Io { path: self.shards[shard].path.clone(), source })?;
-        for digest in &digests {
-            hasher.update(digest);
+    /// Hashes the tensors that were taken, in the order of their names: the bytes as they were read, so
+    /// the name holds whatever happens to the files.
+    pub fn hash_taken(&self, hasher: &mut blake3::Hasher) {
+        for (name, digest) in &self.taken {
+            if let Some(digest) = digest {
+                hasher.update(format!("; {} {name} ", name.len()).as_bytes());
+                hasher.update(digest);
+            }
         }
-        Ok(())
     }
 }
 
@@ -262,8 +273,9 @@ impl Shard {
     /// (<https://huggingface.co/docs/safetensors>, "Format").
     fn open(path: PathBuf) -> Result<(Self, BTreeMap<String, Entry>), LoadError> {
         let io = |source| LoadError::Io { path: path.clone(), source };
-        let mut file = File::open(&path).map_err(io)?;
-        let length = file.metadata().map_err(io)?.len();
+        let mut file = files::open_input(&path).map_err(LoadError::Open)?;
+        let stamp = Stamp::of(&file).map_err(io)?;
+        let length = stamp.size;
         let cut = |needed: u64| {
             LoadError::invalid(&path, format!("the file is cut off: it has {length} bytes and needs {needed}"))
         };
@@ -305,7 +317,7 @@ impl Shard {
             }
             entries.insert(name, entry);
         }
-        Ok((Self { path, file, data_start }, entries))
+        Ok((Self { path, file, stamp, data_start }, entries))
     }
 }
 

@@ -3,7 +3,7 @@
 //! Defaults are those of `LlamaConfig` in transformers (PyPI). A model that this engine cannot
 //! compute is refused with the name of the unsupported setting.
 
-use crate::error::{LoadError, read, read_json, read_json_if_present};
+use crate::error::{LoadError, read, read_json_if_present};
 use cenote_base::TokenId;
 use cenote_engram::{ConfigError, Family, NgramConfig};
 use serde::Deserialize;
@@ -145,9 +145,10 @@ struct RawConfig {
 /// `rope_scaling` (until transformers 4) or `rope_parameters` (since 5).
 #[derive(Deserialize)]
 struct RawRope {
-    /// Older files name this key `type`.
-    #[serde(alias = "type")]
     rope_type: Option<String>,
+    /// The older name of `rope_type`. Transformers since 4.43 save both.
+    #[serde(rename = "type")]
+    older_type: Option<String>,
     rope_theta: Option<f64>,
     factor: Option<f64>,
     low_freq_factor: Option<f64>,
@@ -175,7 +176,10 @@ impl ModelConfig {
     /// A file is missing or not JSON, a value is invalid, or this engine cannot compute the model.
     pub fn load(dir: &Path) -> Result<Self, LoadError> {
         let path = dir.join("config.json");
-        let raw: RawConfig = read_json(&path)?;
+        // Read once: the engine and the tables are of one content.
+        let text = read(&path)?;
+        let raw: RawConfig =
+            serde_json::from_str(&text).map_err(|source| LoadError::Json { path: path.clone(), source })?;
         raw.check_supported(&path)?;
         let rope = raw.rope(&path)?;
 
@@ -221,7 +225,7 @@ impl ModelConfig {
             max_position_embeddings,
             sliding_window: raw.sliding_window(&path)?.filter(|window| *window < max_position_embeddings),
             eos_token_ids: eos_token_ids(dir, raw.eos_token_id.as_ref())?,
-            engram: engram(&path, raw.num_hidden_layers)?,
+            engram: engram(&path, &text, raw.num_hidden_layers)?,
         })
     }
 
@@ -307,7 +311,13 @@ impl RawConfig {
             return Err(LoadError::invalid(path, format!("`rope_theta` is {theta}")));
         }
         let Some(raw) = raw else { return Ok(Rope { theta, scaling: RopeScaling::Default }) };
-        let kind = raw.rope_type.as_deref().unwrap_or("default");
+        let kind = match (raw.rope_type.as_deref(), raw.older_type.as_deref()) {
+            (Some(new), Some(old)) if new != old => {
+                let fact = format!("the rope has `rope_type` {new:?} and `type` {old:?}; they must be equal");
+                return Err(LoadError::invalid(path, fact));
+            }
+            (new, old) => new.or(old).unwrap_or("default"),
+        };
         let value = |name: &str, value: Option<f64>| match value {
             Some(value) if value.is_finite() && value > 0.0 => Ok(value),
             Some(value) => Err(LoadError::invalid(path, format!("rope `{kind}`: `{name}` is {value}"))),
@@ -336,8 +346,8 @@ impl RawConfig {
 }
 
 /// The tables of n-grams that `config.json` describes.
-fn engram(path: &Path, layers: usize) -> Result<Option<NgramConfig>, LoadError> {
-    let config = match NgramConfig::parse(read(path)?.as_bytes()) {
+fn engram(path: &Path, text: &str, layers: usize) -> Result<Option<NgramConfig>, LoadError> {
+    let config = match NgramConfig::parse(text.as_bytes()) {
         Err(ConfigError::NoTables) => return Ok(None),
         Err(error) => return Err(LoadError::invalid(path, error.to_string())),
         Ok(config) => config,
@@ -415,6 +425,17 @@ mod tests {
         let linear =
             load(&format!(r#"{{{SMALL}, "rope_scaling": {{"type": "linear", "factor": 2.0}}}}"#), None).unwrap();
         assert_eq!(linear.rope.scaling, RopeScaling::Linear { factor: 2.0 });
+        // Both names of the type, as transformers 4.43 and newer save an older file.
+        for keys in ["rope_scaling", "rope_parameters"] {
+            let both = |old: &str| {
+                let rope = format!(r#""type": {old}, "rope_type": "linear", "factor": 2.0"#);
+                load(&format!(r#"{{{SMALL}, "{keys}": {{{rope}}}}}"#), None)
+            };
+            assert_eq!(both(r#""linear""#).unwrap(), linear);
+            assert_eq!(both("null").unwrap(), linear);
+            let error = both(r#""llama3""#).unwrap_err();
+            assert!(error.contains("they must be equal"), "{error}");
+        }
     }
 
     #[test]

@@ -185,7 +185,8 @@ impl Tables {
     /// Tables of a model.
     ///
     /// # Errors
-    /// The source has other tables than the configuration or than the model's own copy.
+    /// The source has other tables than the configuration or than the model's own copy, which is read
+    /// as a whole, or that copy cannot be read.
     pub fn new(addresses: Addresses, source: Arc<dyn RowTables>, own: Option<FileTables>) -> Result<Self, String> {
         let expected = addresses.layers();
         let shapes = source.layers();
@@ -201,7 +202,9 @@ impl Tables {
                 ));
             }
         }
-        if own.as_ref().is_some_and(|own| own.digest() != source.digest()) {
+        if let Some(own) = &own
+            && own.digest().map_err(|error| error.to_string())? != source.digest()
+        {
             return Err("the rows differ from those in the model's folder".to_owned());
         }
         Ok(Self { addresses, source, own })
@@ -219,6 +222,9 @@ impl Tables {
         let mut hasher = blake3::Hasher::new();
         hasher.update(format!("{:?}", self.addresses.layers()).as_bytes());
         hasher.update(&self.addresses.pad().to_le_bytes());
+        if let Some(token) = self.config().masked_token() {
+            hasher.update(format!("; masks {token}; ").as_bytes());
+        }
         if let Some(map) = self.addresses.map() {
             hasher.update(&map.sha256());
         }

@@ -1,5 +1,6 @@
 //! Errors that prevent a model directory from being served.
 
+use cenote_mem::files;
 use std::path::{Path, PathBuf};
 
 /// A checkpoint, configuration, tokenizer or setting that cannot be used. Every message names the
@@ -14,6 +15,9 @@ pub enum LoadError {
         /// The error of the operating system.
         source: std::io::Error,
     },
+    /// The file cannot be opened, or is none of the kind; the error names it.
+    #[error("{0}")]
+    Open(std::io::Error),
     /// The file is not JSON, or not JSON of the expected shape.
     #[error("{}: not valid JSON for this file: {source}", path.display())]
     Json {
@@ -76,9 +80,12 @@ impl LoadError {
     }
 }
 
+/// Longest text file. Tokenizers have some tens of megabytes.
+const TEXT_BYTES_MAX: u64 = 1 << 30;
+
 /// Reads a whole text file.
 pub(crate) fn read(path: &Path) -> Result<String, LoadError> {
-    std::fs::read_to_string(path).map_err(|source| LoadError::Io { path: path.to_owned(), source })
+    files::read_input_text(path, TEXT_BYTES_MAX).map_err(LoadError::Open)
 }
 
 /// Reads and parses a JSON file.
@@ -90,7 +97,7 @@ pub(crate) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T
 pub(crate) fn read_json_if_present<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, LoadError> {
     match read_json(path) {
         Ok(value) => Ok(Some(value)),
-        Err(LoadError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(LoadError::Open(source)) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
 }

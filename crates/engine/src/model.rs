@@ -3,7 +3,7 @@
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
 use crate::engram::{FileTables, InMemoryTables, RowTables, Tables};
-use crate::error::LoadError;
+use crate::error::{LoadError, read};
 use crate::kernels::ElementType;
 use crate::kv::{KvArena, KvLayout};
 use crate::llama::{Beyond, Llama, Observed, SeqChunk};
@@ -166,13 +166,13 @@ impl LoadedModel {
         let mut checkpoint = Checkpoint::open(dir)?;
         let mut hasher = blake3::Hasher::new();
         hasher.update(model.kv_identity().as_bytes());
-        checkpoint.hash_content(&mut hasher)?;
         let near = near(config, &model, source.is_some());
         let tables = tables(dir, &model, source, near.as_ref())?;
         if let Some(tables) = &tables {
             hasher.update(&tables.identity());
         }
         let llama = threads.install(|| Llama::load(model, &mut checkpoint, config.dtype))?;
+        checkpoint.hash_taken(&mut hasher);
         let llama = match tables {
             Some(tables) => llama.with_tables(tables),
             None => llama,
@@ -401,14 +401,18 @@ fn tables(
         };
     };
     let path = dir.join("tokenizer.json");
-    let json = std::fs::read(&path).map_err(|source| LoadError::Io { path: path.clone(), source })?;
-    let map = TokenMap::of_tokenizer(&json).map_err(|error| LoadError::invalid(&path, error.to_string()))?;
+    let map = TokenMap::of_tokenizer(read(&path)?.as_bytes())
+        .map_err(|error| LoadError::invalid(&path, error.to_string()))?;
     let addresses = Addresses::new(engram.clone(), Some(map))
         .map_err(|error| LoadError::invalid(&dir.join("config.json"), error.to_string()))?;
     let own = FileTables::open(dir, &addresses)?;
     let source = match (source, &own) {
         (Some(source), _) => near.map_or(Arc::clone(&source), |near| near.tables(source, engram.rows_per_token())),
-        (None, Some(own)) => Arc::new(InMemoryTables::load(own)?),
+        (None, Some(own)) => {
+            let memory: Arc<dyn RowTables> = Arc::new(InMemoryTables::load(own)?);
+            // It lacks no row, so the file is not read again.
+            return Tables::new(addresses, memory, None).map(Some).map_err(|fact| LoadError::invalid(dir, fact));
+        }
         (None, None) => {
             let fact = "the model has tables of n-grams, but neither engram.safetensors nor tensors of them";
             return Err(LoadError::invalid(dir, fact));

@@ -5,6 +5,9 @@
 //! id. DeepSeek blocks at a masked token, which reads as pad itself; Qwen blocks at an
 //! end-of-sequence token before the position. So each position has a *reach*, the number of ids
 //! that its n-grams may read.
+//!
+//! A token that the configuration masks (`image_token_id`) is masked wherever it stands. Callers mark
+//! further positions.
 
 use crate::config::{Family, NgramConfig};
 use crate::error::{ConfigError, TokenError};
@@ -21,8 +24,9 @@ const BLOCK: usize = 64;
 pub struct Tokens<'a> {
     /// Token ids of the tokenizer.
     pub ids: &'a [u32],
-    /// Masked positions, one flag per token, or none. DeepSeek masks what no text token stands
-    /// for (images); Qwen's masked positions (padding) read as end-of-sequence tokens.
+    /// Masked positions besides those of [`NgramConfig::masked_token`], one flag per token, or none.
+    /// DeepSeek masks what no text token stands for (images); Qwen's masked positions (padding) read
+    /// as end-of-sequence tokens.
     pub masked: Option<&'a [bool]>,
 }
 
@@ -128,6 +132,12 @@ impl Addresses {
         self.map.as_ref().map_or(self.config.ids, |map| map.ids().len() as u64)
     }
 
+    /// Whether the model has this token. The masked one needs no place in the map.
+    #[must_use]
+    pub fn knows(&self, token: u32) -> bool {
+        u64::from(token) < self.vocabulary() || self.config.masked_token() == Some(token)
+    }
+
     /// The history of a sequence without tokens.
     #[must_use]
     pub fn start(&self) -> History {
@@ -180,7 +190,9 @@ impl Addresses {
         let mut ids = Vec::with_capacity(back + tokens.ids.len());
         ids.extend_from_slice(&history.ids);
         self.compress(tokens.ids, &mut ids)?;
-        let is_masked = |at: usize| tokens.masked.is_some_and(|masked| masked[at]);
+        let masked_token = self.config.masked_token();
+        let is_masked =
+            |at: usize| masked_token == Some(tokens.ids[at]) || tokens.masked.is_some_and(|masked| masked[at]);
         let mut reach = Vec::with_capacity(tokens.ids.len());
         let mut usable = history.usable;
         match self.config.family() {
@@ -204,12 +216,14 @@ impl Addresses {
     }
 
     fn compress(&self, tokens: &[u32], ids: &mut Vec<u32>) -> Result<(), TokenError> {
-        let tokens_max = self.vocabulary();
-        if let Some(index) = tokens.iter().position(|token| u64::from(*token) >= tokens_max) {
-            return Err(TokenError { index, token: tokens[index], tokens: tokens_max });
+        if let Some(index) = tokens.iter().position(|token| !self.knows(*token)) {
+            return Err(TokenError { index, token: tokens[index], tokens: self.vocabulary() });
         }
         match &self.map {
-            Some(map) => ids.extend(tokens.iter().map(|token| map.ids()[*token as usize])),
+            // No n-gram reads the id of a masked token.
+            Some(map) => {
+                ids.extend(tokens.iter().map(|token| map.ids().get(*token as usize).copied().unwrap_or(self.pad)));
+            }
             None => ids.extend_from_slice(tokens),
         }
         Ok(())

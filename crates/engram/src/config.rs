@@ -42,6 +42,8 @@ pub enum Scheme {
     DeepSeek {
         /// `engram_num_embeddings`: rows of each layer's table.
         declared_rows: Vec<u64>,
+        /// `image_token_id`: stands at each position of an image, which is masked.
+        image_token: Option<u32>,
     },
     /// Qwen's per-layer embedding.
     Qwen {
@@ -120,6 +122,15 @@ impl NgramConfig {
         self.orders() * self.heads
     }
 
+    /// The token whose positions are masked, if the model has one.
+    #[must_use]
+    pub const fn masked_token(&self) -> Option<u32> {
+        match self.scheme {
+            Scheme::DeepSeek { image_token, .. } => image_token,
+            Scheme::Qwen { .. } => None,
+        }
+    }
+
     /// Layers that the model computes before layer `id` of the configuration.
     #[must_use]
     pub const fn layers_before(&self, id: u64) -> u64 {
@@ -141,8 +152,9 @@ fn deepseek(keys: &Keys<'_>) -> Result<NgramConfig, ConfigError> {
     if layer_ids.iter().any(|id| *id > u64::from(u32::MAX)) {
         return Err(keys.invalid("engram_layer_ids", "numbers of layers".to_owned()));
     }
+    let image_token = keys.within("image_token_id", 0, u64::from(u32::MAX))?.map(|token| token as u32);
     Ok(NgramConfig {
-        scheme: Scheme::DeepSeek { declared_rows },
+        scheme: Scheme::DeepSeek { declared_rows, image_token },
         layer_ids,
         order_max: keys.needed("engram_max_ngram_size", 2, ORDER_MAX)? as usize,
         heads: keys.needed("engram_n_heads", 1, HEADS_MAX)? as usize,
@@ -270,6 +282,19 @@ mod tests {
         assert_eq!(parse(&json!({ "model_type": "deepseek_v41", "text_config": v41() })).unwrap(), flat);
         assert_eq!((flat.family(), flat.orders(), flat.rows_per_token()), (Family::DeepSeek, 3, 24));
         assert_eq!((flat.layers_before(1), flat.layer_ids), (1, vec![1, 14]));
+    }
+
+    /// Only DeepSeek masks images. The published configuration has the key beside `text_config`.
+    #[test]
+    fn the_image_token_is_a_key_of_deepseeks_family() {
+        assert_eq!(parse(&v41()).unwrap().masked_token(), None);
+        let beside = json!({ "image_token_id": 129_264, "text_config": v41() });
+        assert_eq!(parse(&beside).unwrap().masked_token(), Some(129_264));
+        assert_eq!(parse(&with(v41(), "image_token_id", json!(7))).unwrap().masked_token(), Some(7));
+        let qwen = json!({ "ple_layer_ids": [2], "ple_embed_dim": 32, "eos_token_id": 1, "image_token_id": 7 });
+        assert_eq!(parse(&qwen).unwrap().masked_token(), None);
+        let error = parse(&with(v41(), "image_token_id", json!("7"))).unwrap_err().to_string();
+        assert!(error.contains("`image_token_id` is \"7\""), "{error}");
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub fn layers_of(config: &NgramConfig) -> Result<Vec<LayerHash>, ConfigError> {
     for (at, layer) in config.layer_ids.iter().enumerate() {
         let heads = (0..config.orders()).map(|_| primes.by_ref().take(config.heads).collect()).collect();
         let mut layer = with_offsets(*layer, multipliers(config, at as u64), heads, config);
-        if let Scheme::DeepSeek { declared_rows } = &config.scheme
+        if let Scheme::DeepSeek { declared_rows, .. } = &config.scheme
             && let Some(declared) = declared_rows.get(at).copied()
         {
             if declared < layer.rows {

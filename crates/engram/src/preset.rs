@@ -33,7 +33,7 @@ impl Preset {
     /// Never; the type is that of other configurations.
     pub fn config(self) -> Result<NgramConfig, ConfigError> {
         let mut config = NgramConfig {
-            scheme: Scheme::DeepSeek { declared_rows: Vec::new() },
+            scheme: Scheme::DeepSeek { declared_rows: Vec::new(), image_token: None },
             layer_ids: vec![1, 14],
             order_max: 3,
             heads: 8,
@@ -43,7 +43,7 @@ impl Preset {
             pad_token: 2,
         };
         let rows = layers_of(&config)?.iter().map(|layer| layer.rows).collect();
-        config.scheme = Scheme::DeepSeek { declared_rows: rows };
+        config.scheme = Scheme::DeepSeek { declared_rows: rows, image_token: None };
         Ok(config)
     }
 }

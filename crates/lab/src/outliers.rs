@@ -8,6 +8,7 @@
 //! slightly, so it must be compared with itself.
 
 use cenote_base::prng::Prng;
+use cenote_console::input;
 use cenote_quality::StudyError;
 use half::{bf16, f16};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
@@ -37,7 +38,7 @@ struct Tensor {
 pub fn write(from: &Path, to: &Path, seed: u64) -> Result<usize, StudyError> {
     let failed = |path: &Path, error: &dyn std::fmt::Display| StudyError::Model(format!("{}: {error}", path.display()));
     let config_path = from.join("config.json");
-    let text = std::fs::read_to_string(&config_path).map_err(|error| failed(&config_path, &error))?;
+    let text = input::text(&config_path).map_err(|error| failed(&config_path, &error))?;
     let mut config: serde_json::Value = serde_json::from_str(&text).map_err(|error| failed(&config_path, &error))?;
     let number = |name: &str| config[name].as_u64().map(|number| number as usize);
     let heads = number("num_attention_heads").ok_or_else(|| failed(&config_path, &"no num_attention_heads"))?;
@@ -56,7 +57,8 @@ pub fn write(from: &Path, to: &Path, seed: u64) -> Result<usize, StudyError> {
         if name.ends_with(".safetensors") {
             read(&path, &mut tensors)?;
         } else if path.is_file() && name != "config.json" && !name.ends_with(".index.json") {
-            std::fs::copy(&path, to.join(&name)).map_err(|error| failed(&path, &error))?;
+            let bytes = input::bytes(&path).map_err(|error| failed(&path, &error))?;
+            std::fs::write(to.join(&name), bytes).map_err(|error| failed(to, &error))?;
         }
     }
     let mut prng = Prng::new(seed);
@@ -166,7 +168,7 @@ fn scale_rows(
 
 fn read(path: &Path, tensors: &mut BTreeMap<String, Tensor>) -> Result<(), StudyError> {
     let failed = |error: &dyn std::fmt::Display| StudyError::Model(format!("{}: {error}", path.display()));
-    let bytes = std::fs::read(path).map_err(|error| failed(&error))?;
+    let bytes = input::bytes(path).map_err(|error| failed(&error))?;
     let file = SafeTensors::deserialize(&bytes).map_err(|error| failed(&error))?;
     for (name, view) in file.tensors() {
         let values = match view.dtype() {

@@ -2,6 +2,7 @@
 
 use crate::outliers::gaussian;
 use cenote_base::prng::Prng;
+use cenote_console::input;
 use cenote_quality::StudyError;
 use half::bf16;
 use safetensors::tensor::{Dtype, TensorView};
@@ -70,12 +71,13 @@ pub fn write(shape: &Shape, tokenizer: &Path, to: &Path, seed: u64) -> Result<us
         return Err(failed(to, &fact));
     }
     let config_path = tokenizer.join("config.json");
-    let text = std::fs::read_to_string(&config_path).map_err(|error| failed(&config_path, &error))?;
+    let text = input::text(&config_path).map_err(|error| failed(&config_path, &error))?;
     let like: serde_json::Value = serde_json::from_str(&text).map_err(|error| failed(&config_path, &error))?;
     let vocabulary = like["vocab_size"].as_u64().ok_or_else(|| failed(&config_path, &"no vocab_size"))? as usize;
     std::fs::create_dir_all(to).map_err(|error| failed(to, &error))?;
     for name in ["tokenizer.json", "tokenizer_config.json"] {
-        std::fs::copy(tokenizer.join(name), to.join(name)).map_err(|error| failed(&tokenizer.join(name), &error))?;
+        let bytes = input::bytes(tokenizer.join(name)).map_err(|error| failed(&tokenizer.join(name), &error))?;
+        std::fs::write(to.join(name), bytes).map_err(|error| failed(to, &error))?;
     }
     let config = json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": vocabulary,

@@ -320,6 +320,12 @@ impl HostArea {
         self.clock
     }
 
+    /// Whether the area is memory of this process alone.
+    #[must_use]
+    pub fn is_private(&self) -> bool {
+        matches!(self.inner.backing, Backing::Private(_))
+    }
+
     /// Specification with which the area was made.
     #[must_use]
     pub fn spec(&self) -> HostSpec {

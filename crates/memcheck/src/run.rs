@@ -60,11 +60,15 @@ const FORMATS_MAX: u64 = 32;
 /// Rate of stalls, in 1/2^20 per operation.
 const STALL_RATE: u64 = 100;
 
+/// Points inside locks. Hosts that are declared dead while they live stall there in most runs, with
+/// gathers beside.
+const IN_LOCKS: [Option<Point>; 4] = [Some(Point::ChunkFound), Some(Point::ChunkNamed), Some(Point::LockEntered), None];
+
 /// Rate of host crashes in runs about the chunks of dead hosts, in 1/2^20 per operation: few, so
 /// that some host lives to adopt them.
 const ADOPTION_CRASHES: u64 = 20;
-/// Rate of deaths at the points of such runs, in 1/1024 per passing.
-const ADOPTION_DEATHS: u64 = 1000;
+/// Rate of deaths at points that a run passes rarely, in 1/1024 per passing.
+const RARE_DEATHS: u64 = 1000;
 
 pub struct Outcome {
     pub violations: Vec<Violation>,
@@ -121,16 +125,22 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     } else {
         POINTS[(seed / 4) as usize % POINTS.len()]
     };
-    rates.deadly = setting.deadly.or(seed.is_multiple_of(2).then_some(at_random)).filter(|_| mortal);
+    let in_lock = IN_LOCKS[(seed / 5) as usize % IN_LOCKS.len()].filter(|_| sleepers);
+    rates.deadly = setting.deadly.or(in_lock).or(seed.is_multiple_of(2).then_some(at_random)).filter(|_| mortal);
     let of_point = rates.deadly.and_then(Subject::of_point);
     if let Some(Subject::Sharing | Subject::Memory) = of_point {
         // The point is passed often only if the processes live for a while.
         (rates.process_crash, rates.host_crash) = (0, 0);
     }
+    if of_point == Some(Subject::Namespaces) && deaths {
+        // A row is reclaimed only when many models were opened, so a process should die there, and
+        // nowhere before.
+        (rates.process_crash, rates.host_crash, rates.deadly_rate) = (0, 0, RARE_DEATHS);
+    }
     if of_point == Some(Subject::Adoption) && deaths {
         // The point is passed only after the death of another host, so rarely that a process should
         // die there.
-        (rates.host_crash, rates.deadly_rate) = (ADOPTION_CRASHES, ADOPTION_DEATHS);
+        (rates.host_crash, rates.deadly_rate) = (ADOPTION_CRASHES, RARE_DEATHS);
     }
     if let Some(subject) = of_point.or(of_focus) {
         shape = shape.about(subject);

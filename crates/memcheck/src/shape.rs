@@ -51,6 +51,8 @@ pub enum Subject {
     Index,
     /// Chunks that change hands between living hosts.
     Sharing,
+    /// Chunks that several hosts want, and blocks in them that are used in place.
+    Chunks,
     /// Chunks of dead hosts.
     Adoption,
     /// Memory of users, and the locks that they allocate.
@@ -64,6 +66,7 @@ impl Subject {
         match point {
             Point::FormatCleared | Point::FormatWritten => Some(Self::Formatting),
             Point::ChunkMoved | Point::ChunkOffered => Some(Self::Sharing),
+            Point::ChunkFound | Point::ChunkNamed => Some(Self::Chunks),
             Point::ChunkAdopted | Point::HostMarked => Some(Self::Adoption),
             Point::MemoryAllocated
             | Point::MemoryCounted
@@ -199,6 +202,15 @@ impl Shape {
                 weights: [16, 8, 2, 1, 6, 0, 1, 1, 0, 1, 1, 1],
                 ..self
             },
+            // Few chunks that are taken and given back, and many pins.
+            Subject::Chunks => Self {
+                universe: 4 + rounds as usize % 6,
+                min_block_bytes: 1 << 10,
+                chunks: hosts as u64 + rounds % 2,
+                rounds: 40 + rounds,
+                weights: [12, 4, 10, 4, 4, 0, 1, 4, 0, 1, 1, 1],
+                ..self
+            },
             // Workers rest often, so that hosts are declared dead.
             Subject::Adoption => {
                 weights[4] = 12;
@@ -208,8 +220,8 @@ impl Shape {
             Subject::Memory => Self { rounds: 40 + rounds, weights: [4, 2, 0, 1, 1, 0, 4, 1, 1, 2, 1, 40], ..self },
             // More namespaces than rows.
             Subject::Namespaces => {
-                weights[8] = 6;
-                Self { namespaces: 7, rounds: rounds + 16, weights, ..self }
+                weights[8] = 16;
+                Self { namespaces: 7, rounds: rounds + 24, weights, ..self }
             }
         }
     }

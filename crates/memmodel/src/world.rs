@@ -394,7 +394,9 @@ impl Shared {
         *state.report.points.entry(point).or_default() += 1;
         let deadly = state.rates.deadly == Some(point);
         if deadly && !state.scripted && state.prng.below(2) == 0 {
-            if state.rates.stall > 0 && state.prng.below(2) == 0 {
+            // Every call passes the point in a lock.
+            let is_rare = point != Point::LockEntered || state.prng.below(8) == 0;
+            if state.rates.stall > 0 && is_rare && state.prng.below(2) == 0 {
                 state.stall(process);
                 state.pass_turn();
             } else {

@@ -89,6 +89,17 @@ pub enum PoolError {
         /// Number of this host.
         host: u8,
     },
+    /// Another machine or container has this host slot, or the file of the host's memory was removed
+    /// while processes used it.
+    #[error(
+        "host slot {host} of the region is in use with another host memory: if another machine has it, give this one \
+         another slot; processes of one machine, containers too, need one /dev/shm; if the host memory's file was \
+         removed from there, end all processes that have the region open, then start them again"
+    )]
+    HostInUse {
+        /// The slot.
+        host: u8,
+    },
     /// No free memory for an object.
     #[error("the region has no room for {} more", ByteSize(*.0))]
     NoRoom(u64),

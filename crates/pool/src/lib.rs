@@ -58,7 +58,7 @@ pub use region::area::{area_identity, remove_host_memory, sweep_host_memory};
 pub use region::config::{AttachOptions, Design, EVENTS_MAX, EVENTS_MIN, HostsLock, PoolConfig};
 pub use region::counters::Counter;
 pub use region::hit::Hit;
-pub use region::make::{OpenError, make_region, open_region, peek, random_bytes};
+pub use region::make::{OpenError, make_region, open_region, peek, prepare_region, random_bytes};
 pub use region::piece::Maker;
 pub use region::superblock::{FORMAT_VERSION, Superblock};
 pub use space::strays::Strays;

@@ -46,6 +46,9 @@ pub(crate) struct Region<F: Fabric, H: HostLocal> {
     pub quarantine: Duration,
     /// This worker's slot, from the time it joins.
     slot: OnceLock<u64>,
+    /// Name of this host's memory in the line of its host, from the time this worker registers it; 0:
+    /// memory of one process.
+    memory: OnceLock<u64>,
 }
 
 /// Slot of a participant that has not joined.
@@ -89,6 +92,7 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
             host_timeout: options.host_timeout,
             quarantine: options.quarantine,
             slot: OnceLock::new(),
+            memory: OnceLock::new(),
             fabric,
             superblock,
             layout,
@@ -107,6 +111,17 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
     /// Records the slot that this worker has joined in.
     pub fn set_slot(&self, slot: u64) {
         self.slot.set(slot).expect("a worker joins once");
+    }
+
+    /// The name of this host's memory; 0: it has none, or this participant has not registered it.
+    #[inline]
+    pub fn memory(&self) -> u64 {
+        self.memory.get().copied().unwrap_or(0)
+    }
+
+    /// Records the name of this host's memory, which no later call changes.
+    pub fn set_memory(&self, name: u64) {
+        let _ = self.memory.set(name);
     }
 
     /// The owner word of a block slot that this worker has reserved.

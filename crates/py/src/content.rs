@@ -1,13 +1,13 @@
 //! Stamps and digests of files, for names of models and adapters by content.
 
 use crate::errors::CenoteError;
+use cenote_mem::files;
 use cenote_store::content::digests;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use rustix::fs::{OFlags, fstat, fstatfs};
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use rustix::fs::{fstat, fstatfs};
+use std::fs::File;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 /// Device, inode, size, mtime and ctime in nanoseconds, file system type.
@@ -28,13 +28,18 @@ fn failed(path: &Path, error: io::Error) -> PyErr {
 }
 
 fn open(paths: &[PathBuf]) -> PyResult<Vec<(File, Stamp)>> {
-    let one = |path: &PathBuf| {
-        // Nonblocking, because opening a named pipe would wait for a writer.
-        let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
-        let found = stamp(&file)?;
-        if file.metadata()?.is_file() { Ok((file, found)) } else { Err(io::Error::other("is not a regular file")) }
+    let one = |path: &PathBuf| -> PyResult<(File, Stamp)> {
+        // Its errors name the path.
+        let file = files::open_input(path).map_err(|error| match error.kind() {
+            kind @ (ErrorKind::IsADirectory | ErrorKind::InvalidInput) => {
+                io::Error::new(kind, format!("{}: is not a regular file", path.display()))
+            }
+            _ => error,
+        })?;
+        let found = stamp(&file).map_err(|error| failed(path, error))?;
+        Ok((file, found))
     };
-    paths.iter().map(|path| one(path).map_err(|error| failed(path, error))).collect()
+    paths.iter().map(one).collect()
 }
 
 /// One stamp per file. A changed file has another stamp.

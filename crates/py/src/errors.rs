@@ -56,7 +56,7 @@ pub fn of_table(region: &str, error: &TableError) -> PyErr {
         TableError::Pool(error) => of_pool(region, error),
         TableError::NoRoom { .. } | TableError::Chunks { .. } => RegionFull::new_err(text),
         TableError::Name(_) | TableError::Format(_) | TableError::Source(_) => wrong(error.to_string()),
-        TableError::File { .. } => PyOSError::new_err(error.to_string()),
+        TableError::File { .. } | TableError::Open(_) => PyOSError::new_err(error.to_string()),
         _ => CenoteError::new_err(text),
     }
 }

@@ -1,10 +1,10 @@
 //! Events of stored and removed blocks, for publishers to routers.
 
 use crate::errors::{guarded, of_pool};
+use crate::hashes::named;
 use crate::region::Open;
 use cenote_pool::{BlockEvent, Followed, Resync};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A reader of a region's event logs.
@@ -21,16 +21,16 @@ impl Follower {
 }
 
 /// `stored` or `removed`, namespace id, hash, name, name of the parent, depth.
-type Event<'py> = (&'static str, u16, Bound<'py, PyBytes>, u64, u64, u16);
+type Event<'py> = (&'static str, u16, Bound<'py, PyAny>, u64, u64, u16);
 
-fn event<'py>(py: Python<'py>, event: &BlockEvent) -> Event<'py> {
+fn event<'py>(py: Python<'py>, event: &BlockEvent) -> PyResult<Event<'py>> {
     let kind = match event {
         BlockEvent::Stored(_) => "stored",
         BlockEvent::Removed(_) => "removed",
     };
     let told = event.told();
-    let (namespace, hash, names) = (told.namespace.0, PyBytes::new(py, &told.hash.0), told.names);
-    (kind, namespace, hash, names.name, names.parent, told.depth)
+    let (namespace, hash, names) = (told.namespace.0, named(py, &told.hash)?, told.names);
+    Ok((kind, namespace, hash, names.name, names.parent, told.depth))
 }
 
 const fn reason(resync: Resync) -> &'static str {
@@ -50,6 +50,6 @@ impl Follower {
         let look = || pool.follow(&mut self.follower.lock().unwrap_or_else(PoisonError::into_inner));
         let look = || py.detach(look).map_err(|error| of_pool(&self.open.name, &error));
         let Followed { events, resync } = guarded(look)?;
-        Ok((events.iter().map(|told| event(py, told)).collect(), resync.map(reason)))
+        Ok((events.iter().map(|told| event(py, told)).collect::<PyResult<_>>()?, resync.map(reason)))
     }
 }

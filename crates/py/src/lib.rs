@@ -68,7 +68,7 @@ mod _native {
     #[pymodule_export]
     use super::save::Save;
     #[pymodule_export]
-    use super::tables::{Pending, Table, check_table, drop_table, load_tables, tables};
+    use super::tables::{Pending, Table, check_table, default_table_name, drop_table, load_tables, tables};
 
     use cenote_base::fault::{self, Plan, UnknownName};
     use pyo3::exceptions::PyValueError;
@@ -112,6 +112,7 @@ mod _native {
         if let Some(every) = std::env::var("CENOTE_TEST_FAIL_LOADS").ok().and_then(|every| every.parse().ok()) {
             crate::load::fail_loads(every);
         }
+        module.add("BlockName", crate::hashes::name_class(module.py())?)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("FORMAT_VERSION", cenote_pool::FORMAT_VERSION)
     }

@@ -176,7 +176,8 @@ impl KvMemory {
         parent: u64,
     ) -> PyResult<Save> {
         let (depths, blocks, names) = (depths.0, blocks.0, names.map(|names| names.0));
-        let (hashes, count) = (hashes.get(), hashes.get().len());
+        let hashes = hashes.names(&namespace.namespace.hasher);
+        let count = hashes.len();
         if depths.len() != count || blocks.len() != count {
             let counts = format!("{count} hashes, {} depths, {} blocks", depths.len(), blocks.len());
             return Err(wrong(format!("{counts}: give one of each per block")));
@@ -191,7 +192,7 @@ impl KvMemory {
             coding: namespace.coding.clone(),
             below: namespace.below(),
         };
-        guarded(|| Ok(py.detach(|| Save::begin(to, Arc::clone(&self.pages), hashes, &depths, &blocks, &names))))
+        guarded(|| Ok(py.detach(|| Save::begin(to, Arc::clone(&self.pages), &hashes, &depths, &blocks, &names))))
     }
 
     /// Begins to copy the blocks of a lease into these blocks, layer by layer, in own threads.

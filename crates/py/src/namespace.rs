@@ -14,6 +14,7 @@ use cenote_pool::{Hit, Names, NewBlock, Publish};
 use cenote_store::FRAMES;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// The blocks of one model shard in a region.
@@ -81,11 +82,22 @@ impl Namespace {
         Ok(hashes.iter().zip(depths).zip(names).map(new).collect())
     }
 
+    /// The names of these blocks here.
+    fn names<'a>(&self, hashes: &'a AnyHashes<'_>) -> Cow<'a, [BlockHash]> {
+        hashes.names(&self.namespace.hasher)
+    }
+
+    /// Whether the block is of this namespace. Names of another one may have been given.
+    fn owns(&self, hit: &Hit) -> bool {
+        hit.namespace == self.namespace.id
+    }
+
     /// True if this user can read the block.
     ///
     /// Another user of the namespace may have a codec and publish encoded blocks.
     fn usable(&self, hit: &Hit) -> bool {
         match hit.encoding {
+            _ if !self.owns(hit) => false,
             0 => hit.length == self.namespace.block_bytes,
             FRAMES => self.coding.is_some() && hit.length <= self.namespace.block_bytes,
             _ => false,
@@ -113,14 +125,14 @@ impl Namespace {
     /// Number of consecutive blocks present, from the first. Does not touch them.
     fn count(&self, hashes: AnyHashes<'_>) -> PyResult<usize> {
         let pool = self.open.pool()?;
-        guarded(|| Ok(pool.peek(hashes.get()).len()))
+        guarded(|| Ok(pool.peek(&self.names(&hashes)).iter().take_while(|hit| self.owns(hit)).count()))
     }
 
     /// One byte per block: 1 if the block is present. Does not touch them.
     fn present<'py>(&self, py: Python<'py>, hashes: AnyHashes<'_>) -> PyResult<Bound<'py, PyBytes>> {
         let pool = self.open.pool()?;
         let there = |hash| pool.peek(std::slice::from_ref(hash)).iter().any(|hit| self.usable(hit));
-        let all = || Ok(hashes.get().iter().map(|hash| u8::from(there(hash))).collect::<Vec<u8>>());
+        let all = || Ok(self.names(&hashes).iter().map(|hash| u8::from(there(hash))).collect::<Vec<u8>>());
         Ok(PyBytes::new(py, &guarded(all)?))
     }
 
@@ -130,13 +142,14 @@ impl Namespace {
     fn promote(&self, hashes: AnyHashes<'_>, all: bool) -> PyResult<Option<Promotion>> {
         let (pool, Some(below)) = (self.open.pool()?, self.below()) else { return Ok(None) };
         guarded(|| {
-            let hashes = hashes.get();
+            let hashes = &*self.names(&hashes);
             let begun = if all {
-                let missing = |hash: &BlockHash| pool.peek(std::slice::from_ref(hash)).is_empty();
+                let missing =
+                    |hash: &BlockHash| !pool.peek(std::slice::from_ref(hash)).iter().any(|hit| self.owns(hit));
                 let missing: Vec<BlockHash> = hashes.iter().copied().filter(missing).collect();
                 below.tier.promote_any(&self.namespace, &missing)
             } else {
-                let there = pool.peek(hashes).len();
+                let there = pool.peek(hashes).iter().take_while(|hit| self.owns(hit)).count();
                 below.tier.promote(&self.namespace, &hashes[there..])
             };
             Ok(begun.map(Promotion))
@@ -148,7 +161,7 @@ impl Namespace {
         let pool = self.open.pool()?;
         let pins = guarded(|| {
             let mut pins = Vec::new();
-            for hit in pool.lookup(hashes.get()) {
+            for hit in pool.lookup(&self.names(&hashes)) {
                 match self.usable(&hit).then(|| pool.pin(&hit)).flatten() {
                     Some(pin) => pins.push(pin),
                     None => break,
@@ -171,7 +184,7 @@ impl Namespace {
         parent: u64,
     ) -> PyResult<&'static str> {
         let names = Names { name, parent };
-        let (pool, hash) = (self.open.pool()?, one(hash)?);
+        let (pool, hash) = (self.open.pool()?, one(hash)?.name(&self.namespace.hasher));
         let lent = Lent::take(parts, false)?;
         lent.fit(self.namespace.block_bytes)?;
         let parts = lent.parts();
@@ -194,8 +207,8 @@ impl Namespace {
         names: Option<Items<u64>>,
         parent: u64,
     ) -> PyResult<Vec<&'static str>> {
-        let pool = self.open.pool()?;
-        let new = self.new_blocks(hashes.get(), &depths.0, names.map(|names| names.0), parent)?;
+        let (pool, hashes) = (self.open.pool()?, self.names(&hashes));
+        let new = self.new_blocks(&hashes, &depths.0, names.map(|names| names.0), parent)?;
         let lent = collect(parts, |parts| {
             let lent = Lent::take(parts, false)?;
             lent.fit(self.namespace.block_bytes)?;
@@ -206,10 +219,9 @@ impl Namespace {
         }
         let parts: Vec<Vec<&[u8]>> = lent.iter().map(Lent::parts).collect();
         let blocks: Vec<(NewBlock<'_>, &[&[u8]])> = new.into_iter().zip(parts.iter().map(Vec::as_slice)).collect();
-        let named = hashes.get();
         let publish = || {
             let outcomes = pool.publish_all(&blocks);
-            self.offer(named.iter().copied(), &outcomes);
+            self.offer(hashes.iter().copied(), &outcomes);
             outcomes
         };
         guarded(|| Ok(py.detach(publish).into_iter().map(outcome).collect()))
@@ -226,14 +238,14 @@ impl Namespace {
         names: Option<Items<u64>>,
         parent: u64,
     ) -> PyResult<Vec<Option<Filling>>> {
-        let pool = self.open.pool()?;
-        let new = self.new_blocks(hashes.get(), &depths.0, names.map(|names| names.0), parent)?;
+        let (pool, hashes) = (self.open.pool()?, self.names(&hashes));
+        let new = self.new_blocks(&hashes, &depths.0, names.map(|names| names.0), parent)?;
         let begun = guarded(|| Ok(py.detach(|| pool.begin_all_in_place(&new))))?;
         let below = self.below();
         let filling = |(begun, &hash): (Result<_, Publish>, &BlockHash)| {
             begun.ok().map(|filling| Filling::new(pool.clone(), filling, below.clone(), hash))
         };
-        Ok(begun.into_iter().zip(hashes.get()).map(filling).collect())
+        Ok(begun.into_iter().zip(&*hashes).map(filling).collect())
     }
 
     /// Computes the checksums of written blocks and publishes them.
@@ -261,7 +273,7 @@ impl Namespace {
         parent: u64,
     ) -> PyResult<Option<Filling>> {
         let names = Names { name, parent };
-        let (pool, hash) = (self.open.pool()?, one(hash)?);
+        let (pool, hash) = (self.open.pool()?, one(hash)?.name(&self.namespace.hasher));
         let begun = guarded(|| {
             Ok(py.detach(|| pool.begin_in_place(&NewBlock { names, ..NewBlock::new(&self.namespace, hash, depth) })))
         })?;

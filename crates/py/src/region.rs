@@ -12,7 +12,7 @@ use cenote_base::{HashSeed, HostId};
 use cenote_mem::fork::ProcessStamp;
 use cenote_mem::numa::{self, Place};
 use cenote_mem::{MapOptions, Mapping, RegionSource};
-use cenote_pool::{AttachOptions, Counter, HostPool, NamespaceRecord, Pool, Ticker, open_region};
+use cenote_pool::{AttachOptions, Counter, HostPool, NamespaceRecord, Pool, Superblock, Ticker, open_region};
 use cenote_store::cold::ColdTier;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -23,6 +23,9 @@ use std::time::Duration;
 pub struct Open {
     /// The name given to `Region.open`.
     pub name: String,
+    source: RegionSource,
+    /// The file behind the name when it was opened.
+    file: Option<(u64, u64)>,
     /// Id of the process that opened it, for errors.
     process: u32,
     /// Detects forked children: they inherit the memory but not the worker slot.
@@ -165,13 +168,21 @@ impl Region {
             quarantine: seconds("a quarantine", quarantine)?,
             ..AttachOptions::named(worker)
         };
+        let file = source.file().ok();
         let fabric = py.detach(|| open_region(&source, &map)).map_err(|error| of_opening(region, &error))?;
+        if source.file().ok() != file {
+            return Err(CenoteError::new_err(format!(
+                "{region}: the region was replaced while it was opened; open it again"
+            )));
+        }
         let pool = py.detach(|| Pool::attach(fabric, &options)).map_err(|error| of_pool(region, &error))?;
         let start = |settings: &_| py.detach(|| ColdTier::start(pool.clone(), settings, clock()));
         let tier = settings.as_ref().map(start).transpose();
         let tier = tier.map_err(|error| CenoteError::new_err(format!("cold: {error}")))?;
         let open = Open {
             name: region.to_owned(),
+            source,
+            file: file.flatten(),
             process: std::process::id(),
             stamp: ProcessStamp::current(),
             host: options.host,
@@ -237,6 +248,20 @@ impl Region {
     fn degraded(&self) -> Option<String> {
         let pool = self.open.pool().ok()?;
         pool.health().reasons().first().cloned()
+    }
+
+    /// True if the name still leads to this region, and all of its memory is there.
+    ///
+    /// False after the region was removed or made anew. This process still has the memory of the first one then.
+    #[getter]
+    fn is_current(&self, py: Python<'_>) -> bool {
+        let Ok(pool) = self.open.pool() else { return false };
+        py.detach(|| {
+            let same =
+                Superblock::read(pool.fabric()).is_ok_and(|now| now.config.uuid == pool.superblock().config.uuid);
+            same && pool.fabric().mapping().still_whole()
+                && self.open.source.file().is_ok_and(|file| file == self.open.file)
+        })
     }
 
     /// Binds the calling thread to the NUMA node nearest to the region's memory (TraCT §4.4).

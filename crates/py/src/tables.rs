@@ -543,8 +543,16 @@ pub fn check_table<'py>(py: Python<'py>, region: At<'py>, name: &str, host_slot:
 
 /// Drops a table; returns whether there was one.
 #[pyfunction]
-#[pyo3(signature = (region, name, *, host_slot=0))]
-pub fn drop_table<'py>(py: Python<'py>, region: At<'py>, name: &str, host_slot: u8) -> PyResult<bool> {
+#[pyo3(signature = (region, name, *, wait=10.0, host_slot=0))]
+pub fn drop_table<'py>(py: Python<'py>, region: At<'py>, name: &str, wait: f64, host_slot: u8) -> PyResult<bool> {
+    let wait = seconds("a wait", wait)?.min(WAIT_MAX);
     let pool = region.join(py, host_slot, "engram drop")?;
-    py.detach(|| cenote_tables::drop_table(&pool, name, clock())).map_err(|error| of_table(region.name(), &error))
+    let dropped = py.detach(|| cenote_tables::drop_table(&pool, name, clock().after(wait)));
+    dropped.map_err(|error| of_table(region.name(), &error))
+}
+
+/// The name for the tables of a model's folder, without the layer.
+#[pyfunction]
+pub fn default_table_name(folder: PathBuf) -> String {
+    cenote_tables::default_name(&folder)
 }

@@ -1,7 +1,9 @@
 """Blocks: publish, lookup, pin, reads and writes in place."""
 
 import array
+import copy
 import ctypes
+import pickle
 
 import pytest
 
@@ -257,3 +259,31 @@ def test_blocks_written_in_place_are_published_together(blocks: cenote.Namespace
         assert bytes(memoryview(lease.view(2))) == b"x" * PAGE
     with pytest.raises(ValueError, match="published or aborted"):
         blocks.publish_filled([first])
+
+
+def test_two_namespaces_share_no_block_whatever_its_name(region: cenote.Region) -> None:
+    """A raw hash found another model's block, and kept this model from publishing its own."""
+    one, other = (region.namespace(f"model-{number}".encode(), PAGE) for number in range(2))
+    key, theirs = b"k" * 16, one.hash_tokens(range(4), block_tokens=4)
+    assert one.publish(key, 0, bytes([1]) * PAGE) == "published"
+    assert one.publish(theirs[0], 0, bytes([1]) * PAGE) == "published"
+    for names in ([key], theirs, [theirs[0]], cenote.Hashes.frombytes(theirs.tobytes())):
+        assert other.count(names) == 0 and other.present(names) == b"\0"
+        with other.lookup(names) as lease:
+            assert len(lease) == 0
+    assert other.publish(key, 0, bytes([2]) * PAGE) == "published"
+    for number, blocks in enumerate((one, other), start=1):
+        for names in ([key], blocks.alias([key]), [blocks.alias([key])[0]]):
+            with blocks.lookup(names) as lease:
+                assert bytes(lease.view(0)) == bytes([number]) * PAGE
+
+
+def test_a_name_is_bytes_and_stays_a_name(region: cenote.Region) -> None:
+    """Bytes that are no name are keys, so a name must survive copies and other processes."""
+    blocks = region.namespace(b"model", PAGE)
+    name = blocks.alias([b"key"])[0]
+    assert blocks.publish(name, 0, bytes(PAGE)) == "published"
+    for again in (name, pickle.loads(pickle.dumps(name)), copy.copy(name), cenote.BlockName(bytes(name))):
+        assert isinstance(again, bytes) and len(again) == 16 and again == name and hash(again) == hash(bytes(name))
+        assert blocks.count([again]) == 1
+    assert blocks.count([bytes(name)]) == 0

@@ -264,6 +264,7 @@ def tables_of_region(name: str, region: cenote.Region, any_of: Callable[..., Any
         any_of(chance, region, name), any_of(chance, "t", *TEXTS),
         **({**made.how, "wait": 5.0} | {key: chance.choice(ANYTHING) for key in chance.sample(["scale", "tensor", "layers", "wait", "model"], 2)}),
     )  # fmt: skip
+    yield "default_table_name", lambda chance: engram.default_name(any_of(chance, "/m/final", *TEXTS))
     for what, call in (("tables", engram.tables), ("check_table", engram.check), ("drop_table", engram.drop)):
         names = [] if what == "tables" else ["u", *TEXTS]
         yield what, lambda chance, call=call, names=names: call(  # type: ignore[misc]
@@ -423,7 +424,7 @@ def test_any_argument_returns_or_raises_an_exception(
 
 
 def public_callables() -> Iterator[str]:
-    yield from ("check_table", "drop_table", "load_tables", "tables")
+    yield from ("check_table", "default_table_name", "drop_table", "load_tables", "tables")
     for kind in vars(_native).values():
         # A promotion needs a cold tier: tests/test_cold.py.
         if not isinstance(kind, type) or issubclass(kind, BaseException) or kind is _native.Promotion:

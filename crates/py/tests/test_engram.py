@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import ctypes
 import json
+import os
 import random
 import subprocess
 import sys
@@ -353,6 +354,46 @@ def model(tmp_path: Path) -> Iterator[Path]:
         },
     )
     yield folder
+
+
+def test_default_names_differ_by_folder_and_are_those_of_the_command(region: cenote.Region, name: str, model: Path) -> None:
+    names = {engram.default_name(folder) for folder in ("/m/run-1/final", "/m/run-2/final", f"/m/{'n' * 40}1", f"/m/{'n' * 40}2", model)}
+    assert len(names) == 5
+    assert all(len(f"{each}.L9999") <= 36 for each in names)
+    assert engram.default_name(model / ".." / model.name) == engram.default_name(model)
+    (loaded,) = engram.load(region, engram.default_name(model), model=model)
+    assert loaded["table"] == f"{engram.default_name(model)}.L2"
+
+
+def test_equal_times_do_not_make_equal_tables(region: cenote.Region, tmp_path: Path) -> None:
+    for folder, seed in (("one", 1), ("two", 2)):
+        (tmp_path / folder).mkdir()
+        made = Made(tmp_path / folder, "bf16", 500, 64, seed=seed)
+        made.path = made.path.rename(made.path.with_name("table.safetensors"))
+        os.utime(made.path, (1, 1))
+        how = {"weights": made.path, "tensor": "table"}
+        if folder == "one":
+            engram.load(region, "same-time", **how)  # type: ignore[arg-type]
+        else:
+            with pytest.raises(cenote.CenoteError, match="another table"):
+                engram.load(region, "same-time", **how)  # type: ignore[arg-type]
+
+
+def test_image_tokens_are_masked_without_a_list() -> None:
+    config = {
+        "engram_layer_ids": [1], "engram_num_embeddings": [100_000], "engram_max_ngram_size": 3, "engram_n_heads": 2, "engram_head_dim": 32,
+        "engram_vocab_size": 100, "engram_compressed_vocab_size": 50, "engram_pad_token_id": 2,
+    }  # fmt: skip
+    plain = engram.Addresses(json.dumps(config), token_map=list(range(50)))
+    image = engram.Addresses(json.dumps({"image_token_id": 77, "text_config": config}), token_map=list(range(50)))
+    tokens, dead = [5, 6, 7, 8, 9, 10], [0, 0, 1, 1, 0, 0]
+    with_images = [77 if flag else token for token, flag in zip(tokens, dead, strict=True)]
+    wanted = plain.rows(tokens, masked=dead).tolist()
+    assert image.rows(with_images).tolist() == wanted != plain.rows(tokens).tolist()
+    # In the tokens before a chunk, too: the newest is first.
+    assert image.rows(with_images[4:], lookback=[77, 77]).tolist() == wanted[4:]
+    with pytest.raises(ValueError, match="outside the vocabulary"):
+        plain.rows(with_images)
 
 
 def test_a_models_folder_has_tables_and_addresses(region: cenote.Region, model: Path) -> None:

@@ -371,6 +371,29 @@ def test_servers_with_different_weights_share_nothing(backend: Any, region: Any,
     assert len({row["weights"] for row in facts}) == 3, "`cenote pool diff` can tell why"
 
 
+def test_a_server_whose_files_change_shares_nothing_from_then_on(backend: Any, region: Any, tmp_path: Path, manual_time: ManualTime) -> None:
+    """An engine that loaded overwritten weights later found the old weights' KV."""
+    (tmp_path / "model.safetensors").write_bytes(b"1")
+    [name] = keys(1)
+    adapter = backend.CenoteL2Adapter({"region": region.name, "model_folder": str(tmp_path)})
+    stored(adapter, [name], [Item(1)])
+    assert found(adapter, [name]) == [True]
+    (tmp_path / "model.safetensors").write_bytes(b"2")
+    manual_time.advance(1)
+    assert found(adapter, [name]) == [False]
+    stored(adapter, [name], [Item(2)])
+    assert found(adapter, [name]) == [True], "its own objects"
+    adapter.close()
+
+
+def test_a_model_whose_clients_name_images_is_refused(backend: Any, region: Any, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"1")
+    (tmp_path / "config.json").write_text('{"vision_config": {"depth": 2}}')
+    with pytest.raises(ValueError, match="uuid.*trust_media_names"):
+        backend.CenoteL2Adapter({"region": region.name, "model_folder": str(tmp_path)})
+    backend.CenoteL2Adapter({"region": region.name, "model_folder": str(tmp_path), "trust_media_names": True}).close()
+
+
 @pytest.mark.parametrize("weights", [{}, {"model_folder": "/tmp", "model_fingerprint": "x"}, {"model_folder": "/none-such"}])
 def test_weights_must_be_named(backend: Any, region: Any, weights: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"adapter_params: .*model_folder"):

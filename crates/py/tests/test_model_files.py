@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cenote.model_files import digest_of_folder, files_of
+from cenote import clock, model_files
+from cenote.adapters import files_of as files_of_adapter
+from cenote.content import stamps
+from cenote.model_files import changed_since, digest_of_folder, files_of, refuse_media, weights_name
+from cenote.walk import matching_below
+
+LOGGER = logging.getLogger(__name__)
 
 
 @pytest.fixture
@@ -83,3 +92,105 @@ def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ValueError, match="this folder has no weights"):
         digest_of_folder(tmp_path)
+
+
+@pytest.fixture
+def forbidden(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Makes a folder or file unreadable, also for root."""
+    paths: set[Path] = set()
+    look, may = Path.iterdir, os.access
+
+    def iterdir(self: Path) -> Any:
+        if self in paths:
+            raise PermissionError(13, "Permission denied", str(self))
+        return look(self)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    monkeypatch.setattr(os, "access", lambda path, mode, **rest: path not in paths and may(path, mode, **rest))
+    return paths.add
+
+
+def test_what_the_engine_may_not_read_names_nothing(folder: Path, forbidden: Callable[[Path], None]) -> None:
+    """A model at the root of a volume has `lost+found`, which only root may read: the start ended with it."""
+    first = digest_of_folder(folder)
+    (folder / "lost+found").mkdir()
+    (folder / "secret").mkdir()
+    (folder / "notes.xyz").write_text("of root")
+    (folder / "dangling").symlink_to(folder / "nothing")
+    for name in ("lost+found", "secret", "notes.xyz"):
+        forbidden(folder / name)
+    assert digest_of_folder(folder) == first
+    assert matching_below(folder, "*.py") == [folder / "modeling.py"]
+    assert files_of_adapter(str(folder)) == []
+    (folder / "adapter_model.safetensors").write_text("")
+    assert files_of_adapter(str(folder)) == [folder / "adapter_model.safetensors"]
+
+
+def test_another_processs_engine_may_read_what_this_one_may_not(folder: Path, forbidden: Callable[[Path], None]) -> None:
+    (folder / "lost+found").mkdir()
+    forbidden(folder / "lost+found")
+    assert digest_of_folder(folder, is_engine=False) == digest_of_folder(folder)
+    (folder / "secret").mkdir()
+    forbidden(folder / "secret")
+    with pytest.raises(ValueError, match=r"model_folder: .*secret.*or give model_fingerprint"):
+        weights_name({"model_folder": str(folder)}, "adapter_params", is_engine=False)
+    forbidden(folder)
+    with pytest.raises(ValueError, match="model_folder"):
+        weights_name({"model_folder": str(folder)}, "extra")
+
+
+def began_after(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the process start after the last change of these files."""
+    last = max(max(stamp[3], stamp[4]) for stamp in stamps(files_of(folder)) or []) / 1e9
+    monkeypatch.setattr(model_files, "process_began", lambda: last + 1)
+
+
+def test_files_that_changed_after_the_process_started_name_nothing_that_others_have(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine whose checkpoint was overwritten after it was loaded named old KV as the new weights'."""
+    given = {"model_folder": str(folder)}
+    began_after(folder, monkeypatch)
+    name = weights_name(given, "extra").hold(LOGGER)
+    assert name == f"files {digest_of_folder(folder)}"
+    assert weights_name(given, "extra").hold(LOGGER) == name
+    monkeypatch.setattr(model_files, "process_began", lambda: 0.0)
+    doubts = [weights_name(given, "extra").hold(LOGGER) for _ in range(2)]
+    assert len({name, *doubts}) == 3
+    # Another process loads the files, whenever it likes.
+    assert weights_name(given, "adapter_params", is_engine=False).hold(LOGGER) == name
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_files_that_change_after_the_hash_end_sharing(folder: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    began_after(folder, monkeypatch)
+    name = weights_name({"model_folder": str(folder)}, "extra")
+    first = name.hold(LOGGER)
+    CHANGES[what](folder)
+    second = name.hold(LOGGER)
+    assert second != first
+    assert name.hold(LOGGER) == second, "the engine goes on to find its own blocks"
+
+
+def test_a_file_of_a_hub_is_exempt_and_a_missing_one_is_not(tmp_path: Path) -> None:
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / "abc").write_text("1")
+    (tmp_path / "snapshot").mkdir()
+    linked, plain = tmp_path / "snapshot" / "model.safetensors", tmp_path / "snapshot" / "config.json"
+    linked.symlink_to(tmp_path / "blobs" / "abc")
+    plain.write_text("{}")
+    assert changed_since([linked], 0.0) is None
+    assert changed_since([linked, plain], 0.0) == plain
+    assert changed_since([linked, plain], clock.unix() + 1e9) is None
+    plain.unlink()
+    assert changed_since([linked, plain], clock.unix() + 1e9) == plain
+
+
+def test_models_that_take_images_are_refused_where_clients_name_them(folder: Path) -> None:
+    """SGLang and LMCache pass only keys on, and a client may choose an image's part of a key."""
+    refuse_media({}, "extra", folder, "why")
+    for file, text in (("preprocessor_config.json", "{}"), ("config.json", json.dumps({"text_config": {}, "vision_config": {"depth": 2}}))):
+        kept = (folder / file).read_text() if (folder / file).exists() else None
+        (folder / file).write_text(text)
+        with pytest.raises(ValueError, match="trust_media_names"):
+            refuse_media({}, "extra", folder, "why")
+        refuse_media({"trust_media_names": True}, "extra", folder, "why")
+        (folder / file).unlink() if kept is None else (folder / file).write_text(kept)

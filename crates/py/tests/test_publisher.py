@@ -1,8 +1,12 @@
 """Events of a region in vLLM's wire format, received by a subscriber."""
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import SMALL
 from waiting import PATIENCE, ManualTime, until
 
 import cenote
@@ -200,6 +204,69 @@ def test_the_publisher_announces_again_after_some_time(region: cenote.Region, ma
         assert [publisher.step(), publisher.step()] == [3, 0]
     finally:
         publisher.close()
+
+
+def test_events_end_when_their_region_is_removed_or_made_anew(region: cenote.Region, name: str) -> None:
+    """A publisher followed the memory of the first region for ever, and announced its blocks."""
+    from cenote.events import Events
+
+    def is_current() -> bool:
+        return region.is_current
+
+    events = Events(region)
+    blocks = region.namespace(b"model", PAGE, label="m", block_tokens=16)
+    names = blocks.hash_tokens(list(range(32)), 16)
+    publish(blocks, names, range(1))
+    assert [event["type"] for event in events.take()] == ["AllBlocksCleared", "BlockStored"]
+    assert is_current()
+    Path("/dev/shm", name.removeprefix("shm:")).unlink()
+    assert not is_current()
+    publish(blocks, names, range(1, 2))
+    assert events.take() == [{"type": "AllBlocksCleared"}]
+    assert events.take() == []
+    assert events.again() == [{"type": "AllBlocksCleared"}]
+    assert events.ended
+    cenote.Region.create(name, "8MiB", **SMALL)
+    assert not is_current(), "another region has the name"
+
+
+def test_the_publisher_goes_on_with_the_region_that_now_has_the_name(region: cenote.Region, name: str) -> None:
+    publish(first := region.namespace(b"model", PAGE, label="m", block_tokens=16), first.hash_tokens(list(range(16)), 16), range(1))
+    context = zmq.Context()
+    socket = context.socket(zmq.SUB)
+    socket.setsockopt(zmq.SUBSCRIBE, b"")
+    socket.bind("tcp://127.0.0.1:*")
+    # A subscription may arrive after the first batch, so all blocks are announced again and again.
+    command = [sys.executable, "-m", "cenote.events", name, "--endpoint", socket.getsockopt(zmq.LAST_ENDPOINT).decode(), "--refresh", "0.05"]
+    publisher = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    known: set[int] = set()
+
+    def knows(names: set[int]) -> bool:
+        while socket.poll(0):
+            for event in msgspec.msgpack.decode(socket.recv_multipart()[2])[1]:
+                match event["type"]:
+                    case "AllBlocksCleared":
+                        known.clear()
+                    case "BlockStored":
+                        known.update(event["block_hashes"])
+        assert publisher.poll() is None
+        return known == names
+
+    try:
+        until("the first region's block", lambda: knows({100}))
+        Path("/dev/shm", name.removeprefix("shm:")).unlink()
+        until("the end of the first region", lambda: knows(set()))
+        cenote.Region.create(name, "8MiB", **SMALL)
+        with cenote.Region.open(name, worker="second") as second:
+            blocks = second.namespace(b"model", PAGE, label="m", block_tokens=16)
+            publish(blocks, blocks.hash_tokens(list(range(32)), 16), range(1, 2))
+            until("the second region's block", lambda: knows({101}))
+    finally:
+        publisher.terminate()
+        _, text = publisher.communicate(timeout=PATIENCE)
+        context.destroy(linger=0)
+    assert publisher.returncode == 0, text
+    assert "was made anew" in text
 
 
 def test_localities_have_llmds_topics(capsys: pytest.CaptureFixture[str]) -> None:

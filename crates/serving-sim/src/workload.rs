@@ -236,9 +236,6 @@ pub struct BadLine {
 /// Reasons why a trace cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// The file cannot be opened.
-    #[error("{0}")]
-    Unopened(std::io::Error),
     /// Reading failed.
     #[error("line {line}: {error}")]
     Unreadable {

@@ -1,6 +1,6 @@
-//! BLAKE3 digests of whole files, to identify the weights that KV depends on. All threads share
-//! pieces of all files, so one large file takes no longer than many small ones of the same total
-//! size.
+//! BLAKE3 digests of whole files, and of bytes that a reader has taken from one, to identify the
+//! weights that KV depends on. All threads share pieces of all files, so one large file takes no
+//! longer than many small ones of the same total size.
 
 use blake3::Hasher;
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, left_subtree_len, merge_subtrees_non_root, merge_subtrees_root};
@@ -21,14 +21,39 @@ const READ_BYTES: usize = 256 << 10;
 /// A file cannot be read, or became shorter during the call. The number is the file's index in
 /// `files`.
 pub fn digests(files: &[&File]) -> Result<Vec<[u8; 32]>, (usize, io::Error)> {
-    let mut lengths = Vec::with_capacity(files.len());
-    let mut pieces = Vec::new();
-    for (number, file) in files.iter().enumerate() {
-        let length = file.metadata().map_err(|error| (number, error))?.len();
-        lengths.push(length);
-        // An empty file also has one piece.
-        pieces.extend((0..length.div_ceil(PIECE_BYTES).max(1)).map(|piece| (number, piece * PIECE_BYTES)));
-    }
+    let lengths = files.iter().enumerate().map(|(number, file)| match file.metadata() {
+        Ok(about) => Ok(about.len()),
+        Err(error) => Err((number, error)),
+    });
+    let lengths: Vec<u64> = lengths.collect::<Result<_, _>>()?;
+    hash(&lengths, &|file, start, end, whole, buffer| hash_piece(files[file], start, end, whole, buffer))
+}
+
+/// The BLAKE3 hash of bytes that are in memory. A reader that hashes what it has read names exactly
+/// what it uses, whatever happens to the file meanwhile.
+#[must_use]
+pub fn digest(bytes: &[u8]) -> [u8; 32] {
+    let of_piece = |_: usize, start: u64, end: u64, whole: bool, _: &mut [u8]| {
+        let at = |offset: u64| usize::try_from(offset).expect("the bytes are in memory");
+        let mut hasher = Hasher::new();
+        hasher.set_input_offset(start);
+        hasher.update(&bytes[at(start)..at(end)]);
+        Ok(if whole { *hasher.finalize().as_bytes() } else { hasher.finalize_non_root() })
+    };
+    let hashed = hash(&[bytes.len() as u64], &of_piece);
+    hashed.expect("memory can be read")[0]
+}
+
+/// Hashes a piece: the number of its content, its range, whether it is all, and a buffer.
+type HashPiece<'a> = dyn Fn(usize, u64, u64, bool, &mut [u8]) -> io::Result<ChainingValue> + Sync + 'a;
+
+/// Hashes contents of these lengths piece by piece, with all threads.
+fn hash(lengths: &[u64], of_piece: &HashPiece<'_>) -> Result<Vec<[u8; 32]>, (usize, io::Error)> {
+    // An empty content also has one piece.
+    let all = |(number, length): (usize, &u64)| {
+        (0..length.div_ceil(PIECE_BYTES).max(1)).map(move |piece| (number, piece * PIECE_BYTES))
+    };
+    let pieces: Vec<(usize, u64)> = lengths.iter().enumerate().flat_map(all).collect();
     let next = AtomicUsize::new(0);
     let failed: Mutex<Option<(usize, io::Error)>> = Mutex::new(None);
     let work = || {
@@ -36,7 +61,7 @@ pub fn digests(files: &[&File]) -> Result<Vec<[u8; 32]>, (usize, io::Error)> {
         while let Some(&(file, start)) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
             let whole = lengths[file] <= PIECE_BYTES;
             let end = lengths[file].min(start + PIECE_BYTES);
-            match hash_piece(files[file], start, end, whole, &mut buffer) {
+            match of_piece(file, start, end, whole, &mut buffer) {
                 Ok(value) => done.push((file, start, value)),
                 Err(error) => {
                     // Makes the other threads find no further piece.
@@ -48,10 +73,13 @@ pub fn digests(files: &[&File]) -> Result<Vec<[u8; 32]>, (usize, io::Error)> {
         done
     };
     let threads = thread::available_parallelism().map_or(1, usize::from).min(pieces.len());
-    let mut values: Vec<_> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().flat_map(|thread| thread.join().expect("hashing does not panic")).collect()
-    });
+    let mut values: Vec<_> = match threads {
+        0 | 1 => work(),
+        _ => thread::scope(|scope| {
+            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            threads.into_iter().flat_map(|thread| thread.join().expect("hashing does not panic")).collect()
+        }),
+    };
     if let Some(failure) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         return Err(failure);
     }
@@ -109,7 +137,7 @@ fn halves(pieces: &[ChainingValue], length: u64) -> (&[ChainingValue], &[Chainin
 
 #[cfg(test)]
 mod tests {
-    use super::{PIECE_BYTES, digests};
+    use super::{PIECE_BYTES, digest, digests};
     use std::fs::File;
     use std::io::Write;
     use std::path::PathBuf;
@@ -161,6 +189,7 @@ mod tests {
         let made = digests(&files.iter().collect::<Vec<_>>()).expect("they can be read");
         let expected: Vec<[u8; 32]> = contents.iter().map(|bytes| *blake3::hash(bytes).as_bytes()).collect();
         assert_eq!(made, expected);
+        assert_eq!(contents.map(|content| digest(&content)).to_vec(), expected, "of bytes in memory");
     }
 
     #[test]

@@ -4,13 +4,18 @@
 //! blocks. It does not have what belongs to living processes: workers, pins, reservations, swapped
 //! blocks, memory of users and locks. Each part has its own checksum, so damage costs the damaged
 //! parts only.
+//!
+//! A snapshot is obeyed as a region is, so its file belongs to this user or root, and no other user
+//! can write it.
 
 mod format;
 mod restore;
+mod restoring;
 mod save;
 
-pub use format::{SnapshotError, SnapshotSettings};
+pub use format::{Sharing, SnapshotError, SnapshotSettings};
 pub use restore::{Restored, open, restore};
+pub use restoring::{RESTORING_KEY, Restoring, begin};
 pub use save::{Saved, save};
 
 #[cfg(test)]

@@ -12,10 +12,14 @@ use crate::error::TableError;
 use crate::facts::Facts;
 use crate::safetensors::{Column, TensorFile, TensorRows};
 use cenote_engram::{NgramConfig, Scheme, Stored, layer_hashes};
+use cenote_mem::files;
 use safetensors::Dtype;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Longest `config.json`.
+const CONFIG_BYTES_MAX: u64 = 64 << 20;
 
 /// A table of a model.
 pub struct ModelTable {
@@ -104,10 +108,9 @@ fn block_scales(file: &Arc<TensorFile>, name: &str, values: &Column) -> Result<C
 /// the configuration says.
 pub fn model_tables(path: &Path) -> Result<Vec<ModelTable>, TableError> {
     let config_path = path.join("config.json");
-    let failed = |error| TableError::File { path: config_path.clone(), error };
     let bad = |fact: String| TableError::Source(format!("{}: {fact}", config_path.display()));
-    let config =
-        NgramConfig::parse(&std::fs::read(&config_path).map_err(failed)?).map_err(|error| bad(error.to_string()))?;
+    let json = files::read_input(&config_path, CONFIG_BYTES_MAX).map_err(TableError::Open)?;
+    let config = NgramConfig::parse(&json).map_err(|error| bad(error.to_string()))?;
     let hashes = layer_hashes(&config).map_err(|error| bad(error.to_string()))?;
     let folder = Folder::open(path)?;
     let model = path.canonicalize().unwrap_or_else(|_| path.to_owned());
@@ -125,7 +128,7 @@ pub fn model_tables(path: &Path) -> Result<Vec<ModelTable>, TableError> {
             tensors: Vec::new(),
         };
         let (rows, wanted) = match &config.scheme {
-            Scheme::DeepSeek { declared_rows } => {
+            Scheme::DeepSeek { declared_rows, .. } => {
                 (deepseek(&folder, layer, facts)?, declared_rows.get(at).copied().unwrap_or(hash.rows))
             }
             Scheme::Qwen { row_multiple, parts, .. } => {

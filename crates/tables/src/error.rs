@@ -5,6 +5,7 @@ use cenote_base::units::ByteSize;
 use cenote_engram::FormatError;
 use cenote_pool::PoolError;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// A table cannot be loaded, opened, checked or dropped.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +27,12 @@ pub enum TableError {
         /// What happened.
         error: std::io::Error,
     },
+    /// A file cannot be opened, or is none of the kind; the error names it.
+    #[error("{0}")]
+    Open(std::io::Error),
+    /// A file changed while its rows were read.
+    #[error("{}: the file changed while it was read; load the table again when nothing writes to it", .0.display())]
+    Changed(PathBuf),
     /// The files have no such table.
     #[error("{0}")]
     Source(String),
@@ -57,9 +64,7 @@ pub enum TableError {
         what: String,
     },
     /// Another worker loads or drops the table.
-    #[error(
-        "worker {owner} {verb} table `{name}` ({done} of {total} extents) and was not done in time; wait longer, or end it"
-    )]
+    #[error("worker {owner} {verb} table `{name}` ({done} of {total} extents) {}", after(*waited))]
     Busy {
         /// The name.
         name: String,
@@ -71,6 +76,8 @@ pub enum TableError {
         done: u64,
         /// All extents.
         total: u64,
+        /// How long the caller has waited for it.
+        waited: Duration,
     },
     /// Another worker has taken the load over.
     #[error("another worker took over table `{0}`: this one was taken for dead")]
@@ -94,6 +101,14 @@ pub enum TableError {
     /// A record does not hold, or another version of this program wrote it.
     #[error("the record of table `{0}` is damaged or of another version; drop the table and load it again")]
     Record(String),
+}
+
+/// What a caller can do that has waited so long.
+fn after(waited: Duration) -> String {
+    match waited.as_secs_f64() {
+        0.0 => "at this moment; wait for it, or end it".to_owned(),
+        seconds => format!("and was not done within {seconds:.1} s; wait longer, or end it"),
+    }
 }
 
 /// Rows that were not read.

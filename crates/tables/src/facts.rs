@@ -3,6 +3,8 @@
 use crate::error::TableError;
 use cenote_engram::{RowFormat, Stored};
 use serde::{Deserialize, Serialize};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// Longest name of a table.
 pub const NAME_BYTES_MAX: usize = 36;
@@ -93,11 +95,53 @@ impl Facts {
     }
 }
 
+/// Letters of a folder's name in the default name of its tables.
+const FOLDER_BYTES: usize = 21;
+
+/// The name for the tables of a model's folder, without the layer: the folder's name as far as it fits,
+/// and a digest of its whole path. Folders of one name, such as `run-1/final` and `run-2/final`, have
+/// tables of their own.
+#[must_use]
+pub fn default_name(folder: &Path) -> String {
+    let absolute = || std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    let folder = folder.canonicalize().unwrap_or_else(|_| absolute());
+    let name = folder.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    let known = |letter: char| if letter.is_ascii_alphanumeric() || "._-".contains(letter) { letter } else { '_' };
+    let name: String = name.chars().map(known).take(FOLDER_BYTES).collect();
+    let digest = blake3::hash(folder.as_os_str().as_bytes()).to_hex();
+    format!("{name}-{}", &digest[..8])
+}
+
 /// Refuses names that are no names of tables.
 pub(crate) fn verify_name(name: &str) -> Result<(), TableError> {
     let is_good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     match name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_good) {
         true => Err(TableError::Name(name.to_owned())),
         false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `…/run-1/final` and `…/run-2/final` had one name, and so had folders whose names are equal in
+    /// the first 30 letters.
+    #[test]
+    fn default_names_of_folders_differ() {
+        let long = "a-model-with-a-name-of-more-than-thirty-letters";
+        let folders =
+            ["/m/run-1/final", "/m/run-2/final", &format!("/m/{long}-1"), &format!("/m/{long}-2"), "/", "/m/é ü"];
+        let names = folders.map(|folder| default_name(Path::new(folder)));
+        for (at, name) in names.iter().enumerate() {
+            // Layers of four digits fit behind it.
+            verify_name(&format!("{name}.L9999")).unwrap();
+            assert!(!names[..at].contains(name), "{names:?}");
+        }
+        assert!(names[0].starts_with("final-") && names[2].starts_with("a-model-with-a-name-o-"), "{names:?}");
+        let folder = tempfile::tempdir().unwrap();
+        let inside = folder.path().join("x/../.");
+        std::fs::create_dir(folder.path().join("x")).unwrap();
+        assert_eq!(default_name(&inside), default_name(folder.path()), "one folder, one name");
     }
 }

@@ -28,7 +28,7 @@ pub mod source;
 mod table;
 
 pub use error::{GatherError, TableError};
-pub use facts::{Facts, SourceFile, SourceTensor};
+pub use facts::{Facts, SourceFile, SourceTensor, default_name};
 pub use gather::{Gatherer, Output, Pending, Rows};
 pub use hot::{HotCounts, HotRows};
 pub use load::{LoadOptions, Outcome, Progress, load};

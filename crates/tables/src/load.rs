@@ -6,19 +6,14 @@
 
 use crate::error::TableError;
 use crate::extents::{self, EXTENT_BYTES_MAX, digests_of, hex, table_digest};
-use crate::record::{Comparison, Extent, OTHER_FILES, Record, State};
-use crate::registry::{Work, abandon, finish_drop, free_of_dead, heart, journal_key, sealed, table_key, work};
+use crate::record::{Extent, OTHER_FILES, Record, State};
+use crate::registry::{Waiting, Work, abandon, finish_drop, free_of_dead, heart, journal_key, sealed, table_key, work};
 use crate::source::RowSource;
 use cenote_base::Deadline;
 use cenote_engram::TableDigest;
 use cenote_mem::{Fabric, HostLocal};
 use cenote_pool::{Over, Pool, PoolError, Root};
 use rayon::prelude::*;
-use std::thread;
-use std::time::Duration;
-
-/// Shortest and longest pause of a caller that waits for another worker's load.
-const PAUSE: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
 
 /// How a table is loaded.
 pub struct LoadOptions<'a> {
@@ -81,9 +76,13 @@ pub enum Outcome {
 /// `pool` must be a worker that allocates no other memory without a name: what a dead loader leaves
 /// unrecorded is freed.
 ///
+/// A load reads the files once and hashes the rows while it copies them. If the region has the table,
+/// or a part of it that a dead loader left, these rows are compared with those of the files, which are
+/// read for it: names, sizes and times of files do not prove that rows are equal.
+///
 /// # Errors
-/// The files cannot be read, the table does not fit, there is another table of this name, or the
-/// deadline passed. After an error the region has nothing of this load.
+/// The files cannot be read or change meanwhile, the table does not fit, there is another table of this
+/// name, or the deadline passed. After an error the region has nothing of this load.
 pub fn load<F: Fabric, H: HostLocal>(
     pool: &Pool<F, H>,
     name: &str,
@@ -93,23 +92,21 @@ pub fn load<F: Fabric, H: HostLocal>(
     crate::facts::verify_name(name)?;
     source.facts().verify()?;
     let _heart = heart(pool)?;
-    let mut pause = PAUSE[0];
+    let mut waiting = Waiting::until(options.deadline);
     loop {
         let work = work(pool, name)?;
         if let Some((root, record)) = sealed(pool, name)? {
             let is_dropped = work.as_ref().is_some_and(|work| work.record.header.state == State::Dropping);
             if !is_dropped {
-                let difference = match record.compare(source.facts()) {
-                    Comparison::Same => None,
-                    Comparison::Times => {
-                        let is_equal = has_rows_of(&record, source, options)?;
-                        if !pool.holds(&root) {
-                            continue;
-                        }
-                        (!is_equal).then(|| OTHER_FILES.to_owned())
+                let mut difference = record.difference(source.facts());
+                if difference.is_none() {
+                    let is_equal = has_rows_of(&record, source, options)?;
+                    if !pool.holds(&root) {
+                        continue;
                     }
-                    Comparison::Other(difference) => Some(difference),
-                };
+                    source.verify_unchanged()?;
+                    difference = (!is_equal).then(|| OTHER_FILES.to_owned());
+                }
                 if let Some(difference) = difference {
                     return Err(TableError::Different { name: name.to_owned(), difference });
                 }
@@ -138,14 +135,12 @@ pub fn load<F: Fabric, H: HostLocal>(
             continue;
         }
         if options.deadline.passed() {
-            return Err(work.record.busy(name));
+            return Err(work.record.busy(name, waiting.waited()));
         }
         let written: u64 = (0..work.record.extents.len() as u64).map(|at| work.record.padded_bytes(at)).sum();
         let total_bytes = work.record.header.facts.bytes();
         (options.progress)(Progress { bytes: written.min(total_bytes), total_bytes, waiting: true });
-        // The other worker's progress is seen in memory only, so there is nothing to wait on.
-        thread::sleep(pause.min(options.deadline.block_for()));
-        pause = (pause * 2).min(PAUSE[1]);
+        waiting.pause();
     }
 }
 
@@ -228,15 +223,14 @@ impl<F: Fabric, H: HostLocal> Load<'_, F, H> {
     fn fill(&self, work: &mut Work) -> Result<Outcome, TableError> {
         let facts = self.source.facts();
         let mut record = work.record.clone();
-        let comparison = record.compare(facts);
-        if matches!(comparison, Comparison::Other(_)) {
+        if record.difference(facts).is_some() {
             // The files have changed since the load began.
             record.extents.clear();
             record.header.extent_rows = extents::plan(self.pool, facts, self.options.extent_bytes)?;
         }
         record.header.facts = facts.clone();
         let mut hasher = table_digest(facts)?;
-        let kept = self.keep_whole(&mut record, comparison == Comparison::Times, &mut hasher)?;
+        let kept = self.keep_whole(&mut record, &mut hasher)?;
         self.enter(work, &record)?;
         free_of_dead(self.pool, &record.makers())?;
         self.show(&record);
@@ -264,22 +258,24 @@ impl<F: Fabric, H: HostLocal> Load<'_, F, H> {
             self.show(&record);
         }
         let digest = hex(hasher.finish());
+        // Behind the last read. A file that changed in between would be sealed as a mixture.
+        self.source.verify_unchanged()?;
         // The journal first: if this worker dies before the table is sealed, the next one seals it.
         self.enter(work, &record)?;
         self.seal(work, &digest)?;
         Ok(Outcome::Loaded { resumed_bytes, digest })
     }
 
-    /// Keeps the extents up to the first that is damaged or, if `compares`, that has other rows than
-    /// the source.
-    fn keep_whole(&self, record: &mut Record, compares: bool, hasher: &mut TableDigest) -> Result<usize, TableError> {
+    /// Keeps the extents up to the first that is damaged, or that has other rows than the source: a
+    /// file of the same form and time may have other content.
+    fn keep_whole(&self, record: &mut Record, hasher: &mut TableDigest) -> Result<usize, TableError> {
         let step = rayon::current_num_threads();
         let mut whole = 0;
         while whole < record.extents.len() {
             let numbers: Vec<u64> = (whole..record.extents.len().min(whole + step)).map(|at| at as u64).collect();
             let read = numbers.par_iter().map(|&at| {
                 let Some(bytes) = extents::read(self.pool, record, at) else { return Ok(None) };
-                let is_kept = !compares || rows_of(self.source, record, at)? == bytes;
+                let is_kept = rows_of(self.source, record, at)? == bytes;
                 Ok(is_kept.then(|| digests_of(&record.header.facts, &bytes)))
             });
             let read: Vec<Option<Vec<u8>>> = read.collect::<Result<_, TableError>>()?;

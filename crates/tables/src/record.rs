@@ -10,6 +10,7 @@ use cenote_base::prng::Prng;
 use cenote_pool::Maker;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
+use std::time::Duration;
 
 const VERSION: u32 = 2;
 const DIGEST: usize = 32;
@@ -27,17 +28,6 @@ pub(crate) enum State {
     Loading,
     /// Its owner drops it.
     Dropping,
-}
-
-/// How a table compares with the rows of files.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Comparison {
-    /// The same rows of the same files.
-    Same,
-    /// The files have other times, as copies on another host do. Only their rows tell.
-    Times,
-    /// Another table, and what differs.
-    Other(String),
 }
 
 /// A run of rows in one piece of memory.
@@ -183,17 +173,9 @@ impl Record {
         self.header.changed = now;
     }
 
-    /// Compares the table with one of these facts.
-    pub fn compare(&self, facts: &Facts) -> Comparison {
-        match self.difference(facts) {
-            Some(difference) => Comparison::Other(difference),
-            None if self.header.facts.source == facts.source => Comparison::Same,
-            None => Comparison::Times,
-        }
-    }
-
-    /// What differs besides the times of files.
-    fn difference(&self, facts: &Facts) -> Option<String> {
+    /// What differs from a table of these facts, if its forms tell. Equal forms, names and times prove
+    /// nothing about rows: compare those as well.
+    pub fn difference(&self, facts: &Facts) -> Option<String> {
         let own = &self.header.facts;
         let of = |facts: &Facts| format!("{} rows of {} bytes, {}", facts.rows, facts.row_bytes, facts.format);
         if of(own) != of(facts) {
@@ -215,15 +197,18 @@ impl Record {
             return Some("its tensors lie elsewhere in the files".to_owned());
         }
         let same = |(own, file): (&SourceFile, &SourceFile)| {
+            // Copies of a file have times of their own.
             SourceFile { modified_ns: file.modified_ns, ..own.clone() } == *file
         };
         let are_same = own.source.len() == facts.source.len() && own.source.iter().zip(&facts.source).all(same);
         (!are_same).then(|| OTHER_FILES.to_owned())
     }
 
-    pub fn busy(&self, name: &str) -> TableError {
+    /// The error of a caller that has waited so long for the owner.
+    pub fn busy(&self, name: &str, waited: Duration) -> TableError {
         TableError::Busy {
             name: name.to_owned(),
+            waited,
             owner: self.header.owner.clone(),
             verb: if self.header.state == State::Dropping { "drops" } else { "loads" },
             done: self.extents.len() as u64,

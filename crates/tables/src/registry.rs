@@ -5,18 +5,21 @@ use crate::error::TableError;
 use crate::extents;
 use crate::facts::Facts;
 use crate::record::{Record, State};
-use cenote_base::Clock;
+use cenote_base::Deadline;
 use cenote_mem::{Fabric, HostLocal};
 use cenote_pool::{Freed, Maker, Over, OwnedPiece, Pool, PoolError, Root, Ticker};
 use rayon::prelude::*;
 use serde::Serialize;
 use std::collections::BTreeSet;
+use std::thread;
 use std::time::Duration;
 
 /// Time between two heartbeats.
 const BEAT: Duration = Duration::from_millis(100);
 /// Lists of records that are compared before a call fails.
 const LISTS_MAX: usize = 16;
+/// Shortest and longest pause of a caller that waits for another worker.
+const PAUSE: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
 /// Reads of a listed record before it counts as damaged.
 const READ_ATTEMPTS: usize = 4;
 
@@ -40,6 +43,32 @@ pub(crate) fn heart<F: Fabric, H: HostLocal>(pool: &Pool<F, H>) -> Result<Ticker
         true
     };
     Ticker::start(BEAT, beat).map_err(TableError::Thread)
+}
+
+/// A caller that waits for another worker's load or drop.
+pub(crate) struct Waiting {
+    deadline: Deadline,
+    began_ns: u64,
+    pause: Duration,
+    has_waited: bool,
+}
+
+impl Waiting {
+    pub fn until(deadline: Deadline) -> Self {
+        Self { deadline, began_ns: deadline.clock().now_ns(), pause: PAUSE[0], has_waited: false }
+    }
+
+    /// Zero for a caller that has not waited at all.
+    pub fn waited(&self) -> Duration {
+        if self.has_waited { self.deadline.clock().since(self.began_ns) } else { Duration::ZERO }
+    }
+
+    /// The other worker's progress is seen in memory only, so there is nothing to wait on.
+    pub fn pause(&mut self) {
+        thread::sleep(self.pause.min(self.deadline.block_for()));
+        self.pause = (self.pause * 2).min(PAUSE[1]);
+        self.has_waited = true;
+    }
 }
 
 /// The region's identity in records.
@@ -329,21 +358,39 @@ pub(crate) fn abandon<F: Fabric, H: HostLocal>(
 }
 
 /// Drops a table; returns whether there was one. What a dead worker left half loaded or half dropped
-/// counts as one. `clock` dates the drop, for lists.
+/// counts as one. A living worker that loads or drops it is awaited until the deadline, whose clock
+/// dates the drop, for lists. A thread ticks the pool meanwhile.
 ///
 /// # Errors
-/// A living worker loads or drops it, or a lock was busy for too long.
-pub fn drop_table<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, name: &str, clock: Clock) -> Result<bool, TableError> {
+/// The deadline passed, or a lock was busy for too long.
+pub fn drop_table<F: Fabric, H: HostLocal>(
+    pool: &Pool<F, H>,
+    name: &str,
+    deadline: Deadline,
+) -> Result<bool, TableError> {
     crate::facts::verify_name(name)?;
-    let now = clock.unix().as_secs();
+    let _heart = heart(pool)?;
+    let mut waiting = Waiting::until(deadline);
+    loop {
+        match drop_now(pool, name, &waiting) {
+            Err(TableError::Busy { .. }) if !deadline.passed() => waiting.pause(),
+            ended => return ended,
+        }
+    }
+}
+
+/// As [`drop_table`], without waiting.
+fn drop_now<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, name: &str, waiting: &Waiting) -> Result<bool, TableError> {
+    let now = waiting.deadline.clock().unix().as_secs();
+    let busy = |record: &Record| record.busy(name, waiting.waited());
     let journal = match work(pool, name) {
         Ok(Some(work)) => {
             let alive = work.record.owner().map_or(Some(false), |owner| pool.is_alive(owner));
             if alive != Some(false) {
-                return Err(work.record.busy(name));
+                return Err(busy(&work.record));
             }
-            let (busy, extents) = (work.record.busy(name), work.extents());
-            let mut work = work.take_over(pool, name, now)?.ok_or(busy)?;
+            let (error, extents) = (busy(&work.record), work.extents());
+            let mut work = work.take_over(pool, name, now)?.ok_or(error)?;
             let mut record = work.record.clone();
             record.header.state = State::Dropping;
             work.enter(pool, name, record)?;
@@ -365,7 +412,7 @@ pub fn drop_table<F: Fabric, H: HostLocal>(pool: &Pool<F, H>, name: &str, clock:
             record.hand_to(pool.maker(), now);
             let root = pool.put_object_over(&journal_key(name), &record.encode(), Over::Nothing)?;
             // Until here another worker may have dropped the table.
-            (Work { root: root.ok_or_else(|| record.busy(name))?, record }, Extents::PartlyFreed)
+            (Work { root: root.ok_or_else(|| busy(&record))?, record }, Extents::PartlyFreed)
         }
         (None, Err(TableError::Record(_))) => return Ok(pool.destroy_object(&table_key(name))?),
         (None, Err(error)) => return Err(error),

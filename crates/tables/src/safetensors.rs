@@ -4,14 +4,15 @@
 use crate::error::TableError;
 use crate::facts::{Facts, SourceFile, SourceTensor};
 use crate::source::RowSource;
+use cenote_mem::files::{self, Stamp};
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use std::fs::File;
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
 
 /// Longest header of a file.
 const HEADER_BYTES_MAX: u64 = 100 << 20;
@@ -20,6 +21,8 @@ const HEADER_BYTES_MAX: u64 = 100 << 20;
 pub struct TensorFile {
     file: File,
     path: PathBuf,
+    /// Of the file before its header was read.
+    stamp: Stamp,
     metadata: Metadata,
     /// Where tensors begin.
     data: u64,
@@ -34,8 +37,8 @@ impl TensorFile {
     pub fn open(path: &Path) -> Result<Arc<Self>, TableError> {
         let failed = |error| TableError::File { path: path.to_owned(), error };
         let bad = |fact: String| TableError::Source(format!("{}: {fact}", path.display()));
-        let file = File::open(path).map_err(failed)?;
-        let about = file.metadata().map_err(failed)?;
+        let file = files::open_input(path).map_err(TableError::Open)?;
+        let stamp = Stamp::of(&file).map_err(failed)?;
         let mut length = [0; 8];
         file.read_exact_at(&mut length, 0).map_err(|_| bad("the file is too short for a header".to_owned()))?;
         let header = u64::from_le_bytes(length);
@@ -47,20 +50,19 @@ impl TensorFile {
         let metadata: Metadata = serde_json::from_slice(&bytes[8..]).map_err(|error| bad(error.to_string()))?;
         let data = 8 + header;
         let wanted = data + metadata.data_len() as u64;
-        if about.len() != wanted {
+        if stamp.size != wanted {
             return Err(bad(format!(
                 "the file has {} bytes, and its header says {wanted}: it is truncated or damaged",
-                about.len()
+                stamp.size
             )));
         }
-        let modified = about.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         let description = SourceFile {
             name: path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
-            bytes: about.len(),
-            modified_ns: modified.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)),
+            bytes: stamp.size,
+            modified_ns: u64::try_from(stamp.modified).unwrap_or(0),
             header: blake3::hash(&bytes).to_hex().to_string(),
         };
-        Ok(Arc::new(Self { file, path: path.to_owned(), metadata, data, description }))
+        Ok(Arc::new(Self { file, path: path.to_owned(), stamp, metadata, data, description }))
     }
 
     /// Names of its tensors.
@@ -98,8 +100,19 @@ impl TensorFile {
     }
 
     fn read(&self, at: u64, to: &mut [u8]) -> Result<(), TableError> {
+        self.file.read_exact_at(to, at).map_err(|error| match error.kind() {
+            // It had all bytes of its header's tensors when it was opened.
+            ErrorKind::UnexpectedEof => TableError::Changed(self.path.clone()),
+            _ => TableError::File { path: self.path.clone(), error },
+        })
+    }
+
+    /// Also at its path: beside files that were opened later, a replaced one is of another version.
+    fn verify_unchanged(&self) -> Result<(), TableError> {
         let failed = |error| TableError::File { path: self.path.clone(), error };
-        self.file.read_exact_at(to, at).map_err(failed)
+        let open = Stamp::of(&self.file).map_err(failed)?;
+        let named = Stamp::at(&self.path).map_err(|_| TableError::Changed(self.path.clone()))?;
+        if [open, named] == [self.stamp; 2] { Ok(()) } else { Err(TableError::Changed(self.path.clone())) }
     }
 }
 
@@ -226,6 +239,10 @@ impl RowSource for TensorRows {
             (to, next, begin) = (rest, *end, *end);
         }
         Ok(())
+    }
+
+    fn verify_unchanged(&self) -> Result<(), TableError> {
+        self.shards.iter().flat_map(|(columns, _)| columns).try_for_each(|column| column.file.verify_unchanged())
     }
 }
 

@@ -14,4 +14,11 @@ pub trait RowSource: Sync {
     /// # Errors
     /// A file cannot be read.
     fn read(&self, rows: Range<u64>, to: &mut [u8]) -> Result<(), TableError>;
+
+    /// Refuses files that have changed since they were opened: rows that were read may be of both
+    /// contents. A load asks before it seals a table.
+    ///
+    /// # Errors
+    /// A file has changed, was replaced, or cannot be asked.
+    fn verify_unchanged(&self) -> Result<(), TableError>;
 }

@@ -88,13 +88,14 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-enum Mark {
+/// A comment `tidy:` that permits a place.
+pub enum Mark {
     Reason,
     Bare,
 }
 
 /// The mark of the line of `at`: on it, or in the comment above it.
-fn mark(text: &str, at: usize) -> Option<Mark> {
+pub fn mark(text: &str, at: usize) -> Option<Mark> {
     let number = line_of(text, at);
     let lines: Vec<&str> = text.lines().take(number).collect();
     let comment = |line: &str| {

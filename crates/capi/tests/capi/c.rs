@@ -131,8 +131,20 @@ fn blocks_from_c_are_found_by_others() {
     let fabric = cenote_pool::open_region(&source, &cenote_mem::MapOptions::default()).expect("it is there");
     let options = cenote_pool::AttachOptions { private: true, ..cenote_pool::AttachOptions::named("test") };
     let pool = cenote_pool::Pool::attach(fabric, &options).expect("it attaches");
+    let mut fingerprint = [0; 32];
+    fingerprint[0] = 7;
+    let space = pool.namespace(&cenote_pool::NamespaceRecord {
+        fingerprint,
+        label: "from C".to_owned(),
+        block_bytes: 4096,
+        block_tokens: 0,
+        num_layers: 0,
+    });
+    let space = space.expect("it is there");
     for block in 0..16_u8 {
-        let hits = pool.lookup(&[cenote_base::BlockHash([block + 1; 16])]);
+        let key = [block + 1; 16];
+        assert!(pool.lookup(&[cenote_base::BlockHash(key)]).is_empty(), "a key is no name");
+        let hits = pool.lookup(&[space.hasher.alias(&key)]);
         let mut bytes = vec![0; 4096];
         assert_eq!(pool.read(&hits[0], &mut [&mut bytes]), cenote_pool::ReadOutcome::Whole, "block {block}");
         assert!(bytes.iter().all(|&byte| byte == block), "block {block}");

@@ -45,8 +45,8 @@ pub struct EngramLoadArgs {
     /// Scale of the whole table, for e4m3 values without scales
     #[arg(long, value_name = "F32", requires = "weights", conflicts_with = "scales", value_parser = finite)]
     pub scale: Option<f32>,
-    /// Name of the table in the region; a model's tables get `.L` and their layer behind it. The
-    /// folder's name unless given
+    /// Name of the table in the region; a model's tables get `.L` and their layer behind it. Unless
+    /// given, the folder's name and a digest of its path
     #[arg(long, value_name = "NAME", required_unless_present = "model")]
     pub table: Option<String>,
     /// How long to wait for another process that loads the table
@@ -82,6 +82,9 @@ pub struct EngramDropArgs {
     /// Tables to free
     #[arg(value_name = "TABLE", required = true)]
     pub tables: Vec<String>,
+    /// How long to wait for another process that loads or drops the table
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
+    pub wait: Duration,
 }
 
 /// The model of a command about n-gram tables.

@@ -1,7 +1,7 @@
 //! Flags of `cenote pool`.
 
 use cenote_base::units::ByteSize;
-use cenote_console::args::{NewRegionArgs, RegionArgs, host_slot, parse_seconds};
+use cenote_console::args::{NewRegionArgs, RegionArgs, host_slot, parse_mode, parse_seconds};
 use cenote_console::output::OutputArgs;
 use cenote_pool::Maker;
 use cenote_store::cold::Settings;
@@ -58,7 +58,8 @@ pub enum PoolCommands {
     /// Create a region from a file that `cenote pool snapshot` wrote
     ///
     /// The new region has the settings and the hash seed of the old one, so engines find its blocks
-    /// under the same names. Damaged parts of the file are left out and counted.
+    /// under the same names. Damaged parts of the file are left out and counted. If it is killed, the
+    /// region says that it is being restored, and the same command goes on.
     Restore(PoolRestoreArgs),
     /// Remove a region
     Destroy(PoolDestroyArgs),
@@ -228,6 +229,9 @@ pub struct PoolRestoreArgs {
     /// Bytes of the region [default: as before]
     #[arg(long, value_name = "SIZE")]
     pub size: Option<ByteSize>,
+    /// Permissions of the region's file, octal [default: as before]
+    #[arg(long, value_name = "MODE", value_parser = parse_mode)]
+    pub mode: Option<u32>,
     #[command(flatten)]
     pub output: OutputArgs,
 }

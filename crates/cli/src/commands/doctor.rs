@@ -12,6 +12,8 @@ use std::path::Path;
 #[derive(Serialize)]
 struct Diagnosis {
     machine: Machine,
+    /// Bytes of swap, to which the kernel may write KV; `None`: not known.
+    swap_bytes: Option<u64>,
     advice: Vec<Advice>,
     /// Orphans of killed processes.
     orphans: Vec<Found>,
@@ -32,7 +34,8 @@ pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let machine = cpu::probe(Path::new("/"));
     let mut orphans = inventory::look(&machine);
     orphans.retain(|found| found.state == State::Orphan);
-    let diagnosis = Diagnosis { advice: advise(&machine), machine, orphans };
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let diagnosis = Diagnosis { advice: advise(&machine), machine, swap_bytes: swap_bytes(&meminfo), orphans };
     args.output.show(&diagnosis, || text(&diagnosis))
 }
 
@@ -72,6 +75,24 @@ fn advise(machine: &Machine) -> Vec<Advice> {
         });
     }
     advice
+}
+
+fn swap_bytes(meminfo: &str) -> Option<u64> {
+    let rest = meminfo.lines().find_map(|line| line.strip_prefix("SwapTotal:"))?;
+    rest.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+/// Shared memory is swapped as other memory is, so prompts may reach a disk.
+fn swap_text(bytes: Option<u64>) -> String {
+    match bytes {
+        None => "not known".to_owned(),
+        Some(0) => "none".to_owned(),
+        Some(bytes) => format!(
+            "{}; KV in shared memory may be written to it: encrypt it, turn it off, or use hugetlbfs or a device \
+             (docs/internals/threats.md)",
+            ByteSize(bytes)
+        ),
+    }
 }
 
 fn text(diagnosis: &Diagnosis) -> String {
@@ -123,6 +144,7 @@ fn text(diagnosis: &Diagnosis) -> String {
             ]),
         ),
         ("memory", format!("{}, {} available", size(machine.memory_total_bytes), size(machine.memory_available_bytes))),
+        ("swap", swap_text(diagnosis.swap_bytes)),
         ("NUMA nodes", machine.numa_nodes.len().to_string()),
         ("huge pages", none(&huge)),
         (
@@ -168,6 +190,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn swap_is_a_warning() {
+        let bytes = |meminfo| swap_bytes(meminfo);
+        assert_eq!(bytes("MemTotal: 8 kB\nSwapTotal:       2048 kB\n"), Some(2 << 20));
+        assert_eq!((bytes("SwapTotal: 0 kB\n"), bytes("")), (Some(0), None));
+        assert_eq!((swap_text(Some(0)).as_str(), swap_text(None).as_str()), ("none", "not known"));
+        assert!(swap_text(Some(2 << 20)).contains("KV in shared memory may be written to it"));
+    }
+
+    #[test]
     fn a_machine_with_a_device_is_advised_to_share_it() {
         let mut machine = cpu::probe(Path::new("/nonexistent"));
         assert_eq!(advise(&machine), [], "nothing there, nothing advised");
@@ -186,7 +217,7 @@ mod tests {
         assert_eq!(regions, ["/dev/dax0.0", "/dev/hugepages/cenote", "shm:cenote"]);
         machine.shm = Some(cpu::Space { total_bytes: 1 << 30, free_bytes: 1 << 20 });
         assert!(advise(&machine).iter().all(|advice| advice.region != "shm:cenote"), "it is full");
-        let full = text(&Diagnosis { advice: advise(&machine), machine, orphans: Vec::new() });
+        let full = text(&Diagnosis { advice: advise(&machine), machine, swap_bytes: None, orphans: Vec::new() });
         assert!(full.contains("/dev/shm is full"), "{full}");
     }
 }

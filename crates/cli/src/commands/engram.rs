@@ -7,6 +7,7 @@ mod tables;
 
 use crate::args::{EngramCommands, TablesArgs};
 use cenote_console::failure::Failure;
+use cenote_console::input;
 use cenote_engram::NgramConfig;
 use serde::de::DeserializeOwned;
 use std::path::Path;
@@ -38,7 +39,7 @@ pub fn config_of(args: &TablesArgs) -> Result<(NgramConfig, String), Failure> {
 }
 
 pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    std::fs::read(path).map_err(|error| Failure::new(format!("{}: cannot read the file: {error}", path.display())))
+    input::bytes(path).map_err(|error| Failure::new(format!("{}: cannot read the file: {error}", path.display())))
 }
 
 fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Failure> {

@@ -40,12 +40,19 @@ enum What<'a> {
 
 pub fn run(args: &PoolEventsArgs) -> Result<ExitCode, Failure> {
     let signals = EndSignals::catch()?;
-    let inspector = args.region.inspect()?;
+    let watched = args.region.watch()?;
+    let inspector = &watched.inspector;
     let (end, ended) = channel();
     signals.then(move |_| end.send(()).unwrap_or_default());
     let (start, mut follower, mut sequence) = (Instant::now(), Follower::default(), 0);
     let mut models = BTreeMap::<u16, NamespaceInfo>::new();
     loop {
+        // The memory of a removed region stays readable, and its blocks are of no use to a reader of the name.
+        if !watched.is_current() {
+            let source = args.region.source()?;
+            return Err(Failure::new(format!("{source}: the region was removed or made anew, so its events end"))
+                .hint("run the command again to follow the region that now has this name"));
+        }
         let followed = inspector.follow(&mut follower).map_err(|error| args.region.explain(&error))?;
         let of = |event: &BlockEvent| event.told().namespace.0;
         // A row may have been reclaimed for another model.

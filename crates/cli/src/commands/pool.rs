@@ -17,6 +17,7 @@ use cenote_pool::{
     CheckReport, Counter, Freed, GcReport, HostsLock, LockManager, MemoryInfo, NamespaceInfo, PoolInfo, Superblock,
 };
 use cenote_store::cold::{Settings, Used, check_size, resize, survey};
+use cenote_store::snapshot::Restoring;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -129,6 +130,8 @@ struct Info {
     max_hosts: u8,
     flush: &'static str,
     hosts_lock: &'static str,
+    /// The snapshot that the region is being restored from.
+    restoring: Option<String>,
     /// What the place given with `--cold` holds.
     cold: Option<ColdInfo>,
 }
@@ -166,6 +169,7 @@ fn info(args: &PoolArgs) -> Result<ExitCode, Failure> {
         max_hosts: superblock.config.max_hosts,
         flush: superblock.flush.name(),
         hosts_lock: lock_name(superblock.config.hosts_lock),
+        restoring: Restoring::seen(&inspector).map(|restoring| restoring.path),
         cold: args.cold.as_ref().map(ColdInfo::of).transpose()?,
         pool: inspector.info(),
     };
@@ -175,7 +179,7 @@ fn info(args: &PoolArgs) -> Result<ExitCode, Failure> {
 
 fn info_text(info: &Info, flush: Flush) -> String {
     let hosts = hosts_text(flush, info.max_hosts, info.hosts_lock);
-    let (info, cold) = (&info.pool, &info.cold);
+    let (restoring, info, cold) = (&info.restoring, &info.pool, &info.cold);
     let mut chunks = format!("{} of {} taken, {} each", info.chunks_taken, info.num_chunks, ByteSize(info.chunk_bytes));
     if info.chunks_with_strays > 0 {
         let _ = write!(
@@ -198,6 +202,9 @@ fn info_text(info: &Info, flush: Flush) -> String {
         ("pins", format!("{} a process", info.pins_per_worker)),
         ("hosts", hosts),
     ];
+    if let Some(path) = restoring {
+        rows.insert(0, ("restoring", format!("from {path}; it is not complete")));
+    }
     if let Some(cold) = cold {
         rows.push(("cold tier", cold.text()));
     }

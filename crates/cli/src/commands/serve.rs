@@ -6,8 +6,10 @@ use cenote_base::{Clock, Engine};
 use cenote_console::args::{EngineArgs, NewRegionArgs, RegionArgs, WatchArgs};
 use cenote_console::engine::{self, Running};
 use cenote_console::failure::Failure;
+use cenote_console::input;
 use cenote_console::output;
 use cenote_console::region::{self, ENCODED_MIN_BLOCK, TemporaryRegion, own_region_bytes};
+use cenote_console::settings;
 use cenote_mem::{MapError, Mapping, RegionSource};
 use cenote_serve::{
     ApiKeys, AppState, Disaggregated, DisaggregatedConfig, Grace, HttpConfig, Role, Supervisor, SupervisorConfig,
@@ -79,10 +81,10 @@ fn api_keys(args: &ServeArgs) -> Result<ApiKeys, Failure> {
     let keys = match &args.api_key_file {
         None => ApiKeys::default(),
         Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .map_err(|error| Failure::new(format!("--api-key-file {}: {error}", path.display())))?;
-            ApiKeys::parse(&text)
-                .map_err(|fault| Failure::new(format!("--api-key-file {}: {fault}", path.display())))?
+            let wrong = |fact: String| Failure::new(format!("--api-key-file {}: {fact}", path.display()));
+            // A writer of this file can use the server.
+            let text = settings::read_obeyed(path).map_err(|error| wrong(input::fact(path, &error)))?;
+            ApiKeys::parse(&text).map_err(wrong)?
         }
     };
     Ok(args.api_key.iter().fold(keys, ApiKeys::with))

@@ -6,7 +6,7 @@ use cenote_console::failure::Failure;
 use cenote_console::output::{self, facts};
 use cenote_console::region;
 use cenote_mem::Fabric;
-use cenote_store::snapshot;
+use cenote_store::snapshot::{self, SnapshotError};
 use serde::Serialize;
 use std::process::ExitCode;
 
@@ -26,7 +26,16 @@ struct SavedReport {
 pub fn save(args: &PoolSnapshotArgs) -> Result<ExitCode, Failure> {
     let pool = args.region.attach("snapshot")?;
     let spinner = output::spinner("saving the region");
-    let saved = snapshot::save(&pool, &args.path)?;
+    let saved = snapshot::save(&pool, &args.path).map_err(|error| {
+        let failure = Failure::new(error.to_string());
+        match (&error, &args.region.region) {
+            (SnapshotError::Restoring(path), Some(source)) => failure.hint(format!(
+                "end it first: cenote pool restore --region {source} {path}; \
+                 or remove the region with `cenote pool destroy`"
+            )),
+            _ => failure,
+        }
+    })?;
     spinner.finish_and_clear();
     let report = SavedReport {
         path: args.path.display().to_string(),
@@ -62,10 +71,8 @@ struct RestoredReport {
 
 pub fn restore(args: &PoolRestoreArgs) -> Result<ExitCode, Failure> {
     let settings = snapshot::open(&args.path)?;
-    let (fabric, _) = region::create_again(&args.region, &settings, args.size)?;
-    let region_bytes = fabric.len();
-    drop(fabric);
-    let pool = args.region.attach("restore")?;
+    let pool = region::join_to_restore(&args.region, &args.path, &settings, args.size, args.mode)?;
+    let region_bytes = pool.fabric().len();
     let spinner = output::spinner("restoring the region");
     let restored = snapshot::restore(&pool, &args.path)?;
     spinner.finish_and_clear();

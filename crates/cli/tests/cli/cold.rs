@@ -197,3 +197,71 @@ async fn a_damaged_snapshot_is_restored_in_part() {
     remove(&region.name);
     cenote(["pool", "restore", "--region", &region.name, text]).fails(&["no snapshot"]).await;
 }
+
+/// Kills of `snapshot` and `restore` at chosen points.
+#[tokio::test]
+async fn killed_snapshots_and_restorations_lose_nothing() {
+    use std::os::unix::fs::{MetadataExt, chown};
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("kv.snapshot");
+    let path = file.to_str().expect("its path is text");
+    let region = Region::name_only();
+    let name = region.name.as_str();
+    let sharing = || {
+        let status = std::fs::metadata(region.path()).expect("a file");
+        (status.mode() & 0o777, status.gid())
+    };
+    let own = ["--region", name, "--size", "64MiB", "--mode", "640"];
+    cenote(["pool", "create"].into_iter().chain(own)).ok().await;
+    if rustix::process::geteuid().is_root() {
+        chown(region.path(), None, Some(54_321)).expect("root gives files to any group");
+    }
+    let before = sharing();
+    let generate = ["generate", "--region", name, "--prompt", &"A cenote is a natural pit. ".repeat(20)];
+    cenote(generate.into_iter().chain(["--max-tokens", "1"])).ok().await;
+    let save = || cenote(["pool", "snapshot", "--json", "--region", name, path]);
+    let restore = || cenote(["pool", "restore", "--json", "--region", name, path]);
+    let saved = save().ok().await.json();
+    assert!(saved["blocks"].as_u64() > Some(3), "{saved}");
+    let good = std::fs::read(&file).expect("it is there");
+    let killed = async |command: super::support::process::Cenote, fault: &str| {
+        let outcome = command.env("CENOTE_FAULT", fault).run().await;
+        assert_eq!(outcome.code, None, "{fault}: {outcome:?}");
+    };
+    let unchanged = || {
+        assert!(std::fs::read(&file).expect("it is there") == good);
+        let names: Vec<_> = std::fs::read_dir(directory.path()).expect("a directory").collect();
+        assert_eq!(names.len(), 1, "{names:?}");
+    };
+    killed(save(), "read.copied:3").await;
+    unchanged();
+
+    // Killed before it is marked, a region has no name.
+    remove(name);
+    killed(restore(), "object.written:1").await;
+    assert!(!region.path().exists());
+
+    killed(restore(), "publish.ready:3").await;
+    assert_eq!(region.info().await["restoring"], path);
+    let listed = cenote(["pool", "list", "--json"]).ok().await.json();
+    let listed = listed.as_array().expect("a list").iter().find(|row| row["region"] == name).expect("it is there");
+    assert_eq!(listed["state"], "restoring");
+    save().fails(&["is being restored", "pool restore"]).await;
+    unchanged();
+    let outcome = cenote(generate.into_iter().chain(["--max-tokens", "1"])).ok().await;
+    assert!(outcome.err.contains("it is being restored from"), "{outcome:?}");
+    let restored = restore().ok().await.json();
+    assert_eq!((&restored["blocks"], &restored["is_whole"]), (&saved["blocks"], &true.into()), "{restored}");
+    assert_eq!(region.info().await["restoring"], serde_json::Value::Null);
+    assert_eq!((sharing(), before.0), (before, 0o640), "mode and group are as before");
+    region.expect_clean().await;
+    restore().fails(&[name, "cenote pool destroy"]).await;
+    remove(name);
+    restore_with_mode(&region, path).await;
+}
+
+async fn restore_with_mode(region: &Region, path: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    cenote(["pool", "restore", "--region", &region.name, "--mode", "600", path]).ok().await;
+    assert_eq!(std::fs::metadata(region.path()).expect("a file").permissions().mode() & 0o777, 0o600);
+}

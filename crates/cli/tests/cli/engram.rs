@@ -84,6 +84,25 @@ async fn deepseeks_rows_come_with_their_hashes() {
     assert_eq!((told["rows"][1].clone(), told.get("token_map")), (rows(&case)[1].clone(), None));
 }
 
+/// Rows around images were those of the image token, because only the list of dead positions counted.
+#[tokio::test]
+async fn image_tokens_are_masked_without_a_list() {
+    let (files, case) = (Files::new(), case("deepseek.json", 0));
+    let image = 129_264;
+    let with_images = |sequence: &Value| {
+        let mut tokens = sequence["tokens"].clone();
+        for at in sequence["dead"].as_array().expect("positions") {
+            tokens[at.as_u64().expect("a number") as usize] = json!(image);
+        }
+        json!({ "tokens": tokens })
+    };
+    let sequences: Value = case["sequences"].as_array().expect("sequences").iter().map(with_images).collect();
+    let tokens = json!({ "sequences": sequences, "token_map": case["token_map"] });
+    let config = json!({ "image_token_id": image, "text_config": case["config"] });
+    assert_eq!(json_of(files.rows(&config, &tokens, &[])).await["rows"], rows(&case));
+    files.rows(&case["config"], &tokens, &[]).fails(&["token 129264 is outside the map"]).await;
+}
+
 #[tokio::test]
 async fn qwens_tables_are_padded_and_hash_raw_ids() {
     let files = Files::new();

@@ -75,6 +75,35 @@ async fn a_table_is_loaded_checked_damaged_and_dropped() {
     assert_eq!((&info["memory"]["pieces"], &info["objects"]), (&0.into(), &0.into()), "{info}");
 }
 
+/// `run-1/final` and `run-2/final` had tables of one name, so a server with the second model read the
+/// first one's.
+#[tokio::test]
+async fn folders_of_one_name_have_tables_of_their_own() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let region = Region::create("64MiB").await;
+    let demo = repository("models/demo-engram");
+    for run in ["run-1", "run-2"] {
+        let model = folder.path().join(run).join("final");
+        std::fs::create_dir_all(&model).expect("the folder can be written");
+        for name in ["config.json", "engram.safetensors", "model.safetensors"] {
+            let from = demo.join(name);
+            if from.exists() {
+                std::fs::copy(from, model.join(name)).expect("the folder can be written");
+            }
+        }
+        let model = model.to_str().expect("UTF-8");
+        let loaded = cenote(line(&region, "load", &["--model", model, "--json"])).ok().await.json();
+        for table in loaded.as_array().expect("tables") {
+            let name = table["table"].as_str().expect("a name");
+            assert!(name.starts_with("final-") && table["outcome"] == "loaded", "{run}: {loaded}");
+        }
+        // Again, with another path to it.
+        let again = format!("{model}/../final/.");
+        let found = cenote(line(&region, "load", &["--model", &again, "--json"])).ok().await.json();
+        assert_eq!((&found[0]["table"], &found[0]["outcome"]), (&loaded[0]["table"], &"found".into()));
+    }
+}
+
 #[tokio::test]
 async fn loads_that_cannot_be_leave_nothing_and_say_why() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -159,6 +159,31 @@ async fn blocks_are_followed() {
         .await;
 }
 
+/// A follower of a removed region went on with its memory, and reported blocks that no new process finds.
+#[tokio::test]
+async fn events_of_a_region_that_another_replaced_end() {
+    let (region, other) = (Region::name_only(), Region::name_only());
+    let create = |name: &str| {
+        let name = name.to_owned();
+        async move { cenote(["pool", "create", "--region", &name, "--size", "16MiB", "--events", "64"]).ok().await }
+    };
+    create(&region.name).await;
+    let follow =
+        cenote(["pool", "events", "--region", &region.name]).fails(&["removed or made anew", "run the command again"]);
+    tokio::pin!(follow);
+    // The follower may begin before or after the first replacement.
+    loop {
+        let replace = async {
+            create(&other.name).await;
+            std::fs::rename(other.path(), region.path()).expect("both lie in shared memory");
+        };
+        tokio::select! {
+            ended = &mut follow => break drop(ended),
+            () = replace => {}
+        }
+    }
+}
+
 #[tokio::test]
 async fn host_memory_of_a_removed_region_is_swept() {
     let region = Region::create("8MiB").await;

@@ -47,6 +47,50 @@ async fn a_wrong_settings_file_is_named() {
     cenote(["doctor", "--config", "no-such-file.toml"]).fails(&["no-such-file.toml", "cannot read"]).await;
 }
 
+/// In a folder that others can write, the file may be theirs; its settings open a server to others.
+#[tokio::test]
+async fn settings_of_others_are_refused() {
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    let dir = tempfile::tempdir().expect("a directory");
+    let (file, elsewhere) = (dir.path().join("cenote.toml"), dir.path().join("elsewhere.toml"));
+    let doctor = || cenote(["doctor", "--json"]).current_dir(dir.path());
+    let chmod = |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).expect("our file");
+    std::fs::write(&file, "numa-node = \"planted\"\n").expect("it is written");
+    for mode in [0o664, 0o646] {
+        chmod(mode);
+        let words = ["cenote.toml: cannot read the settings file", "other users can write", "chmod go-w", "--config"];
+        doctor().fails(&words).await;
+        let named = cenote(["doctor", "--config", file.to_str().expect("UTF-8")]);
+        named.fails(&["cenote.toml: cannot read the settings file", "other users can write"]).await;
+    }
+    chmod(0o644);
+    if rustix::process::geteuid().is_root() {
+        chown(&file, Some(65_534), None).expect("root gives files away");
+        doctor().fails(&["belongs to user 65534", "--config"]).await;
+        chown(&file, Some(0), None).expect("root takes files");
+    }
+    std::fs::write(&file, "").expect("it is written");
+    let outcome = doctor().ok().await;
+    assert!(outcome.err.contains(&format!("note: settings of {}", file.display())), "{outcome:?}");
+
+    // Any user may have made a link in the working directory; one that is named is the caller's choice.
+    std::fs::rename(&file, &elsewhere).expect("our file");
+    symlink(&elsewhere, &file).expect("a link");
+    doctor().fails(&["symbolic link"]).await;
+    let outcome = cenote(["doctor", "--json", "--config", file.to_str().expect("UTF-8")]).ok().await;
+    assert!(!outcome.err.contains("settings of"), "{outcome:?}");
+    std::fs::remove_file(&file).expect("our link");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &file,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        0,
+    )
+    .expect("a pipe");
+    doctor().fails(&["no regular file"]).await;
+}
+
 /// Earlier, the parser blamed `--port` although only `CENOTE_PORT` was wrong.
 #[tokio::test]
 async fn a_wrong_variable_or_setting_is_named_instead_of_the_flag() {

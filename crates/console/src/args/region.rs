@@ -176,7 +176,11 @@ pub struct NewRegionArgs {
     pub cold: Option<Settings>,
 }
 
-fn parse_mode(text: &str) -> Result<u32, String> {
+/// Permissions in octal digits.
+///
+/// # Errors
+/// It is no mode, or the owner could not use the file.
+pub fn parse_mode(text: &str) -> Result<u32, String> {
     let mode =
         u32::from_str_radix(text.trim_start_matches("0o"), 8).map_err(|_| format!("`{text}` is not an octal mode"))?;
     if mode <= 0o777 && mode & 0o600 == 0o600 {

@@ -11,6 +11,7 @@ use crate::checkpoint::{Checkpoint, Place};
 use crate::error::LoadError;
 use cenote_base::Deadline;
 use cenote_engram::{Addresses, RowFormat, Stored, TableDigest};
+use cenote_mem::files::Stamp;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -47,11 +48,11 @@ impl TablesDigest {
     }
 }
 
-/// Tables that are read from the model's folder row by row.
+/// Tables that are read from the model's folder row by row. Every read fails once a file has changed
+/// since it was opened: its rows are no longer those that have the digest.
 pub struct FileTables {
     tables: Vec<Table>,
     shapes: Vec<TableShape>,
-    digest: [u8; 32],
 }
 
 struct Table {
@@ -68,7 +69,7 @@ struct Part {
 }
 
 impl FileTables {
-    /// Opens the tables in `dir` and hashes them. `None`: the folder has none.
+    /// Opens the tables in `dir`. `None`: the folder has none.
     ///
     /// # Errors
     /// A file is damaged or cannot be read, or a table does not fit the configuration.
@@ -120,15 +121,7 @@ impl FileTables {
             tables.push(Table { format, scale, row_bytes: shape.row_bytes().map_err(invalid)?, parts });
             shapes.push(shape);
         }
-        let mut opened = Self { tables, shapes, digest: [0; 32] };
-        let mut digest = TablesDigest::default();
-        for (table, shape) in opened.tables.iter().zip(&opened.shapes) {
-            let mut rows = TableDigest::new(shape.stored, table.row_bytes, shape.rows, table.scale);
-            table.for_all(shape.rows, |bytes| rows.rows(bytes))?;
-            digest.table(shape, &rows.finish());
-        }
-        opened.digest = digest.finish();
-        Ok(Some(opened))
+        Ok(Some(Self { tables, shapes }))
     }
 
     /// The tables, as [`RowTables::layers`].
@@ -137,16 +130,33 @@ impl FileTables {
         &self.shapes
     }
 
-    /// Identifies the content, as [`RowTables::digest`].
-    #[must_use]
-    pub const fn digest(&self) -> [u8; 32] {
-        self.digest
+    /// Identifies the content, as [`RowTables::digest`]. Reads all rows.
+    ///
+    /// # Errors
+    /// A file cannot be read, or has changed since it was opened.
+    pub fn digest(&self) -> Result<[u8; 32], LoadError> {
+        self.for_all(|_, _| {})
+    }
+
+    /// Calls `take` with the number of each table and all of its rows, some at a time. Returns the
+    /// digest of what it was called with.
+    fn for_all(&self, mut take: impl FnMut(usize, &[u8])) -> Result<[u8; 32], LoadError> {
+        let mut digest = TablesDigest::default();
+        for (number, (table, shape)) in self.tables.iter().zip(&self.shapes).enumerate() {
+            let mut hasher = TableDigest::new(shape.stored, table.row_bytes, shape.rows, table.scale);
+            table.for_all(shape.rows, |rows| {
+                hasher.rows(rows);
+                take(number, rows);
+            })?;
+            digest.table(shape, &hasher.finish());
+        }
+        Ok(digest.finish())
     }
 
     /// Reads row `row` of a table into place `index` of `buffer`.
     ///
     /// # Errors
-    /// The file cannot be read, or has no such row.
+    /// The file cannot be read, has no such row, or has changed since it was opened.
     pub fn read(&self, table: usize, row: u64, index: usize, buffer: &mut RowBuffer) -> Result<(), String> {
         let (table, shape) = (&self.tables[table], &self.shapes[table]);
         if row >= shape.rows {
@@ -190,7 +200,12 @@ impl Place {
     /// Reads bytes of the tensor from `from` on.
     fn read(&self, from: u64, bytes: &mut [u8]) -> Result<(), LoadError> {
         let io = |source: io::Error| LoadError::Io { path: self.path.clone(), source };
-        self.file.read_exact_at(bytes, self.at + from).map_err(io)
+        self.file.read_exact_at(bytes, self.at + from).map_err(io)?;
+        // Behind the read: what was read before the file changed is as it was opened.
+        if Stamp::of(&self.file).map_err(io)? != self.stamp {
+            return Err(LoadError::invalid(&self.path, "the file has changed since it was opened; start again"));
+        }
+        Ok(())
     }
 }
 
@@ -208,18 +223,15 @@ struct Memory {
 }
 
 impl InMemoryTables {
-    /// Reads all rows.
+    /// Reads all rows, once.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// The file cannot be read, or has changed since it was opened.
     pub fn load(file: &FileTables) -> Result<Self, LoadError> {
-        let mut tables = Vec::new();
-        for (table, shape) in file.tables.iter().zip(&file.shapes) {
-            let mut rows = Vec::new();
-            table.for_all(shape.rows, |bytes| rows.extend_from_slice(bytes))?;
-            tables.push((table.format.clone(), rows));
-        }
-        let (shapes, digest) = (file.shapes.clone(), file.digest);
+        let mut tables: Vec<_> = file.tables.iter().map(|table| (table.format.clone(), Vec::new())).collect();
+        // The digest of the very rows that stay in memory.
+        let digest = file.for_all(|table, rows| tables[table].1.extend_from_slice(rows))?;
+        let shapes = file.shapes.clone();
         Ok(Self { shared: Arc::new(Memory { tables, shapes, digest }) })
     }
 }

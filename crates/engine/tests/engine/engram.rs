@@ -428,6 +428,77 @@ fn the_namespace_covers_rows_scales_and_the_token_map() {
     assert_eq!(seen.insert(fingerprint(), "the tokenizer".to_owned()), None, "the token map changes rows");
 }
 
+/// A source that does something when the engine asks for its digest: behind the opening of the
+/// checkpoint, and before its weights are read.
+struct Between<'a> {
+    memory: InMemoryTables,
+    act: Box<dyn Fn() + Send + Sync + 'a>,
+}
+
+impl RowTables for Between<'_> {
+    fn layers(&self) -> &[TableShape] {
+        self.memory.layers()
+    }
+
+    fn digest(&self) -> [u8; 32] {
+        (self.act)();
+        self.memory.digest()
+    }
+
+    fn start(&self, table: usize, rows: &[u64], into: RowBuffer) -> Box<dyn Fetch> {
+        self.memory.start(table, rows, into)
+    }
+}
+
+/// A checkpoint that was overwritten in place between hashing and loading gave its KV the name of the
+/// weights before.
+#[test]
+fn the_name_of_kv_is_of_the_weights_that_were_loaded() {
+    let tiny = Tiny::new();
+    let file = tiny.path().join("model.safetensors");
+    let first = std::fs::read(&file).unwrap();
+    let mut second = first.clone();
+    // The last value of the last tensor.
+    let at = second.len() - 2;
+    second[at] ^= 1;
+    let name = |model: &LoadedModel| model.namespace_spec("").model_fingerprint;
+    let of = |bytes: &[u8]| {
+        std::fs::write(&file, bytes).unwrap();
+        name(&LoadedModel::load(&config(tiny.path())).unwrap())
+    };
+    let names = [of(&second), of(&first)];
+    assert_ne!(names[0], names[1], "one value is another model");
+    let (path, memory) = (file.clone(), memory(&tiny));
+    let act = Box::new(move || std::fs::write(&path, &second).unwrap());
+    let model = LoadedModel::load_with(&config(tiny.path()), Some(Arc::new(Between { memory, act }))).unwrap();
+    assert_eq!(name(&model), names[0], "the weights that it runs");
+}
+
+/// Rows of a table's file were hashed when the engine started, and read later.
+#[test]
+fn rows_of_a_file_that_has_changed_are_not_read() {
+    let tiny = Tiny::new();
+    let path = tables_file(tiny.path());
+    // An old time, so that a write changes it even under a coarse clock.
+    let old = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    std::fs::File::options().write(true).open(&path).and_then(|file| file.set_modified(old)).unwrap();
+    let file = FileTables::open(tiny.path(), &tiny.addresses).unwrap().unwrap();
+    let digest = file.digest().unwrap();
+    assert_eq!(InMemoryTables::load(&file).unwrap().digest(), digest);
+    let mut row = RowBuffer::new(1, crate::common::engram::ROW_VALUES);
+    file.read(0, 0, 0, &mut row).unwrap();
+    let mut tensors = tiny.tensors();
+    tensors[0].3[0] ^= 1;
+    tiny.write_tables(&tensors);
+    for error in [
+        file.read(0, 0, 0, &mut row).unwrap_err(),
+        file.digest().unwrap_err().to_string(),
+        InMemoryTables::load(&file).err().unwrap().to_string(),
+    ] {
+        assert!(error.contains("has changed since it was opened"), "{error}");
+    }
+}
+
 #[test]
 fn a_source_with_other_rows_is_refused() {
     let tiny = Tiny::new();

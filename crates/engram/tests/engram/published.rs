@@ -98,6 +98,41 @@ fn deepseeks_rows_are_the_published_ones() {
     }
 }
 
+/// Rows around an image were those of its token, unless the caller marked each position.
+#[test]
+fn positions_of_the_image_token_are_masked_without_a_list() {
+    let mut compared = 0;
+    for case in vectors::<Vec<DeepSeek>>("deepseek.json") {
+        let map = TokenMap::of_ids(case.token_map.clone()).unwrap();
+        let tokens = map.ids().len() as u32;
+        for sequence in case.sequences.iter().filter(|sequence| !sequence.dead.is_empty()) {
+            let unused = (0..tokens).find(|token| !sequence.tokens.contains(token));
+            // Also a token behind the map.
+            for image in unused.into_iter().chain([tokens]) {
+                let mut with_image = case.config.clone();
+                with_image["image_token_id"] = image.into();
+                let addresses = Addresses::new(config(&with_image), Some(map.clone())).unwrap();
+                let mut ids = sequence.tokens.clone();
+                sequence.dead.iter().for_each(|at| ids[*at] = image);
+                let expected = sequence.flat_rows();
+                for step in 1..=ids.len() {
+                    let (mut history, mut rows) = (addresses.start(), Vec::new());
+                    ids.chunks(step).for_each(|ids| addresses.rows(&mut history, ids.into(), &mut rows).unwrap());
+                    assert_eq!(rows, expected, "{}, token {image}, {step} tokens a call", case.name);
+                    compared += 1;
+                }
+                // A list of other positions adds to it.
+                let (mut history, mut rows) = (addresses.start(), Vec::new());
+                let masked: Vec<bool> = sequence.masked().iter().map(|masked| !masked).collect();
+                addresses.rows(&mut history, Tokens { ids: &ids, masked: Some(&masked) }, &mut rows).unwrap();
+                let columns = addresses.columns();
+                assert!(rows.chunks(columns).all(|position| *position == rows[..columns]), "{}", case.name);
+            }
+        }
+    }
+    assert!(compared > 0, "a vector has masked positions");
+}
+
 #[test]
 fn the_sizes_of_models_and_paper_have_their_hashes() {
     for case in vectors::<Vec<DeepSeek>>("published.json") {

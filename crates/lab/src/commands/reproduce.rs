@@ -2,6 +2,7 @@
 
 use crate::args::ReproduceArgs;
 use cenote_console::failure::Failure;
+use cenote_console::input;
 use cenote_console::output;
 use cenote_lab::reproduce::report::{self, Report, claimed, counted, deviation, ours, verdict};
 use cenote_lab::reproduce::{Context, Reproduction, Selection, run as reproduce};
@@ -49,7 +50,7 @@ pub fn run(args: &ReproduceArgs) -> Result<(), Failure> {
 }
 
 fn read(path: &Path) -> Result<String, Failure> {
-    std::fs::read_to_string(path).map_err(|error| Failure::new(format!("{}: cannot read it: {error}", path.display())))
+    input::text(path).map_err(|error| Failure::new(format!("{}: cannot read it: {error}", path.display())))
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Failure> {

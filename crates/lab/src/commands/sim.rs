@@ -10,6 +10,7 @@ mod show;
 use crate::args::{CapacityArg, SimArgs, pool_name};
 use cenote_base::units::ByteSize;
 use cenote_console::failure::Failure;
+use cenote_console::input;
 use cenote_console::output;
 use cenote_policy::{Eviction, Watermark};
 use cenote_serving_sim::model::{
@@ -246,7 +247,7 @@ fn engine(args: &SimArgs) -> Result<Engine, Failure> {
 /// Output of `--calibrate`.
 pub fn calibration(path: &Path) -> Result<Calibration, Failure> {
     let failed = |fact: String| Failure::new(format!("{}: {fact}", path.display()));
-    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    let text = input::text(path).map_err(failed)?;
     Calibration::parse(&text).map_err(|error| failed(error.to_string()))
 }
 

@@ -3,7 +3,9 @@
 //! checker can substitute its own and explore memory orders.
 
 use super::{HostArea, HostError, HostLock, LockTimeout, SlotClaim};
+use std::collections::hash_map::RandomState;
 use std::fmt::Debug;
+use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -141,6 +143,17 @@ pub trait HostLocal: Clone + Debug + Send + Sync + 'static {
 
     /// Pauses between two loads of a word that another host will change; `looks` counts them.
     fn pause(&self, looks: u32);
+
+    /// Gives the processor up for some milliseconds, in a wait of seconds.
+    fn rest(&self) {
+        self.pause(u32::MAX);
+    }
+
+    /// A random number for the maker of this memory, who names it so. 0: only this process can reach
+    /// the memory, so nothing can be taken for it.
+    fn draw_name(&self) -> u64 {
+        0
+    }
 }
 
 /// A lock that reports whether its last holder died.
@@ -161,6 +174,9 @@ impl HeldLock for HostLock<'_> {
         Self::abandon(self);
     }
 }
+
+/// Time between two looks in a wait of seconds.
+const REST: Duration = Duration::from_millis(5);
 
 /// Number of loads before a waiter yields its processor.
 const BUSY_LOOKS: u32 = 64;
@@ -215,5 +231,13 @@ impl HostLocal for HostArea {
             // one.
             std::thread::yield_now();
         }
+    }
+
+    fn rest(&self) {
+        std::thread::sleep(self.clock.after(REST).block_for());
+    }
+
+    fn draw_name(&self) -> u64 {
+        if self.is_private() { 0 } else { RandomState::new().hash_one(std::process::id()).max(1) }
     }
 }

@@ -2,6 +2,8 @@
 
 use super::MapError;
 use std::fmt;
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -49,6 +51,17 @@ impl RegionSource {
             Self::Shm(name) => Some(Path::new(SHM_DIRECTORY).join(name)),
             Self::File(path) | Self::DevDax(path) => Some(path.clone()),
         }
+    }
+
+    /// Device and inode of the file behind the name; `None` for anonymous memory. A region that is made later
+    /// under the same name has others, and a process that has the first one open does not notice by its memory.
+    ///
+    /// # Errors
+    /// The file is gone, or cannot be looked at.
+    pub fn file(&self) -> io::Result<Option<(u64, u64)>> {
+        let Some(path) = self.path() else { return Ok(None) };
+        let status = path.metadata()?;
+        Ok(Some((status.dev(), status.ino())))
     }
 
     /// The path to name in messages.

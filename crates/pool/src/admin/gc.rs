@@ -115,9 +115,13 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
                     strays,
                     ..ChunkLine::default()
                 };
-                space.put_chunk(chunks, chunk, ours);
+                if !space.put_chunk(chunks, chunk, ours) {
+                    return;
+                }
             } else if region.is_coherent() || owner.is_some_and(|owner| owner > self.owners_max()) {
-                space.put_chunk(chunks, chunk, ChunkLine { strays, ..ChunkLine::default() });
+                if !space.put_chunk(chunks, chunk, ChunkLine { strays, ..ChunkLine::default() }) {
+                    return;
+                }
                 self.log.tell_gap();
                 space.hint_free_chunk(chunk);
             }

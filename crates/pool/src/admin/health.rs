@@ -86,6 +86,13 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
                         create a new region and restart its users"
                 .to_owned());
         }
+        if self.region.is_superseded_now() {
+            return Err(
+                "another machine or container has taken this host slot, or the host memory's file was removed \
+                        from /dev/shm and this process was silent for the host timeout; restart it"
+                    .to_owned(),
+            );
+        }
         match Superblock::read(&self.region.fabric) {
             Ok(now) if now == self.region.superblock => Ok(()),
             Ok(_) => Err("the region was formatted again while it was in use; restart its users".to_owned()),

@@ -15,6 +15,7 @@ use crate::region::area::on_clock;
 use crate::region::config::AttachOptions;
 use crate::region::lines::ChunkLine;
 use crate::region::superblock::Superblock;
+use crate::tables::objects::READ_ATTEMPTS;
 use cenote_base::{BlockHash, BlockIndex, HostId};
 use cenote_mem::host::HostError;
 use cenote_mem::{Fabric, HostArea, HostLocal};
@@ -72,6 +73,16 @@ impl<F: Fabric + Clone> Inspector<F> {
     pub fn namespaces(&self) -> Vec<NamespaceInfo> {
         self.own.region.refresh_namespaces();
         self.own.namespace_rows()
+    }
+
+    /// As [`crate::Pool::get_object`], without joining.
+    ///
+    /// # Errors
+    /// The key is empty or too long.
+    pub fn get_object(&self, key: &str) -> Result<Option<Vec<u8>>, PoolError> {
+        let tables = &self.own.tables;
+        let hash = tables.object_hash(key)?;
+        Ok((0..READ_ATTEMPTS).find_map(|_| tables.read_object(hash)).map(|(_, _, bytes)| bytes))
     }
 
     /// For each hash, whether a readable block has it, by the device's current copies.

@@ -78,7 +78,9 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
             region.set_dirty(chunk, false);
         }
         self.write_recency(chunk);
-        self.space.put_chunk(held, chunk, ChunkLine { offered: 1, ..line });
+        if !self.space.put_chunk(held, chunk, ChunkLine { offered: 1, ..line }) {
+            return;
+        }
         region.set_offered(chunk, true);
         fault::point(Point::ChunkOffered);
     }
@@ -125,17 +127,22 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
                 break;
             }
             region.refresh_chunk(chunk);
-            let Some(line) = region.read_chunk(chunk).filter(|line| line.offered == 1) else { continue };
+            let may_be_taken = |line: &ChunkLine| line.offered == 1 && !held.leaves_alone(chunk);
+            let Some(line) = region.read_chunk(chunk).filter(may_be_taken) else { continue };
             let is_own = line.owner == region.host + 1;
             if is_own && region.class_of_offered(chunk).is_some() {
-                self.space.put_chunk(&held, chunk, ChunkLine { offered: 0, ..line });
+                if !self.space.put_chunk(&held, chunk, ChunkLine { offered: 0, ..line }) {
+                    break;
+                }
                 self.take_back(heap, chunk, line.slot_bytes);
                 taken += 1;
                 continue;
             }
             let Some(class) = self.space.class_of(heap, line.slot_bytes) else { continue };
             let ours = region.taken(line);
-            self.space.put_chunk(&held, chunk, ours);
+            if !self.space.put_chunk(&held, chunk, ours) {
+                break;
+            }
             fault::point(Point::ChunkMoved);
             self.take_over(heap, chunk, class, &ours, &pinned);
             self.read_recency(chunk, region.layout.blocks_of(chunk, ours.slot_bytes).map(BlockIndex));

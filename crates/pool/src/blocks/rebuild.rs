@@ -9,7 +9,7 @@ use crate::region::counters::Counter;
 use crate::region::host_layout::{CLASSES, DRAINING, FREE, OBJECT, PUBLISHED, Peer};
 use crate::region::lines::{BlockState, ChunkLine, Descriptor};
 use crate::region::piece::MemorySlot;
-use crate::sync::{Guard, Heap, Holds, Intent, Timeout};
+use crate::sync::{Guard, Heap, Holds, Intent, Name, Timeout};
 use cenote_base::fault::{self, Mistake, Point};
 use cenote_base::{BlockHash, BlockIndex};
 use cenote_mem::host::LockTimeout;
@@ -32,6 +32,10 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
 
     /// As [`Blocks::lock_heap`].
     pub fn lock_heap_within(&self, timeout: Timeout) -> Result<Guard<'_, Heap, F, H>, LockTimeout> {
+        if self.region.is_superseded() {
+            // This memory's heap is that of an ended life, and another memory's is in use.
+            return Err(LockTimeout::Passed { index: Name::Heap.mutex() });
+        }
         self.locks.acquire(Heap, Intent::ALL, timeout, |heap, _| {
             self.rebuild_heap(heap);
             self.finish_adoption(heap);
@@ -187,19 +191,26 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
             if gone.get(owner as usize).is_none_or(|&dead| dead == 0 || line.incarnation > dead) {
                 continue;
             }
-            let Some(class) = self.space.class_of(heap, line.slot_bytes) else {
+            let class = self.space.class_of(heap, line.slot_bytes).filter(|_| !chunks.leaves_alone(chunk));
+            let Some(class) = class else {
                 left = true;
                 continue;
             };
             // A write of its own: the list must be complete in a line that is torn at the change of
             // owner.
             let line = self.space.with_stray_owner(&chunks, line);
-            self.space.put_chunk(&chunks, chunk, line);
+            if !self.space.put_chunk(&chunks, chunk, line) {
+                left = true;
+                break;
+            }
             let ours = region.taken(line);
             // Before the change of owner: after a death from here on, the next holder of the heap
             // lock finishes the adoption.
             region.adopting().store(1, Relaxed);
-            self.space.put_chunk(&chunks, chunk, ours);
+            if !self.space.put_chunk(&chunks, chunk, ours) {
+                left = true;
+                break;
+            }
             fault::point(Point::ChunkAdopted);
             self.take_over(heap, chunk, class, &ours, &pinned);
             self.log.record(Event::ChunkAdopted, chunk, owner);

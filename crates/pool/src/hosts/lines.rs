@@ -11,8 +11,8 @@ use cenote_mem::{Fabric, HostLocal, Offset};
 use std::time::Duration;
 
 impl<F: Fabric, H: HostLocal> Hosts<F, H> {
-    /// Registers this host. Begins a new life if there was none, if the last one was declared dead,
-    /// or if `is_new`. Returns whether it did.
+    /// Registers this host, with the name of its memory. Begins a new life if there was none, if the
+    /// last one was declared dead, or if `is_new`. Returns whether it did.
     pub fn register_host(&self, membership: &Holds<Membership>, is_new: bool) -> bool {
         let region = &self.region;
         let boot_id = boot_id();
@@ -34,6 +34,7 @@ impl<F: Fabric, H: HostLocal> Hosts<F, H> {
     }
 
     fn write_host(&self, _: &Holds<Membership>, line: HostLine) {
+        let line = HostLine { memory: self.region.memory(), ..line };
         self.region.write(self.region.layout.host(self.region.host), line);
     }
 
@@ -180,11 +181,9 @@ impl<F: Fabric, H: HostLocal> Hosts<F, H> {
     }
 }
 
-/// The kernel's boot id; zero where there is none, which distinguishes no boots.
-fn boot_id() -> [u64; 2] {
+/// Half of the kernel's boot id; zero where there is none, which distinguishes no boots.
+fn boot_id() -> u64 {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let hex: String = text.chars().filter(char::is_ascii_hexdigit).collect();
-    let word =
-        |range: std::ops::Range<usize>| hex.get(range).and_then(|h| u64::from_str_radix(h, 16).ok()).unwrap_or(0);
-    [word(0..16), word(16..32)]
+    hex.get(..16).and_then(|half| u64::from_str_radix(half, 16).ok()).unwrap_or(0)
 }

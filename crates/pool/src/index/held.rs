@@ -145,7 +145,7 @@ impl Held {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cenote_base::BlockHash;
+    use cenote_base::{BlockHash, NamespaceId};
 
     fn hit(block: u64) -> Hit {
         let hash = BlockHash::from_words([block + 1, 1]);
@@ -153,6 +153,7 @@ mod tests {
             block: BlockIndex(block),
             generation: Generation(1),
             hash,
+            namespace: NamespaceId(0),
             length: 64,
             encoding: 0,
             offset: 0,

@@ -3,27 +3,51 @@
 use super::Member;
 use crate::error::PoolError;
 use crate::log::recorder::Event;
+use crate::region::lines::{HostLine, Line};
 use cenote_base::fault::{self, Point};
 use cenote_mem::{Fabric, HostLocal, LINE, Word};
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 impl<F: Fabric, H: HostLocal> Member<F, H> {
     /// Joins the region: registers the host, claims a worker slot, and recovers dead workers.
     pub fn join(mut self, worker_name: &str) -> Result<Self, PoolError> {
         let region = &*self.region;
         if region.rebuilt().load(Acquire) == 0 {
-            // This host's caches may hold an older region at this place, and lines that only this
-            // host writes are not refreshed otherwise. Taking the lock fences.
-            let own = region.layout.written_by(region.host).into_iter().filter(|_| !region.is_coherent());
-            let lines = own.flat_map(|(start, end)| (start..end).step_by(LINE as usize));
-            lines.for_each(|line| region.fabric.refresh_unfenced(line));
+            self.drop_own_lines();
         }
+        let drawn = region.area.draw_name();
+        let last = self.outlive_other_memory(drawn)?;
         let membership = self.locks.lock_membership(self.locks.patient()).map_err(PoolError::lock("membership"))?;
-        let area_is_new = region.rebuilt().load(Acquire) == 0;
         let slots = u32::try_from(region.layout.workers_per_host).expect("validated");
+        let is_empty = !(0..slots).any(|slot| region.area.slot_alive(slot));
+        let mut area_is_new = region.rebuilt().load(Acquire) == 0;
+        let known = region.memory_name().load(Relaxed);
+        let words = region.fresh_line(region.layout.host(region.host));
+        let line = HostLine::open(words, region.layout.host(region.host), region.salt);
+        let has_slot = drawn == 0 || known != 0 && line.is_none_or(|line| line.memory == known);
+        if !has_slot {
+            // The slot is free, or another memory had it. That memory may have come back since, and
+            // workers of this one may go on that do not know yet that they have lost the slot.
+            if words != last || !is_empty {
+                return Err(self.in_use());
+            }
+            self.drop_own_lines();
+            region.fabric.fence();
+            area_is_new = true;
+            region.rebuilt().store(0, Release);
+            if let Some(line) = region.read_host(region.host).filter(|_| !region.is_coherent()) {
+                // A process that resumes with the other memory finds its life ended.
+                self.hosts.mark_dead(&membership, region.host, line.incarnation);
+            }
+        }
+        let name = if has_slot && known != 0 { known } else { drawn };
+        if name != known {
+            region.memory_name().store(name, Relaxed);
+        }
+        region.set_memory(name);
         // Without a worker there was no heartbeat, and another host may be about to declare this
         // life dead.
-        let was_silent = !region.is_coherent() && !(0..slots).any(|slot| region.area.slot_alive(slot));
+        let was_silent = !region.is_coherent() && is_empty;
         let claimed = (0..slots).find_map(|slot| match region.area.claim_slot(slot) {
             Ok(claim) => claim.map(|claim| Ok((u64::from(slot), claim))),
             Err(error) => Some(Err(error)),
@@ -72,6 +96,9 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             self.index.forget_dead_counts(others_live);
         }
         drop(membership);
+        if region.is_superseded_now() {
+            return Err(self.in_use());
+        }
         region.set_slot(slot);
         self.hosts.pins.adopt(epoch);
         self.name = worker_name.to_owned();
@@ -80,9 +107,62 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
     }
 }
 
+impl<F: Fabric, H: HostLocal> Member<F, H> {
+    /// Drops the lines that only this host writes from its caches, without a fence: they may be of
+    /// an older region at this place, or another machine may have written them, and they are not
+    /// refreshed otherwise.
+    fn drop_own_lines(&self) {
+        let region = &*self.region;
+        let own = region.layout.written_by(region.host).into_iter().filter(|_| !region.is_coherent());
+        let lines = own.flat_map(|(start, end)| (start..end).step_by(LINE as usize));
+        lines.for_each(|line| region.fabric.refresh_unfenced(line));
+    }
+
+    /// Waits until no life of another host memory goes on in this host's slot, and returns the words
+    /// of the host's line. Such a life is over if its workers have left in order, if it was declared
+    /// dead, or if its heart has stood still for the host timeout. `drawn` is 0 for memory of one
+    /// process.
+    fn outlive_other_memory(&self, drawn: u64) -> Result<[u64; 8], PoolError> {
+        let region = &*self.region;
+        let at = region.layout.host(region.host);
+        let first = region.fresh_line(at);
+        let deadline = region.area.now().saturating_add(region.host_timeout);
+        loop {
+            let words = region.fresh_line(at);
+            let ours = region.memory_name().load(Relaxed);
+            let line = HostLine::open(words, at, region.salt);
+            // A torn line is damaged, or a process of this host is writing it.
+            let is_ours = drawn == 0 || ours != 0 && line.is_none_or(|line| line.memory == ours);
+            if is_ours || words == [0; 8] {
+                return Ok(words);
+            }
+            if words != first {
+                return Err(self.in_use());
+            }
+            let is_over = line.is_some_and(|line| region.is_dead(region.host, line.incarnation));
+            if is_over || !self.has_joined_workers() || region.area.now() >= deadline {
+                return Ok(words);
+            }
+            region.area.rest();
+        }
+    }
+
+    /// Whether a worker line of this host shows a process that has not left, by the device's lines.
+    fn has_joined_workers(&self) -> bool {
+        let region = &*self.region;
+        region.refresh_range(region.layout.worker(region.host, 0), region.layout.worker(region.host + 1, 0));
+        (0..region.layout.workers_per_host).any(|slot| region.joined(region.host, slot))
+    }
+
+    fn in_use(&self) -> PoolError {
+        PoolError::HostInUse { host: self.region.host as u8 }
+    }
+}
+
 impl<F: Fabric, H: HostLocal> Drop for Member<F, H> {
     fn drop(&mut self) {
-        if !self.has_joined() || self.region.area.is_inherited() {
+        // The lines of a slot that another host memory has taken are its own.
+        if !self.has_joined() || self.region.area.is_inherited() || self.region.is_superseded_now() {
             return;
         }
         if self.region.is_plain() {

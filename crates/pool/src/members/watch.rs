@@ -25,11 +25,13 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
     /// was declared dead.
     pub fn watch_hosts(&self) -> Result<(), PoolError> {
         let region = &self.region;
-        if region.is_coherent() {
-            return Ok(());
-        }
         // If the lock is busy, another worker of this host watches.
         let Ok(membership) = self.locks.lock_membership(Timeout::TRY) else { return Ok(()) };
+        if region.is_coherent() {
+            // For processes that have another host memory.
+            self.locks.beat(&membership);
+            return Ok(());
+        }
         if region.is_dead(region.host, region.incarnation()) {
             // With the heap lock, because other threads must not reserve slots in the new life
             // before the heap is of that life. Without it the host stays dead until its next tick.

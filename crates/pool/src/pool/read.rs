@@ -68,7 +68,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     pub fn pin(&self, hit: &Hit) -> Option<Pin<F, H>> {
         let member = &self.0;
         let region = &member.region;
-        if member.is_out() {
+        if member.is_out() || region.is_superseded() {
             return None;
         }
         let life = region.incarnation();
@@ -142,6 +142,7 @@ impl<F: Fabric, H: HostLocal> Pin<F, H> {
         let region = &self.member.region;
         !region.area.is_inherited()
             && region.incarnation() == self.life
+            && !region.is_superseded()
             && !region.is_dead(region.host, self.life)
             && self.member.space.strays(region.layout.chunk_of(self.hit.block)) != Strays::Possible
     }
@@ -175,7 +176,8 @@ impl<F: Fabric, H: HostLocal> Pin<F, H> {
 
 impl<F: Fabric, H: HostLocal> Drop for Pin<F, H> {
     fn drop(&mut self) {
-        if self.member.region.area.is_inherited() {
+        // The hazard lines of a slot that another host memory has taken have its pins.
+        if self.member.region.area.is_inherited() || self.member.region.is_superseded() {
             return;
         }
         match self.keeper {

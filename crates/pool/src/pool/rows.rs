@@ -302,7 +302,10 @@ impl<F: Fabric, H: HostLocal> PinnedRows<F, H> {
         let region = &self.member.region;
         // A fence between the copies and the words that say whether the pins counted until then.
         region.fabric.fence();
-        !region.area.is_inherited() && !region.is_dead(region.host, self.life) && region.incarnation() == self.life
+        !region.area.is_inherited()
+            && !region.is_superseded()
+            && !region.is_dead(region.host, self.life)
+            && region.incarnation() == self.life
     }
 
     /// Copies rows into `to`, in the order of the list and without gaps.

@@ -22,6 +22,10 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         if member.region.area.is_inherited() {
             return Recovered::default();
         }
+        if member.region.is_superseded_now() {
+            member.look_after_health();
+            return Recovered::default();
+        }
         if member.region.is_plain() {
             member.index.give_owed_counts();
         }
@@ -94,6 +98,9 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// # Errors
     /// A lock was busy for too long.
     pub fn gc(&self) -> Result<GcReport, PoolError> {
+        if self.0.region.is_superseded_now() {
+            return Err(PoolError::HostInUse { host: self.0.region.host as u8 });
+        }
         self.0.collect_garbage(true, self.0.locks.patient())
     }
 

@@ -2,7 +2,7 @@
 
 use crate::region::Region;
 use crate::region::lines::{BlockState, Descriptor, checksum_key};
-use cenote_base::{BlockHash, BlockIndex, Generation};
+use cenote_base::{BlockHash, BlockIndex, Generation, NamespaceId};
 use cenote_mem::{Fabric, HostLocal};
 
 /// A block that a lookup found. It is a hint: a read of it may still miss.
@@ -14,6 +14,9 @@ pub struct Hit {
     pub generation: Generation,
     /// Hash of its tokens and namespace.
     pub hash: BlockHash,
+    /// Row of the namespace in which it was published. A holder of a [`crate::Namespace`] whose
+    /// hashes may be of another one compares it.
+    pub namespace: NamespaceId,
     /// Bytes of its payload, in whole lines.
     pub length: u64,
     /// Encoding of the payload, set by its publisher in [`crate::NewBlock`]; 0: the engine's own
@@ -31,6 +34,7 @@ impl Hit {
             block,
             generation: descriptor.generation(),
             hash: descriptor.block_hash(),
+            namespace: NamespaceId(descriptor.namespace()),
             length,
             encoding: descriptor.encoding(),
             offset,

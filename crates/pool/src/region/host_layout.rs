@@ -50,6 +50,8 @@ enum Single {
     NextRecord,
     /// Rows of the namespace table with limits that this host enforces.
     Namespaces,
+    /// Name of this memory, in the line of its host; 0: it has none.
+    MemoryName,
     /// Number of this host's next event; 0: unknown.
     NextEvent = 2 * LINE_WORDS as isize,
     /// Hits that this host has written to its ring.
@@ -348,6 +350,11 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
 
     pub fn rebuilt(&self) -> &H::Word64 {
         self.word(Single::Rebuilt)
+    }
+
+    /// Name of this memory, which the processes of its host share; 0: it has none, or none yet.
+    pub fn memory_name(&self) -> &H::Word64 {
+        self.word(Single::MemoryName)
     }
 
     /// Number of this host's current life.

@@ -18,6 +18,24 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
         Some(HostLine::open(words, at, self.salt).unwrap_or(torn))
     }
 
+    /// Whether another host memory has taken this host's slot, by the host's line as this host's
+    /// caches have it. Then this memory describes an ended life.
+    #[inline]
+    pub fn is_superseded(&self) -> bool {
+        let (ours, at) = (self.memory(), self.layout.host(self.host));
+        ours != 0
+            && self.fabric.load(Offset::new(at + HostLine::MEMORY)) != ours
+            && self.read::<HostLine>(at).is_some_and(|line| line.memory != ours)
+    }
+
+    /// As [`Region::is_superseded`], by the device's line.
+    pub fn is_superseded_now(&self) -> bool {
+        if self.memory() != 0 {
+            self.fabric.refresh(&[self.layout.host(self.host)]);
+        }
+        self.is_superseded()
+    }
+
     /// Whether a worker's line, in this host's caches, shows that a process holds the slot. A torn
     /// line counts as held: its worker may have died while it wrote the line.
     pub fn joined(&self, host: u64, slot: u64) -> bool {

@@ -56,8 +56,10 @@ line!(
     HostLine {
         /// Number of the host's current life, from 1; 0: it never attached.
         incarnation: u64 = 0,
-        /// The kernel's boot id: distinguishes boots, and two machines under one host id.
-        boot_id: [u64; 2] = 8,
+        /// Half of the kernel's boot id: distinguishes boots.
+        boot_id: u64 = 8,
+        /// Name of the host memory of this life; 0: memory of one process.
+        memory: u64 = 16,
         /// Advances while any worker of the host lives.
         heartbeat: u64 = 24,
         /// Worker slots ever used; hazard lines of higher slots need no scan.
@@ -103,6 +105,11 @@ line!(
         check: u64 = 56,
     }
 );
+
+impl HostLine {
+    /// Offset of the memory's name in the line.
+    pub const MEMORY: u64 = 16;
+}
 
 impl ChunkLine {
     /// The list in a line that may be torn. Each of its words is whole, and a change of owner does

@@ -6,7 +6,7 @@ use crate::region::area::sweep_host_memory;
 use crate::region::config::PoolConfig;
 use crate::region::layout::{REGION_BYTES_MAX, too_long};
 use crate::region::superblock::Superblock;
-use cenote_mem::{Flush, MapError, MapOptions, Mapped, Mapping, RegionSource, UnsupportedFlush};
+use cenote_mem::{Flush, Fresh, MapError, MapOptions, Mapped, Mapping, RegionSource, UnsupportedFlush};
 use std::io::Read;
 use std::sync::Arc;
 use thiserror::Error;
@@ -60,6 +60,24 @@ pub fn make_region(
     config: &PoolConfig,
     options: &MapOptions,
 ) -> Result<(Arc<Mapped>, Superblock), OpenError> {
+    let (fabric, superblock, fresh) = prepare_region(source, size, mode, flush, config, options)?;
+    fresh.publish()?;
+    Ok((fabric, superblock))
+}
+
+/// As [`make_region`], but the region has no name before [`Fresh::publish`], so that its creator may
+/// write what must be there for the first process that opens it. A device always has its name.
+///
+/// # Errors
+/// As for [`make_region`].
+pub fn prepare_region(
+    source: &RegionSource,
+    size: u64,
+    mode: u32,
+    flush: Flush,
+    config: &PoolConfig,
+    options: &MapOptions,
+) -> Result<(Arc<Mapped>, Superblock, Fresh), OpenError> {
     config.validate()?;
     if size > REGION_BYTES_MAX {
         return Err(PoolError::Config(too_long(size)).into());
@@ -68,8 +86,7 @@ pub fn make_region(
     let (mapping, fresh) = Mapping::prepare(source, size, mode, options)?;
     let fabric = Arc::new(Mapped::new(mapping, flush)?);
     let superblock = Superblock::format(&fabric, config)?;
-    fresh.publish()?;
-    Ok((fabric, superblock))
+    Ok((fabric, superblock, fresh))
 }
 
 /// Unpredictable bytes, for a region's seeds.

@@ -18,7 +18,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"CENOTE\x1a\0");
 
 /// Every structure of the format as text. A change of a structure changes this text, and its hash
 /// keeps programs with different structures apart.
-const STRUCTURES: &str = "line64 le; host:inc,boot2,beat,high,wants,0,check; worker:epoch,pid,joined,name4,check; \
+const STRUCTURES: &str = "line64 le; host:inc,boot,memory,beat,high,wants,0,check; worker:epoch,pid,joined,name4,check; \
     chunk:owner,inc,slot,gen32.offered32,strays3,check; demand:lookups,evicted,oldest,offered,hits,0x2,check; hits:8x(block40.lap24); offers:8x(chunk32.instant32); recency:64; desc:state8.flags8.gen48,hash2,len24.off40,sum,ns16.codec8.0.worker16.depth16,\
     time32.inc32,check; bucket:7x(block40.tag24),overflow; hazard:7x(block40.gen24),epoch; ns:fp4,bytes,shape,created,check+\
     name7,check+quota,0x6,check; usage:256; opened:rows4,life,0x2,check; object:key2,block,len,gen,memory,0,check+name7,check, open addressing; given:64; piece:size12.named1.host7.slot12.epoch24.check8; arena:pieces,lines; lock:ticket40(1 choosing or alone, 2 alone).left24,inc,intent+state8.life56; record:seq,micros,host16.slot16.pid32,kind8.life56,a,b,times,check; names:2x64; event:seq,hash2,name,parent,kind8.ns16.block40,gen48.depth16,check; mark:64; flush8.lock8.evict8.design8; \

@@ -9,25 +9,59 @@ use cenote_base::BlockIndex;
 use cenote_base::fault::{self, Point};
 use cenote_mem::host::LockTimeout;
 use cenote_mem::{Fabric, HostLocal, Word};
+use std::ops::Deref;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+/// The chunk lock.
+pub(crate) struct HeldChunks<'a, F: Fabric, H: HostLocal> {
+    guard: Guard<'a, Chunks, F, H>,
+    /// Chunks whose lines hosts may still write that were declared dead inside the lock.
+    named: Vec<u64>,
+}
+
+impl<F: Fabric, H: HostLocal> HeldChunks<'_, F, H> {
+    /// Whether a host that was declared dead may be about to take this chunk. Then no other host
+    /// takes it before that host has come back: its store would take the chunk away again.
+    pub fn leaves_alone(&self, chunk: u64) -> bool {
+        self.named.contains(&chunk)
+    }
+}
+
+impl<F: Fabric, H: HostLocal> Deref for HeldChunks<'_, F, H> {
+    type Target = Holds<Chunks>;
+
+    fn deref(&self) -> &Holds<Chunks> {
+        &self.guard
+    }
+}
 
 impl<F: Fabric, H: HostLocal> Space<F, H> {
     /// Takes the chunk lock, and mends chunk lines if its last holder died. The caller refreshes the
     /// lines that it reads.
-    pub fn lock_chunks(&self, timeout: Timeout) -> Result<Guard<'_, Chunks, F, H>, LockTimeout> {
-        self.locks.acquire(Chunks, Intent::ALL, timeout, |chunks, _| self.repair_lines(chunks))
+    pub fn lock_chunks(&self, timeout: Timeout) -> Result<HeldChunks<'_, F, H>, LockTimeout> {
+        let guard = self.locks.acquire(Chunks, Intent::ALL, timeout, |chunks, _| self.repair_lines(chunks))?;
+        let named = self.locks.named_by_passed(&guard);
+        Ok(HeldChunks { guard, named })
     }
 
     /// Takes the chunk lock, and refreshes all chunk lines.
-    pub fn lock_all_chunks(&self, timeout: Timeout) -> Result<Guard<'_, Chunks, F, H>, LockTimeout> {
+    pub fn lock_all_chunks(&self, timeout: Timeout) -> Result<HeldChunks<'_, F, H>, LockTimeout> {
         let chunks = self.lock_chunks(timeout)?;
         self.region.refresh_chunks();
         Ok(chunks)
     }
 
-    /// Writes a chunk's line.
-    pub fn put_chunk(&self, _: &Holds<Chunks>, chunk: u64, line: ChunkLine) {
-        self.region.write(self.region.layout.chunk(chunk), line);
+    /// Writes a chunk's line, after its name. `false`: nothing was written, because this host was
+    /// declared dead and other hosts may have passed it over. It rebuilds its heap in its next life.
+    #[must_use]
+    pub fn put_chunk(&self, chunks: &Holds<Chunks>, chunk: u64, line: ChunkLine) -> bool {
+        fault::point(Point::ChunkFound);
+        let may_write = self.locks.name(chunks, chunk);
+        if may_write {
+            fault::point(Point::ChunkNamed);
+            self.region.write(self.region.layout.chunk(chunk), line);
+        }
+        may_write
     }
 
     /// Lowers the number below which this host looks for no free chunk.
@@ -67,7 +101,7 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
         let mut passed = None;
         let mut find = || {
             (known()..region.layout.num_chunks).find_map(|chunk| {
-                let free = self.fresh_free_chunk(chunk)?;
+                let free = self.fresh_free_chunk(chunk).filter(|_| !chunks.leaves_alone(chunk))?;
                 let takes = fill == Fill::Copied || !self.has_strays(&free);
                 if !takes {
                     passed.get_or_insert(chunk);
@@ -85,7 +119,9 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
             return false;
         };
         let line = ChunkLine { slot_bytes: region.class_bytes(class).load(Relaxed), ..region.taken(free) };
-        self.put_chunk(&chunks, chunk, line);
+        if !self.put_chunk(&chunks, chunk, line) {
+            return false;
+        }
         fault::point(Point::ChunkClaimed);
         self.list_slots(heap, chunk, class, &line);
         self.log.record(Event::ChunkTaken, chunk, line.slot_bytes);
@@ -123,7 +159,9 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
             // Another host declared this one dead and has adopted the chunk.
             return;
         }
-        self.put_chunk(&chunks, chunk, ChunkLine { owner: 0, slot_bytes: 0, ..line });
+        if !self.put_chunk(&chunks, chunk, ChunkLine { owner: 0, slot_bytes: 0, ..line }) {
+            return;
+        }
         self.log.record(Event::ChunkGivenBack, chunk, line.slot_bytes);
         self.hint_free_chunk(chunk);
     }
@@ -146,7 +184,9 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
             let words = region.fabric.load_line(at);
             if words != [0; 8] && ChunkLine::open(words, at, region.salt).is_none() {
                 let line = self.line_of_blocks(chunk, words).unwrap_or_default();
-                self.put_chunk(chunks, chunk, ChunkLine { strays: ChunkLine::strays_of(words), ..line });
+                if !self.put_chunk(chunks, chunk, ChunkLine { strays: ChunkLine::strays_of(words), ..line }) {
+                    return;
+                }
             }
         }
     }
@@ -176,12 +216,14 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
     /// Writes this life's number into chunks that an earlier life of this host owned, unless other
     /// hosts have adopted them.
     pub fn reclaim_chunks(&self) {
-        let Ok(chunks) = self.lock_all_chunks(self.locks.patient()) else { return };
+        let Ok(chunks) = self.lock_chunks(self.locks.patient()) else { return };
+        // A repair of the life that ended may have been given up.
+        self.repair_lines(&chunks);
         let incarnation = self.region.incarnation();
         for chunk in 0..self.region.layout.num_chunks {
             let Some(line) = self.region.own_chunk(chunk) else { continue };
-            if line.incarnation != incarnation {
-                self.put_chunk(&chunks, chunk, ChunkLine { incarnation, ..line });
+            if line.incarnation != incarnation && !self.put_chunk(&chunks, chunk, ChunkLine { incarnation, ..line }) {
+                return;
             }
         }
     }

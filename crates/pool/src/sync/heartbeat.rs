@@ -1,6 +1,7 @@
 //! The heartbeat in this host's line, by which other hosts see that it lives.
 
 use super::{Holds, Locks, Membership, Timeout};
+use crate::region::lines::HostLine;
 use cenote_mem::{Fabric, HostLocal, Word};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -31,10 +32,12 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
     /// Advances this host's heartbeat.
     pub fn beat(&self, _: &Holds<Membership>) {
         let region = &self.region;
-        if let Some(mut line) = region.read_host(region.host) {
+        let at = region.layout.host(region.host);
+        // A line of another host memory is not this host's to change.
+        if let Some(mut line) = region.read::<HostLine>(at).filter(|_| !region.is_superseded_now()) {
             line.heartbeat = line.heartbeat.wrapping_add(1);
             line.wants = region.wants_chunk().load(Acquire);
-            region.write(region.layout.host(region.host), line);
+            region.write(at, line);
         }
     }
 

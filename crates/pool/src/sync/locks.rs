@@ -104,6 +104,9 @@ pub(crate) struct Guard<'a, L, F: Fabric, H: HostLocal> {
     between: Option<u64>,
     /// Whether a holder died with the lock.
     pub abandoned: bool,
+    /// Hosts that were declared dead while they held the lock or waited for it, and have not come
+    /// back.
+    passed: Vec<u64>,
     is_membership: bool,
     /// Whether drop abandons the lock, as if its holder had died.
     pub gives_up: bool,
@@ -208,6 +211,7 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
             holds: Holds::new(lock),
             between: None,
             abandoned,
+            passed: Vec::new(),
             is_membership,
             gives_up: false,
             is_fenced: false,
@@ -249,10 +253,11 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
                 return Err(LockTimeout::Passed { index: name.mutex() });
             };
             guard.between = Some(number);
-            for host in dead {
+            for &host in &dead {
                 let repaired = self.repair_once(number, host, |left| repair(&guard.holds, left, host));
                 guard.abandoned |= repaired;
             }
+            guard.passed = dead;
         }
         if inherited {
             repair(&guard.holds, left, region.host);
@@ -260,7 +265,36 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
         if let (Name::User(user), false) = (name, region.is_coherent()) {
             guard.abandoned |= self.heed_left_locks(user, number);
         }
+        fault::point(Point::LockEntered);
         Ok(guard)
+    }
+
+    /// Names what this holder is about to write, before it writes. `false`: the life in which it
+    /// took the lock was declared dead, so that it must write nothing.
+    ///
+    /// Either this host sees the mark of a host that passes it over, or that host sees the name and
+    /// leaves the named thing alone ([`Locks::named_by_passed`]). So no store of a host that was
+    /// paused in the lock meets another host's (docs/internals/protocol.md#named-changes).
+    pub fn name<L: Lock>(&self, holds: &Holds<L>, thing: u64) -> bool {
+        let region = &self.region;
+        let Some(lock) = holds.name().between_hosts().filter(|_| !region.is_coherent()) else { return true };
+        let line = region.layout.lock(lock, region.host);
+        region.fabric.store(Offset::new(line + INTENT), Intent::probe(thing).word());
+        region.fabric.publish(&[line]);
+        !region.is_dead(region.host, region.fabric.load(Offset::new(line + INCARNATION)))
+    }
+
+    /// What hosts that this holder passed over have named: they may write it at any time.
+    pub fn named_by_passed<L: Lock>(&self, guard: &Guard<'_, L, F, H>) -> Vec<u64> {
+        let region = &self.region;
+        let Some(lock) = guard.between.filter(|_| !guard.passed.is_empty()) else { return Vec::new() };
+        // Another process of this host may have stored the mark: on the device before the look.
+        let marks = guard.passed.iter().map(|&host| region.layout.mark(region.host, host) / LINE * LINE);
+        region.fabric.publish(&marks.collect::<Vec<_>>());
+        let lines: Vec<u64> = guard.passed.iter().map(|&host| region.layout.lock(lock, host)).collect();
+        region.fabric.refresh(&lines);
+        let left = |&line: &u64| Intent::from_word(region.fabric.load(Offset::new(line + INTENT))).home();
+        lines.iter().filter_map(left).collect()
     }
 
     /// Takes those of these locks that are free and need no repair, and holds all of them. The
@@ -290,6 +324,7 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
                 holds: Holds::new(lock),
                 between: Some(number),
                 abandoned: false,
+                passed: Vec::new(),
                 is_membership: false,
                 gives_up: false,
                 is_fenced: true,

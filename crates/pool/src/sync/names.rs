@@ -155,7 +155,8 @@ impl Intent {
     /// Anything that the lock protects.
     pub const ALL: Self = Self(1);
 
-    /// The buckets of a probe that begins at bucket `home` of the shard.
+    /// The buckets of a probe that begins at bucket `home` of the shard; in other locks one thing
+    /// that the holder is about to write ([`super::Locks::name`]).
     pub const fn probe(home: u64) -> Self {
         Self(home + 2)
     }
@@ -168,7 +169,7 @@ impl Intent {
         self.0
     }
 
-    /// The bucket where the probe begins; `None` stands for everything.
+    /// The bucket where the probe begins, or the thing; `None` stands for everything.
     pub const fn home(self) -> Option<u64> {
         self.0.checked_sub(2)
     }

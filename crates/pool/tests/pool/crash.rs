@@ -183,6 +183,8 @@ const ELSEWHERE: &[Point] = &[
 /// Points that a worker passes at most once.
 const ONCE_A_LIFE: &[Point] = &[
     Point::ChunkClaimed,
+    Point::ChunkFound,
+    Point::ChunkNamed,
     Point::JoinRebuilt,
     Point::JoinRegistered,
     Point::NamespaceNamed,
@@ -191,7 +193,8 @@ const ONCE_A_LIFE: &[Point] = &[
 ];
 
 /// Of these, the points that only workers of a fresh region pass.
-const ONCE_A_REGION: &[Point] = &[Point::ChunkClaimed, Point::JoinRebuilt, Point::NamespaceNamed];
+const ONCE_A_REGION: &[Point] =
+    &[Point::ChunkClaimed, Point::ChunkFound, Point::ChunkNamed, Point::JoinRebuilt, Point::NamespaceNamed];
 
 #[test]
 fn a_death_at_any_point_leaves_nothing_that_survivors_cannot_use() {

@@ -4,15 +4,16 @@ use crate::support::shared::{Shared, attach_flushed, region_of_process};
 use crate::support::*;
 use cenote_base::fault::{self, Plan, Point};
 use cenote_base::testing::{ManualTime, until};
-use cenote_base::{BlockHash, HostId};
-use cenote_mem::{Fabric, Flush, Flushed, Offset};
+use cenote_base::{BlockHash, Health, HostId};
+use cenote_mem::{Fabric, Flush, Flushed, MapOptions, Offset};
 use cenote_pool::{
-    AttachOptions, Counter, Inspector, Namespace, NamespaceRecord, NewBlock, Pin, Pool, PoolConfig, PoolError, Publish,
-    ReadOutcome, Strays,
+    AttachOptions, Counter, Inspector, Namespace, NamespaceRecord, NewBlock, Pin, PinnedRows, Pool, PoolConfig,
+    PoolError, Publish, ReadOutcome, RowRef, RowShape, Strays,
 };
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Timeout of locks that are free or that only the dead hold, which are taken without a wait, and of
@@ -459,4 +460,148 @@ fn a_pin_of_a_host_that_was_declared_dead_protects_nothing() {
     first.tick();
     assert!(!pin.protects(), "in its next life");
     assert!(first.lookup(&[hash]).first().and_then(|hit| first.pin(hit)).is_some_and(|pin| pin.protects()));
+}
+
+const PAUSE_AT: &str = "CENOTE_TEST_PAUSE";
+
+/// A host is paused in the chunk lock, and another one takes the chunk that it was about to take. Its
+/// late store took the chunk away again, and its next block overwrote a pinned one.
+#[test]
+fn a_host_that_was_paused_in_the_chunk_lock_takes_no_chunk_of_another() {
+    for point in [Point::ChunkFound, Point::ChunkNamed, Point::ChunkClaimed] {
+        let mut alone = std::process::Command::new(std::env::current_exe().expect("this test"));
+        alone.args(["--exact", "hosts::paused_in_the_chunk_lock", "--ignored", "--nocapture"]);
+        let ended = alone.env(PAUSE_AT, point.name()).stdin(Stdio::null()).output().expect("it starts");
+        assert!(ended.status.success(), "{point}: {}", String::from_utf8_lossy(&ended.stderr));
+    }
+}
+
+#[test]
+#[ignore = "the test before starts it, in a process whose fault points are its own"]
+fn paused_in_the_chunk_lock() {
+    static PAUSED: AtomicBool = AtomicBool::new(false);
+    static RESUMED: AtomicBool = AtomicBool::new(false);
+    let point: Point = std::env::var(PAUSE_AT).expect("another test starts this one").parse().expect("a point");
+    let time = ManualTime::start();
+    let fabric = without_coherence(2 << 20, &small_config(71));
+    let host_timeout = Duration::from_secs(1);
+    let [first, second] = [0, 1].map(|host| {
+        let options = AttachOptions { host_timeout, clock: Some(time.clock()), ..private(host) };
+        Pool::attach(Arc::clone(&fabric), &options).expect("each host has its slot")
+    });
+    let (ns, theirs) = (namespace(&first, 1, BLOCK_BYTES), namespace(&second, 1, BLOCK_BYTES));
+    let hashes = chain(&theirs, 2, 8);
+    let shape = RowShape::packed(0, 512);
+    let rows: Vec<RowRef> = (0..8 * 4).map(|at| RowRef { block: at % 8, row: at }).collect();
+    let check = |set: &PinnedRows<Arc<Flushed>>| {
+        let mut to = vec![0; rows.len() * 512];
+        let gathered = set.gather(&rows, &shape, &mut to).expect("rows of the set");
+        for (row, got) in rows.iter().zip(to.chunks(512)).filter(|(row, _)| !gathered.missed.contains(&row.block)) {
+            let start = row.row as usize * 512;
+            let is_right = payload(hashes[row.block as usize], BLOCK_BYTES)[start..start + 512] == *got;
+            assert!(is_right, "{row:?} has bytes of another block");
+        }
+        gathered.missed.len()
+    };
+    second.tick();
+    fault::arm(Plan::first(point), |_| {
+        PAUSED.store(true, Ordering::SeqCst);
+        until("the end of the pause", || RESUMED.load(Ordering::SeqCst).then_some(()));
+    });
+    let set = std::thread::scope(|scope| {
+        let paused = scope.spawn(|| publish(&first, &ns, chain(&ns, 1, 1)[0], 0));
+        until("the pause", || PAUSED.load(Ordering::SeqCst).then_some(()));
+        time.advance(2 * host_timeout);
+        second.tick();
+        assert_eq!(second.counter(Counter::HostsDeclaredDead), 1);
+        for (depth, &hash) in (0..).zip(&hashes) {
+            assert_eq!(publish(&second, &theirs, hash, depth), Publish::Published);
+        }
+        let set = second.pin_rows(&second.lookup(&hashes));
+        // Until no chunk is left that the first may take.
+        for prompt in 100.. {
+            let info = second.info();
+            if info.chunks_taken + u64::from(point == Point::ChunkNamed) == info.num_chunks {
+                break;
+            }
+            let hash = chain(&theirs, prompt, 1)[0];
+            assert_eq!(publish(&second, &theirs, hash, 0), Publish::Published, "of {info:?}");
+        }
+        assert_eq!(check(&set), 0, "all blocks are there");
+        RESUMED.store(true, Ordering::SeqCst);
+        paused.join().expect("no panic");
+        set
+    });
+    for round in 0..4 {
+        assert_eq!(check(&set), 0, "pinned blocks stay as they are, round {round}");
+        for (depth, hash) in (0..).zip(chain(&ns, 10 + round, 8)) {
+            let _ = publish(&first, &ns, hash, depth);
+        }
+        first.tick();
+        second.tick();
+    }
+    for pool in [&first, &second] {
+        pool.gc().expect("no lock is held");
+        let checked = pool.check(true).expect("no lock is held");
+        assert_eq!((checked.damage.len(), checked.leaks.len()), (0, 0), "{checked:?}");
+    }
+}
+
+/// Two machines kept the default slot, containers had a `/dev/shm` of their own, or the file of the
+/// host's memory was removed: the newcomer cleared the pins of the first and overwrote its blocks.
+#[test]
+fn a_host_slot_is_of_one_host_memory() {
+    for flush in [Flush::None, Flush::available()[0]] {
+        let (region, time) = (Shared::for_flush("slot", flush), ManualTime::start());
+        let _ending = Ending(time);
+        let host_timeout = Duration::from_secs(1);
+        let attach = || {
+            let fabric = cenote_pool::open_region(&region.source, &MapOptions::default()).expect("it is there");
+            Pool::attach(fabric, &AttachOptions { host_timeout, clock: Some(time.clock()), ..patient(0) })
+        };
+        let first = attach().expect("the slot is free");
+        let ns = namespace(&first, 1, BLOCK_BYTES);
+        let hashes = chain(&ns, 1, 2);
+        for (depth, &hash) in (0..).zip(&hashes) {
+            assert_eq!(publish(&first, &ns, hash, depth), Publish::Published);
+        }
+        let set = first.pin_rows(&first.lookup(&hashes));
+        cenote_pool::remove_host_memory(&region.superblock).expect("it is ours");
+        let refused = std::thread::scope(|scope| {
+            let joins = scope.spawn(|| attach().map(drop));
+            while !joins.is_finished() {
+                first.tick();
+            }
+            joins.join().expect("no panic")
+        });
+        assert!(matches!(refused, Err(PoolError::HostInUse { host: 0 })), "{refused:?}");
+        assert!(set.protects() && first.health() == Health::Ok, "{:?}", first.health());
+        // Its heart stands still now.
+        let second = std::thread::scope(|scope| {
+            let joins = scope.spawn(attach);
+            let mut waited = Duration::ZERO;
+            while !joins.is_finished() {
+                time.advance(host_timeout / 10);
+                waited += host_timeout / 10;
+                std::thread::yield_now();
+            }
+            assert!(waited >= host_timeout, "{waited:?}");
+            joins.join().expect("no panic")
+        });
+        let second = second.expect("the first is silent");
+        let theirs = namespace(&second, 1, BLOCK_BYTES);
+        assert!(second.lookup(&hashes).iter().all(|hit| read(&second, hit) == ReadOutcome::Whole));
+        assert!(!set.protects(), "the pins of the first are gone");
+        assert_eq!(publish(&first, &ns, chain(&ns, 2, 1)[0], 0), Publish::NoRoom, "its heap is of an ended life");
+        first.tick();
+        assert!(matches!(first.health(), Health::Degraded { .. }), "{:?}", first.health());
+        assert!(attach().is_ok(), "processes with the new memory join at once");
+        drop((set, first));
+        assert_eq!(publish(&second, &theirs, chain(&theirs, 3, 1)[0], 0), Publish::Published);
+        let checked = second.check(true).expect("no lock is held");
+        assert_eq!((checked.damage.len(), checked.leaks.len()), (0, 0), "{checked:?}");
+        drop(second);
+        cenote_pool::remove_host_memory(&region.superblock).expect("it is unused");
+        assert!(attach().is_ok(), "all workers have left in order, so new memory need not wait");
+    }
 }

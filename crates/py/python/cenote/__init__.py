@@ -21,6 +21,7 @@
 from cenote._native import (
     FORMAT_VERSION,
     Addresses,
+    BlockName,
     BlockView,
     CenoteError,
     Codec,
@@ -46,6 +47,7 @@ from cenote._native import (
 __all__ = [
     "FORMAT_VERSION",
     "Addresses",
+    "BlockName",
     "BlockView",
     "CenoteError",
     "Codec",

@@ -11,6 +11,7 @@ from cenote._tables import Addresses as Addresses
 from cenote._tables import Pending as Pending
 from cenote._tables import Table as Table
 from cenote._tables import check_table as check_table
+from cenote._tables import default_table_name as default_table_name
 from cenote._tables import drop_table as drop_table
 from cenote._tables import load_tables as load_tables
 from cenote._tables import tables as tables
@@ -19,6 +20,8 @@ __version__: str
 FORMAT_VERSION: int
 
 _Path: TypeAlias = str | PathLike[str]
+# Names, or keys of 16 bytes: bytes that are no `BlockName` name a block of the namespace at hand, as
+# `Namespace.alias` does.
 _Hashes: TypeAlias = Hashes | Sequence[bytes]
 class _Tensor(Protocol):
     def __dlpack__(self) -> object: ...
@@ -33,7 +36,7 @@ _Outcome: TypeAlias = Literal["published", "duplicate", "no_room", "over_quota"]
 _Difference: TypeAlias = tuple[str, str, str]
 
 # Kind, namespace id, hash, name, name of the parent (0: none), depth in the sequence.
-_Event: TypeAlias = tuple[Literal["stored", "removed"], int, bytes, int, int, int]
+_Event: TypeAlias = tuple[Literal["stored", "removed"], int, BlockName, int, int, int]
 _Resync: TypeAlias = Literal["begun", "overtaken", "lost", "gap"]
 
 def _kill_at(point: str, count: int) -> None:
@@ -175,6 +178,11 @@ class Region:
     @property
     def degraded(self) -> str | None:
         """Reason why this process does not use the region; None if it uses the region."""
+    @property
+    def is_current(self) -> bool:
+        """True if the name still leads to this region, and all of its memory is there.
+
+        False after the region was removed or made anew: this process still has the memory of the first one then."""
     def bind_thread(self) -> int | None:
         """Binds the calling thread to the NUMA node nearest to the region's memory.
 
@@ -225,13 +233,18 @@ class Region:
         self, _kind: type[BaseException] | None, _value: BaseException | None, _trace: TracebackType | None
     ) -> None: ...
 
+class BlockName(bytes):
+    """Name of a block, of 16 bytes, that a namespace made."""
+
+    __slots__ = ()
+
 @final
 class Hashes:
     """Names of blocks, in order. Each name has 16 bytes."""
 
     def __len__(self) -> int: ...
     @overload
-    def __getitem__(self, index: int, /) -> bytes: ...
+    def __getitem__(self, index: int, /) -> BlockName: ...
     @overload
     def __getitem__(self, index: slice, /) -> Hashes: ...
     def __eq__(self, other: object, /) -> bool: ...
@@ -276,7 +289,11 @@ class Codec:
 
 @final
 class Namespace:
-    """Blocks of one model shard in a region."""
+    """Blocks of one model shard in a region.
+
+    Two namespaces never share a block. `Hashes` and `BlockName` are names that a namespace made. Any
+    other 16 bytes are a key, which names a block of this namespace only, as `alias` does.
+    """
 
     def hash_tokens(self, tokens: Sequence[int], block_tokens: int) -> Hashes:
         """Names of all full blocks of a prompt."""

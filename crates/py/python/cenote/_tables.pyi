@@ -154,7 +154,8 @@ def load_tables(
     has the form of `cenote engram load --json`, without times.
 
     Raises ValueError or OSError if the files have no such table, RegionFull if it does not fit,
-    CenoteError if the region has another table of this name or `wait` has passed.
+    CenoteError if the region has another table of this name, if a file changes during the load, or
+    if `wait` has passed.
     """
 
 def tables(region: Region | str, *, host_slot: int = 0) -> list[dict[str, Any]]:
@@ -163,5 +164,12 @@ def tables(region: Region | str, *, host_slot: int = 0) -> list[dict[str, Any]]:
 def check_table(region: Region | str, name: str, *, host_slot: int = 0) -> dict[str, Any]:
     """Reads a whole table and compares it with its checksums: `is_whole`, `damaged` and `digest`."""
 
-def drop_table(region: Region | str, name: str, *, host_slot: int = 0) -> bool:
-    """Drops a table; false if there was none. Readers detect it and raise CenoteError."""
+def drop_table(region: Region | str, name: str, *, wait: float = 10.0, host_slot: int = 0) -> bool:
+    """Drops a table; false if there was none. Readers detect it and raise CenoteError.
+
+    Raises CenoteError if another process still loads or drops the table after `wait` seconds.
+    """
+
+def default_table_name(folder: _Path) -> str:
+    """The name for the tables of a model's folder, without `.L` and the layer: the folder's name, and
+    a digest of its path."""

@@ -20,6 +20,7 @@ from typing import Any
 
 from cenote import clock
 from cenote.content import TRUSTED, Cache, Stamp, contents, stamps
+from cenote.walk import matching
 
 # Patterns of the files that engines read.
 _READ = ("adapter_*", "new_embeddings*", "lora_*")
@@ -41,7 +42,7 @@ Raises OSError or ValueError if no folder exists."""
 def files_of(path: str, find: Find | None = None) -> list[Path]:
     """An adapter's files that engines read, plus those of `find`; none without weights."""
     folder, *others = find(path) if find is not None else [Path(path)]
-    read = sorted({file for pattern in _READ for file in folder.glob(pattern) if file.is_file()})
+    read = matching(folder, *_READ) if folder.is_dir() else []
     return [*read, *others] if any(file.name in _WEIGHTS for file in read) else []
 
 
@@ -121,8 +122,13 @@ class Adapters:
 
 def is_older(stamp: Stamp, since: float) -> bool:
     """True if a file has certainly not changed since `since`, in seconds since the epoch."""
-    margin = _CLOCK_SECONDS if stamp[5] in TRUSTED else _SERVER_CLOCK_SECONDS
+    margin = _CLOCK_SECONDS if stamp[5] in TRUSTED else server_clock_seconds(stamp)
     return keeps_times(stamp) and max(stamp[3], stamp[4]) / 1e9 + margin <= since
+
+
+def server_clock_seconds(stamp: Stamp) -> float:
+    """By how much the clock that sets the times of a file may be behind this machine's."""
+    return _SERVER_CLOCK_SECONDS if stamp[5] in _SERVED else 0.0
 
 
 def keeps_times(stamp: Stamp) -> bool:

@@ -35,6 +35,7 @@ from typing import Any
 from cenote import clock
 from cenote._native import file_digests, file_stamps
 from cenote.clock import Deadline
+from cenote.walk import matching_below
 
 Stamp = tuple[int, int, int, int, int, int]
 
@@ -239,7 +240,7 @@ def _boot() -> str | None:
 def _main(arguments: list[str]) -> None:
     fresh = "--fresh" in arguments
     paths = [Path(argument) for argument in arguments if argument != "--fresh"]
-    files = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path]) if file.is_file()]
+    files = [file for path in paths for file in (matching_below(path, "*") if path.is_dir() else [path]) if file.is_file()]
     if not files:
         raise SystemExit("usage: python -m cenote.content [--fresh] PATH…\n--fresh ignores the cache")
     cache = Cache()

@@ -18,10 +18,11 @@ from pathlib import Path
 
 from cenote._native import Addresses, Pending, Table, tables
 from cenote._native import check_table as check
+from cenote._native import default_table_name as default_name
 from cenote._native import drop_table as drop
 from cenote._native import load_tables as load
 
-__all__ = ["Addresses", "Pending", "Table", "addresses", "check", "drop", "load", "tables"]
+__all__ = ["Addresses", "Pending", "Table", "addresses", "check", "default_name", "drop", "load", "tables"]
 
 
 def addresses(folder: str | PathLike[str]) -> Addresses:

@@ -9,9 +9,10 @@ import argparse
 import re
 import signal
 import struct
+import sys
 import threading
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import FrameType
 from typing import Any
 
@@ -27,6 +28,8 @@ END = (-1).to_bytes(8, "big", signed=True)
 _LOCALITY = re.compile(r"(?:node|pool):[^@\s]+")
 # Most events of one batch. The first poll of a region may return a million.
 _BATCH_MAX = 4096
+# Between two looks for a region that was removed.
+_MISSING_SECONDS = 1.0
 
 
 def packed(value: Any) -> bytes:
@@ -66,7 +69,10 @@ class Events:
     """Events of a region as vLLM's events. Blocks have the names that their publishers gave.
 
     Without `parents`, no event names a block's predecessor. llm-d drops an event with a predecessor that
-    it does not know."""
+    it does not know.
+
+    If the region is removed or made anew under its name, the events end with `AllBlocksCleared`: the memory of the
+    first one stays readable, but no engine that starts finds its blocks."""
 
     def __init__(
         self, region: cenote.Region, namespaces: Collection[str] = (), *, medium: str = MEDIUM, parents: bool = True
@@ -81,10 +87,17 @@ class Events:
         self.there: dict[int, int] = {}
         # By name of an announced block: its predecessor and its tokens.
         self.announced: dict[int, tuple[int, int]] = {}
-        self.begun = False
+        self.begun = self.ended = False
 
     def take(self) -> list[dict[str, Any]]:
         """The events since the last call."""
+        if not self.ended and not self.region.is_current:
+            self.ended = True
+            self.there.clear()
+            self.announced.clear()
+            return [{"type": "AllBlocksCleared"}]
+        if self.ended:
+            return []
         polled, _ = self.follower.poll()
         events: list[dict[str, Any]] = []
         if not self.begun:
@@ -188,6 +201,10 @@ class Publisher:
             self._answer(self.replay)
         return len(events)
 
+    def follow(self, events: Events) -> None:
+        """Publishes another region's events from now on. They begin by clearing those of the earlier one."""
+        self.events = events
+
     def _answer(self, replay: zmq.Socket[bytes]) -> None:
         request = replay.recv_multipart()
         if len(request) != 3 or len(request[2]) != 8:
@@ -256,15 +273,53 @@ def main(arguments: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
     start = clock.now()
-    with cenote.Region.open(options.region, worker="events", host_slot=options.host_slot) as region:
-        events = Events(region, options.namespace, medium=options.medium, parents=options.locality is None)
-        publisher = Publisher(events, options.endpoint, options.replay, topic, options.rank, refresh=refresh)
+
+    def of(region: cenote.Region) -> Events:
+        return Events(region, options.namespace, medium=options.medium, parents=options.locality is None)
+
+    def opened() -> cenote.Region:
+        return cenote.Region.open(options.region, worker="events", host_slot=options.host_slot)
+
+    told = [""]
+
+    def tell(text: str) -> None:
+        if told[0] != text:
+            told[0] = text
+            print(text, file=sys.stderr, flush=True)
+
+    region = opened()
+    try:
+        publisher = Publisher(of(region), options.endpoint, options.replay, topic, options.rank, refresh=refresh)
         try:
             while not ended.is_set() and (options.duration is None or clock.now() - start < options.duration):
                 publisher.step()
-                ended.wait(options.every)
+                if publisher.events.ended and (new := _opened_again(opened, tell)) is not None:
+                    region.close()
+                    region = new
+                    publisher.follow(of(region))
+                    continue
+                ended.wait(_MISSING_SECONDS if publisher.events.ended else options.every)
         finally:
             publisher.close()
+    finally:
+        region.close()
+
+
+def _opened_again(opened: Callable[[], cenote.Region], tell: Callable[[str], None]) -> cenote.Region | None:
+    """The region that now has the name; None if there is none yet, or it cannot be followed."""
+    try:
+        region = opened()
+    except cenote.CenoteError as error:
+        tell(f"the region was removed or made anew, and is not followed: {error}")
+        return None
+    try:
+        region.follow().poll()
+    except cenote.CenoteError as error:
+        region.close()
+        tell(f"the region was made anew, and is not followed: {error}")
+        return None
+    tell(f"{region.name} was made anew: its blocks are announced")
+    return region
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from sglang.srt.managers.cache_controller import HiCacheController
 from sglang.srt.runtime_context import get_context
 
 import cenote
+from cenote import clock, model_files
 from cenote.facts import key_of
 from cenote.sglang import CenoteStorage
 
@@ -131,7 +132,9 @@ def folder_of(path: Path, weights: bytes) -> str:
     return str(path)
 
 
-def test_the_content_of_a_models_folder_names_it(region: str, tmp_path: Path) -> None:
+def test_the_content_of_a_models_folder_names_it(region: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As if each server had started after its folder was written.
+    monkeypatch.setattr(model_files, "process_began", lambda: clock.unix() + 1)
     named: dict[str, Any] = {"settings": {"model_fingerprint": None}}
     first = Server(region, **named, model_path=folder_of(tmp_path / "first", bytes(1 << 20)))
     copy = Server(region, **named, model_path=folder_of(tmp_path / "copy", bytes(1 << 20)))
@@ -142,6 +145,25 @@ def test_the_content_of_a_models_folder_names_it(region: str, tmp_path: Path) ->
     assert copy.load(PROMPT) == len(PROMPT)
     for server in (first, copy, other):
         server.close()
+
+
+def test_a_server_whose_weights_changed_after_its_start_shares_nothing(region: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named: dict[str, Any] = {"settings": {"model_fingerprint": None}, "model_path": folder_of(tmp_path / "model", bytes(1 << 10))}
+    monkeypatch.setattr(model_files, "process_began", lambda: clock.unix() + 1)
+    first = Server(region, **named)
+    first.compute(PROMPT)
+    monkeypatch.setattr(model_files, "process_began", lambda: 0.0)
+    young = Server(region, **named)
+    assert young.load(PROMPT) == 0
+    for server in (first, young):
+        server.close()
+
+
+def test_a_model_whose_clients_name_images_is_refused(region: str, tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "model", bytes(1 << 10))
+    (tmp_path / "model" / "preprocessor_config.json").write_text("{}")
+    with pytest.raises(ValueError, match="mm_hashes.*trust_media_names"):
+        Server(region, settings={"model_fingerprint": None}, model_path=folder)
 
 
 def test_a_fingerprint_names_the_model_independently_of_its_path(region: str) -> None:

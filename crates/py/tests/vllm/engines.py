@@ -29,6 +29,8 @@ os.environ.update(
 from vllm import LLM, SamplingParams
 from vllm.config import KVTransferConfig
 
+from cenote import _native
+
 # Scripts that import this module have only its folder on their path.
 sys.path.append(str(Path(__file__).parents[1]))
 from waiting import GRACE, PATIENCE, PATIENCE_WITH_ENGINES, Stuck, until
@@ -154,6 +156,8 @@ def _signalled(group: int | None, number: int) -> bool:
 def _work(pipe: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     code = 0
     os.setpgid(0, 0)
+    # Only an import of the package reads the variable, and the parent has imported it.
+    _native._fail_loads(int(os.environ.get("CENOTE_TEST_FAIL_LOADS", "0")))
     try:
         pipe.send(("said", function(pipe, *arguments)))
     except BaseException:

@@ -126,6 +126,9 @@ class Request:
     cache_salt: str | None = None
     lora_task_id: int | None = None
     multimodal_hashes: Any = None
+    prompt_embedding_table: Any = None
+    py_multimodal_data: Any = None
+    py_lora_path: str | None = None
 
     def get_tokens(self, beam: int) -> list[int]:
         assert beam == 0

@@ -107,8 +107,18 @@ def ple(_: Any, region: str, folder: str, dtype: str | None) -> dict[str, Any]:
     serve(region, tables="tiny")
     served = ngram_module(dtype)
     again = served.load_weights(weights())
+    refused = []
+    for number, (changed, tensor) in enumerate(weights()):
+        if tensor.numel():
+            tensor = tensor.clone()
+            tensor.view(torch.uint8).view(-1)[-1] ^= 1
+            try:
+                served.load_weights([*weights()[:number], (changed, tensor)])
+            except ValueError as error:
+                refused.append("not the table of the checkpoint" in str(error))
     got = rows_of(served)
     return {
+        "refused": refused == [True] * len(weights()),
         "equal": [torch.equal(ours, theirs) for ours, theirs in zip(got, wanted, strict=True)],
         "loaded": loaded == again,
         "class": type(served.ngram_embedding).__name__,
@@ -123,8 +133,15 @@ def ple(_: Any, region: str, folder: str, dtype: str | None) -> dict[str, Any]:
 def test_ple_computes_the_same_rows(region: str, tmp_path: Path, dtype: str | None) -> None:
     (folder := tmp_path / "Tiny").mkdir()
     assert in_child(ple, region, str(folder), dtype) == {
-        "equal": [True, True], "loaded": True, "class": "RegionPLEEmbedding", "kept": 0, "addresses": True, "some": True,
+        "refused": True, "equal": [True, True], "loaded": True, "class": "RegionPLEEmbedding", "kept": 0, "addresses": True, "some": True,
     }  # fmt: skip
+
+
+def checkpoint_of(case: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The tensors of a table, as vLLM's loader gives them."""
+    rows, dim = sum(case["sizes"]), case["dim"]
+    values, scales = (torch.tensor(list(bytes.fromhex(case[name])), dtype=torch.uint8) for name in ("values", "scales"))
+    return {"weight": values.view(torch.float8_e4m3fn).view(rows, dim), "weight_scale_inv": scales.view(rows, dim // 32)}
 
 
 def deepseek(_: Any, region: str, folder: str, number: int) -> dict[str, Any]:
@@ -148,7 +165,7 @@ def deepseek(_: Any, region: str, folder: str, number: int) -> dict[str, Any]:
     table: Any = module.embed_tokens
     for name, parameter in table.named_parameters():
         # As a checkpoint gives them.
-        parameter.weight_loader(parameter, torch.zeros(sum(case["sizes"]), 8, dtype=torch.uint8), name=name)
+        parameter.weight_loader(parameter, checkpoint_of(case)[name], name=name)
     ids = torch.tensor(case["ids"], dtype=torch.int32)
     module.prepare_embeddings(ids)
     rows = module.embed(ids)
@@ -198,6 +215,53 @@ def ranks(_: Any, region: str, folder: str, number: int) -> list[bool]:
 @pytest.mark.parametrize("number", [1, 2])
 def test_ranks_read_their_heads_and_no_others(region: str, tmp_path: Path, number: int) -> None:
     assert in_child(ranks, region, str(tmp_path), number) == [True] * recorded.VECTORS["deepseek"][number]["shards"]
+
+
+def other_checkpoints(_: Any, region: str, folder: str) -> list[dict[str, Any]]:
+    """What each rank says of checkpoints with one other row."""
+    case = recorded.VECTORS["deepseek"][1]
+    start(folder, engram_layer_ids=[1])
+    recorded.load_deepseek(region, "v41.L1", case, Path(folder))
+    serve(region, tables="v41")
+    from vllm.models.deepseek_v41.common import engram as theirs
+
+    from cenote.vllm import engram as ours
+    from cenote.vllm.tables import Settings
+
+    found = []
+    for rank in range(case["shards"]):
+        for module in (theirs, ours):
+            module.get_tensor_model_parallel_world_size = lambda: case["shards"]  # type: ignore[attr-defined]
+        theirs.get_tensor_model_parallel_rank = lambda rank=rank: rank
+        rows, sizes = sum(case["sizes"]), tuple(case["sizes"])
+        for compare in (True, False):
+            given = Settings(region, "v41", compare=compare)
+            table = ours.RegionEngramEmbedding(given, 1, rows, case["dim"], sizes)
+            for name in ("weight", "weight_scale_inv"):
+                for row in (0, table.vocab_start_idx, table.vocab_end_idx - 1, rows - 1):
+                    changed = checkpoint_of(case)[name]
+                    changed.view(torch.uint8)[row, -1] ^= 1
+                    parameter = getattr(table, name)
+                    try:
+                        parameter.weight_loader(parameter, changed)
+                        said = ""
+                    except ValueError as error:
+                        said = str(error)
+                    reads = row in range(table.vocab_start_idx, table.vocab_end_idx)
+                    found.append({"refused": f"row {row} of the checkpoint" in said, "wanted": compare and reads})
+            try:
+                table.weight.weight_loader(table.weight, checkpoint_of(case)["weight"][:, :32])
+                found.append({"refused": False, "wanted": False})
+            except ValueError as error:
+                found.append({"refused": True, "wanted": compare, "said": str(error)})
+    return found
+
+
+def test_a_table_with_other_rows_than_the_checkpoints_is_refused(region: str, tmp_path: Path) -> None:
+    """`…/run-1/final` and `…/run-2/final` had tables of one name, and an engine read the other one's."""
+    found = in_child(other_checkpoints, region, str(tmp_path))
+    assert all(each["refused"] == each["wanted"] for each in found), found
+    assert any(each["wanted"] for each in found)
 
 
 def refusals(_: Any, region: str, folder: str) -> list[str]:

@@ -15,6 +15,7 @@ from stand_in import Arguments, Buffer, Engine, Group, Layout, Region
 from waiting import PATIENCE, ManualTime
 
 import cenote
+from cenote import clock, model_files
 
 stand_in.install()
 
@@ -86,7 +87,13 @@ def test_salts_separate_requests(engine: Any) -> None:
     assert [use(second).run(PROMPT, salt=salt) for salt in (None, "b", "", "a")] == [0, 0, 0, 6 * SIZE]
 
 
-@pytest.mark.parametrize("request_", [{"lora_task_id": 0}, {"multimodal_hashes": [[1, 2]]}])
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"lora_task_id": 0}, {"multimodal_hashes": [[1, 2]]}, {"prompt_embedding_table": [[0.0]]}, {"py_multimodal_data": {"image": {}}},
+        {"py_lora_path": "/adapter"},
+    ],
+)  # fmt: skip
 def test_requests_without_a_name_share_nothing(engine: Any, request_: dict[str, Any]) -> None:
     first = use(engine())
     first.run(PROMPT, generate=2, **request_)
@@ -194,6 +201,32 @@ def test_a_request_that_runs_again_is_read_from_its_beginning(engine: Any) -> No
     assert first.scheduler.build_connector_meta(stand_in.Output([odd])).saves == []
     assert first.scheduler.errors == 1
     del second
+
+
+def test_a_request_whose_images_are_gone_has_no_name_either(engine: Any) -> None:
+    """The engine drops a request's images after their use, and may run the request again."""
+    first = use(engine())
+    first.run(PROMPT)
+    asked = stand_in.Request(100, PROMPT, py_multimodal_data={"image": {}})
+    assert first.scheduler.get_num_new_matched_tokens(asked, 0) == (0, False)
+    asked.py_multimodal_data = None
+    assert first.scheduler.get_num_new_matched_tokens(asked, 0) == (0, False)
+    first.scheduler.request_finished(asked, [])
+    assert first.scheduler.get_num_new_matched_tokens(stand_in.Request(100, PROMPT), 0) == (6 * SIZE, False)
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_an_engine_whose_weights_changed_after_its_start_shares_nothing(
+    engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: bool
+) -> None:
+    (tmp_path / "model.safetensors").write_bytes(bytes(100))
+    (tmp_path / "config.json").write_text("{}")
+    named: dict[str, Any] = {"model_fingerprint": None, "model_folder": str(tmp_path)}
+    monkeypatch.setattr(model_files, "process_began", lambda: clock.unix() + 1)
+    use(engine(**named)).run(PROMPT)
+    if changes:
+        monkeypatch.setattr(model_files, "process_began", lambda: 0.0)
+    assert use(engine(**named)).run(PROMPT) == (0 if changes else 6 * SIZE)
 
 
 class Faulty:

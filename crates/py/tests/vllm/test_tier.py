@@ -401,6 +401,8 @@ def test_what_the_tier_cannot_name_is_refused(
     for part, name, value, said in (
         (config, "lora_config", object(), "LoRA"),
         (config.model_config, "multimodal_config", MultiModalConfig(), "images"),
+        (config.model_config, "enable_prompt_embeds", True, "prompt embeddings"),
+        (config.model_config, "runner_type", "pooling", "pooling models"),
         (config.cache_config, "enable_prefix_caching", False, "prefix caching"),
         (config.cache_config, "prefix_caching_hash_algo", "xxhash", "PYTHONHASHSEED"),
     ):

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +22,6 @@ from cenote import clock
 from cenote._native import file_stamps
 from cenote.content import TRUSTED
 from cenote.vllm.digest import model_digest
-from cenote.vllm.names import RequestNames
 
 TOKENS = 16 * BLOCK + 7
 
@@ -180,20 +178,6 @@ def test_the_name_covers_code_of_another_repository(tiny: str, tmp_path: Path) -
     assert "the code of org/code" in missing
     assert "model_fingerprint" in missing
     assert one == again != other
-
-
-def test_images_with_names_from_clients_share_nothing() -> None:
-    names = RequestNames(SimpleNamespace(lora_config=None))  # type: ignore[arg-type]
-
-    def named(*identifiers: str) -> bool | None:
-        features = [SimpleNamespace(identifier=identifier) for identifier in identifiers]
-        return names.is_named(SimpleNamespace(mm_features=features, lora_request=None))  # type: ignore[arg-type]
-
-    image = "0" * 64
-    assert named() is True
-    assert named(image, image * 2, f"adapter:{image}") is True
-    for chosen in ("image-1", "4f9d6d6e-7f1e-4c55-9d0c-5a2a1d0f3c11", image[1:], f"{image}x", "f" * 65):
-        assert named(image, chosen) is False, chosen
 
 
 # --- adapters ---

@@ -32,8 +32,7 @@ impl TraceFormat {
     ///
     /// # Errors
     /// Reading failed, the trace has no requests, or a line is invalid and `strict` is set.
-    pub fn read(self, path: &Path, block_tokens: u32, strict: bool) -> Result<Read, TraceError> {
-        let file = std::fs::File::open(path).map_err(TraceError::Unopened)?;
+    pub fn read(self, file: impl std::io::Read, block_tokens: u32, strict: bool) -> Result<Read, TraceError> {
         let reader = BufReader::with_capacity(1 << 20, file);
         match self {
             Self::Mooncake => read_mooncake(reader, block_tokens, strict),

@@ -3,6 +3,7 @@
 use cenote_base::HashSeed;
 use cenote_cold::record::SECTOR;
 use cenote_mem::Flush;
+use cenote_mem::region::RegionFile;
 use cenote_pool::{Design, Eviction, HostsLock, NamespaceInfo, NamespaceRecord, PoolConfig, PoolError, Superblock};
 use std::collections::BTreeMap;
 use std::io;
@@ -42,6 +43,21 @@ pub enum SnapshotError {
         /// Its version.
         found: u32,
     },
+    /// The file is another user's, can be changed by other users, or is no regular file.
+    #[error("{0}")]
+    Refused(io::Error),
+    /// The region has another hash seed, so the snapshot's blocks have no meaning in it.
+    #[error("{0}: the region has another hash seed than the snapshot; restore it into a region of its own")]
+    OtherSeed(String),
+    /// The region has content, and was not being restored from this snapshot.
+    #[error("{0}: the region has other content: blocks or objects, and no restoration began in it")]
+    NotEmpty(String),
+    /// The region is being restored from another snapshot.
+    #[error("the region is being restored from another snapshot, {0}")]
+    OtherSnapshot(String),
+    /// A region that is not complete is not saved.
+    #[error("the region is being restored from {0}, and is not complete")]
+    Restoring(String),
     /// The region refuses.
     #[error(transparent)]
     Pool(#[from] PoolError),
@@ -131,17 +147,17 @@ pub fn decode_payload<'a>(head: &Head, part: &'a [u8]) -> Option<&'a [u8]> {
 }
 
 /// Lines of `name=value`.
-fn lines(text: &[u8]) -> Option<BTreeMap<&str, &str>> {
+pub fn lines(text: &[u8]) -> Option<BTreeMap<&str, &str>> {
     std::str::from_utf8(text).ok()?.lines().map(|line| line.split_once('=')).collect()
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn unhex(text: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    if text.len() != 64 || !text.is_ascii() {
+pub fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    if text.len() != 2 * N || !text.is_ascii() {
         return None;
     }
     for (at, byte) in bytes.iter_mut().enumerate() {
@@ -159,6 +175,19 @@ pub struct SnapshotSettings {
     pub flush: Flush,
     /// The other settings.
     pub config: PoolConfig,
+    /// Permission bits of the region's file and its group; `None`: it had no file.
+    pub sharing: Option<Sharing>,
+    /// A random number that tells one snapshot from another. Snapshots of earlier programs have 0.
+    pub id: [u8; 16],
+}
+
+/// The users that may open a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sharing {
+    /// Permission bits of the region's file.
+    pub mode: u32,
+    /// Its group.
+    pub group: u32,
 }
 
 const fn lock_name(lock: HostsLock) -> &'static str {
@@ -169,17 +198,19 @@ const fn lock_name(lock: HostsLock) -> &'static str {
 }
 
 impl SnapshotSettings {
-    pub(super) fn of(superblock: &Superblock) -> Self {
+    /// The settings of a region for a new snapshot.
+    pub(super) fn of(superblock: &Superblock, file: Option<RegionFile>, id: [u8; 16]) -> Self {
         let Superblock { config, region_bytes, flush, .. } = superblock.clone();
-        Self { region_bytes, flush, config }
+        let sharing = file.map(|file| Sharing { mode: file.mode, group: file.group });
+        Self { region_bytes, flush, config, sharing, id }
     }
 
     pub(super) fn encode(&self) -> String {
-        let Self { region_bytes, flush, config } = self;
-        format!(
+        let Self { region_bytes, flush, config, sharing, id } = self;
+        let mut text = format!(
             "region_bytes={region_bytes}\nflush={flush}\nchunk_bytes={}\nmin_block_bytes={}\nmax_hosts={}\n\
              workers_per_host={}\nhazard_lines_per_worker={}\nrecords_per_host={}\nevents_per_host={}\n\
-             namespaces={}\nhosts_lock={}\ndesign={}\neviction={}\nseed={}\n",
+             namespaces={}\nhosts_lock={}\ndesign={}\neviction={}\nseed={}\nsnapshot={}\n",
             config.chunk_bytes,
             config.min_block_bytes,
             config.max_hosts,
@@ -192,7 +223,12 @@ impl SnapshotSettings {
             config.design.name(),
             config.eviction,
             hex(&config.seed.0),
-        )
+            hex(id),
+        );
+        if let Some(Sharing { mode, group }) = sharing {
+            text += &format!("mode={mode:o}\ngroup={group}\n");
+        }
+        text
     }
 
     pub(super) fn decode(text: &[u8]) -> Option<Self> {
@@ -217,7 +253,18 @@ impl SnapshotSettings {
             uuid: [0; 16],
             created: 0,
         };
-        Some(Self { region_bytes: number(&lines, "region_bytes")?, flush: number(&lines, "flush")?, config })
+        // Earlier programs wrote neither of these.
+        let id = lines.get("snapshot").map_or(Some([0; 16]), |id| unhex(id))?;
+        let mode = lines.get("mode").and_then(|mode| u32::from_str_radix(mode, 8).ok());
+        let sharing = mode.filter(|mode| *mode <= 0o777 && mode & 0o600 == 0o600).zip(number(&lines, "group"));
+        let sharing = sharing.map(|(mode, group)| Sharing { mode, group });
+        Some(Self {
+            region_bytes: number(&lines, "region_bytes")?,
+            flush: number(&lines, "flush")?,
+            config,
+            sharing,
+            id,
+        })
     }
 }
 

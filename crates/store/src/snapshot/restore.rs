@@ -4,10 +4,11 @@ use super::format::{
     Found, Head, Kind, SavedNamespace, SnapshotError, SnapshotSettings, count, decode_head, decode_object,
     decode_payload, part_bytes,
 };
+use super::restoring::{RESTORING_KEY, begin};
 use cenote_cold::ColdError;
 use cenote_cold::record::{self, Aligned, SECTOR, record_bytes};
-use cenote_mem::{Fabric, LINE};
-use cenote_pool::{Names, Namespace, NewBlock, Pool, PoolError, Publish};
+use cenote_mem::{Fabric, LINE, files};
+use cenote_pool::{Names, Namespace, NewBlock, Over, PLACED_KEYS, Pool, PoolError, Publish};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -69,11 +70,16 @@ pub fn open(path: &Path) -> Result<SnapshotSettings, SnapshotError> {
     })
 }
 
-/// Publishes a snapshot's content into the region of `pool`, which has the snapshot's hash seed.
+/// Publishes a snapshot's content into the region of `pool`, which is empty, or was being restored
+/// from this snapshot. Until all parts were read, the region is marked as [`Restoring`]. What is there
+/// already stays.
 ///
 /// # Errors
-/// The file cannot be read at all. Damaged parts are counted.
+/// The file cannot be read, or as [`begin`]. Damaged parts are counted.
+///
+/// [`Restoring`]: super::Restoring
 pub fn restore<F: Fabric>(pool: &Pool<F>, path: &Path) -> Result<Restored, SnapshotError> {
+    begin(pool, &open(path)?, path)?;
     let mut source = Source::open(path)?;
     let mut target = Target { pool, opened: HashMap::new(), quotas: Vec::new(), restored: Restored::default() };
     let (mut at, mut was_nothing) = (0, false);
@@ -97,6 +103,7 @@ pub fn restore<F: Fabric>(pool: &Pool<F>, path: &Path) -> Result<Restored, Snaps
         was_nothing = is_nothing;
     }
     target.set_quotas();
+    pool.destroy_object(RESTORING_KEY)?;
     Ok(target.restored)
 }
 
@@ -120,7 +127,7 @@ struct Source {
 impl Source {
     fn open(path: &Path) -> Result<Self, SnapshotError> {
         let failed = |error| SnapshotError::File { path: path.display().to_string(), error };
-        let file = File::open(path).map_err(failed)?;
+        let file = files::open_own(path).map_err(SnapshotError::Refused)?;
         let length = file.metadata().map_err(failed)?.len();
         Ok(Self { file, path: path.display().to_string(), length, memory: Aligned::default() })
     }
@@ -182,8 +189,12 @@ impl<F: Fabric> Target<'_, F> {
             Kind::Namespace => self.open(payload),
             Kind::Object => {
                 let (key, bytes) = decode_object(payload)?;
-                match self.pool.put_object(key, bytes) {
-                    Ok(()) => self.restored.objects += 1,
+                if key == RESTORING_KEY || key.starts_with(PLACED_KEYS) {
+                    return None;
+                }
+                // A program may have put a newer one while the region was being restored.
+                match self.pool.put_object_over(key, bytes, Over::Nothing) {
+                    Ok(_) => self.restored.objects += 1,
                     // No key of a region.
                     Err(PoolError::Config(_)) => return None,
                     Err(_) => self.restored.no_room += 1,

@@ -1,13 +1,15 @@
 //! Writes a snapshot.
 
 use super::format::{Kind, SavedNamespace, SnapshotError, SnapshotSettings, encode, encode_object};
+use super::restoring::Restoring;
 use cenote_cold::record::{HEADER_BYTES, Head, Name, record_bytes, seal};
 use cenote_mem::Fabric;
-use cenote_pool::{Listed, PLACED_KEYS, Pool, ReadOutcome};
+use cenote_mem::files::Draft;
+use cenote_pool::{Listed, PLACED_KEYS, Pool, ReadOutcome, random_bytes};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// What a snapshot has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,32 +26,32 @@ pub struct Saved {
     pub missed: u64,
 }
 
-/// Writes the region of `pool` to `path`, which gets its name when it is complete. The region may be
-/// in use: blocks that leave meanwhile are not saved.
+/// Writes the region of `pool` to `path`, which gets its name when it is complete and on the disk. An
+/// older snapshot of that name stays until then. The region may be in use: blocks that leave meanwhile
+/// are not saved.
 ///
 /// # Errors
-/// The file cannot be written.
+/// The file cannot be written, or the region is being restored.
 pub fn save<F: Fabric>(pool: &Pool<F>, path: &Path) -> Result<Saved, SnapshotError> {
-    let mut draft = path.as_os_str().to_owned();
-    draft.push(format!(".draft-{}", std::process::id()));
-    let draft = PathBuf::from(draft);
+    if let Some(restoring) = Restoring::of(pool) {
+        return Err(SnapshotError::Restoring(restoring.path));
+    }
     let failed = |error| SnapshotError::File { path: path.display().to_string(), error };
-    let written = write(pool, &draft);
-    let named = written.and_then(|saved| std::fs::rename(&draft, path).map(|()| saved));
-    named.map_err(|error| {
-        let _ = std::fs::remove_file(&draft);
-        failed(error)
-    })
+    let id = random_bytes().map_err(SnapshotError::Refused)?;
+    let draft = Draft::new(path, 0o600).map_err(SnapshotError::Refused)?;
+    let saved = write(pool, id, draft.file()).map_err(failed)?;
+    // A restoration that began meanwhile was not complete while blocks were listed.
+    if let Some(restoring) = Restoring::of(pool) {
+        return Err(SnapshotError::Restoring(restoring.path));
+    }
+    draft.replace().map_err(SnapshotError::Refused)?;
+    Ok(saved)
 }
 
-fn write<F: Fabric>(pool: &Pool<F>, draft: &Path) -> io::Result<Saved> {
-    use std::os::unix::fs::OpenOptionsExt;
-    // Another user may have made a file or a link of this name, and would get the region's secrets.
-    let _ = std::fs::remove_file(draft);
-    let file = File::options().write(true).create_new(true).mode(0o600).open(draft)?;
+fn write<F: Fabric>(pool: &Pool<F>, id: [u8; 16], file: &File) -> io::Result<Saved> {
     let mut out = BufWriter::with_capacity(1 << 20, file);
     let mut saved = Saved::default();
-    let settings = SnapshotSettings::of(pool.superblock()).encode();
+    let settings = SnapshotSettings::of(pool.superblock(), pool.fabric().region_file(), id).encode();
     out.write_all(&encode(Kind::Settings, settings.as_bytes()))?;
     let mut fingerprints = HashMap::new();
     for info in pool.namespaces() {
@@ -79,7 +81,7 @@ fn write<F: Fabric>(pool: &Pool<F>, draft: &Path) -> io::Result<Saved> {
     let Saved { namespaces, objects, blocks, .. } = saved;
     let end = format!("{settings}saved_namespaces={namespaces}\nsaved_objects={objects}\nsaved_blocks={blocks}\n");
     out.write_all(&encode(Kind::End, end.as_bytes()))?;
-    out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+    out.flush()?;
     Ok(saved)
 }
 

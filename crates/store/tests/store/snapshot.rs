@@ -5,21 +5,30 @@ use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
 use cenote_pool::{
     AttachOptions, Names, Namespace, NamespaceRecord, NewBlock, Pool, PoolConfig, Publish, ReadOutcome, Superblock,
 };
-use cenote_store::snapshot::{Restored, SnapshotError, open, restore, save};
+use cenote_store::snapshot::{Restored, Restoring, Sharing, SnapshotError, begin, open, restore, save};
 use std::path::Path;
 use std::sync::Arc;
 
 const BLOCK: u64 = 4096;
 
 fn pool_of(config: &PoolConfig, bytes: u64) -> Pool<Arc<Coherent>> {
-    let mapping = Mapping::create(&RegionSource::Anon, bytes, 0o600, &MapOptions::default()).expect("memory");
+    pool_in(&RegionSource::Anon, config, bytes)
+}
+
+/// A region whose file has mode 0640.
+fn pool_in(source: &RegionSource, config: &PoolConfig, bytes: u64) -> Pool<Arc<Coherent>> {
+    let mapping = Mapping::create(source, bytes, 0o640, &MapOptions::default()).expect("memory");
     let fabric = Arc::new(Coherent::new(mapping));
     Superblock::format(&fabric, config).expect("it fits");
     Pool::attach(fabric, &AttachOptions { private: true, ..AttachOptions::named("test") }).expect("it attaches")
 }
 
 fn pool() -> Pool<Arc<Coherent>> {
-    let config = PoolConfig {
+    pool_of(&config(), 4 << 20)
+}
+
+fn config() -> PoolConfig {
+    PoolConfig {
         chunk_bytes: 64 << 10,
         min_block_bytes: 4 << 10,
         max_hosts: 1,
@@ -27,8 +36,7 @@ fn pool() -> Pool<Arc<Coherent>> {
         hazard_lines_per_worker: 2,
         events_per_host: 16,
         ..PoolConfig::new(HashSeed([3; 32]), [4; 16])
-    };
-    pool_of(&config, 4 << 20)
+    }
 }
 
 fn namespace(pool: &Pool<Arc<Coherent>>, model: u8) -> Namespace {
@@ -173,4 +181,105 @@ fn another_version_is_named() {
     assert!(matches!(open(&path), Err(SnapshotError::Version { found: 9, .. })));
     std::fs::write(&path, b"something else").expect("it is written");
     assert!(matches!(open(&path), Err(SnapshotError::NotASnapshot(_))));
+}
+
+/// As a killed `restore` leaves it: some parts are there, and the mark.
+#[test]
+fn a_region_under_restoration_says_so_and_is_continued() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("snapshot");
+    fill_and_save(&pool(), &path);
+    let settings = open(&path).expect("it is a snapshot");
+    let again = pool_of(&settings.config, settings.region_bytes);
+    assert_eq!(Restoring::of(&again), None);
+    begin(&again, &settings, &path).expect("it is empty");
+    let mark = Restoring::of(&again).expect("it is marked");
+    assert_eq!((mark.snapshot, mark.path), (settings.id, path.display().to_string()));
+    let namespace = namespace(&again, 1);
+    let new = NewBlock { names: Names { name: 1, parent: 0 }, ..NewBlock::new(&namespace, hash(1, 0), 0) };
+    assert_eq!(again.publish(&new, &[&payload(1, 0, BLOCK as usize)]), Publish::Published);
+    again.put_object("one", b"newer").expect("room");
+
+    // It is not complete, so it replaces no snapshot.
+    let before = std::fs::read(&path).expect("it is there");
+    assert!(matches!(save(&again, &path), Err(SnapshotError::Restoring(_))));
+    assert!(std::fs::read(&path).expect("it is there") == before);
+    let other = directory.path().join("other");
+    fill_and_save(&pool(), &other);
+    assert!(
+        matches!(restore(&again, &other), Err(SnapshotError::OtherSnapshot(of)) if of == path.display().to_string())
+    );
+
+    let restored = restore(&again, &path).expect("it goes on");
+    assert!(restored.is_whole(), "{restored:?}");
+    assert_eq!((restored.objects, restored.blocks, right(&again)), (2, 20, 20));
+    assert_eq!(again.get_object("one").expect("a key"), Some(b"newer".to_vec()), "what a program put stays");
+    assert_eq!(Restoring::of(&again), None);
+    let saved = save(&again, &path).expect("it is complete");
+    assert_eq!((saved.objects, saved.blocks), (2, 20), "the mark is no content");
+}
+
+fn fill_and_save(pool: &Pool<Arc<Coherent>>, path: &Path) {
+    fill(pool);
+    save(pool, path).expect("it is written");
+}
+
+#[test]
+fn regions_with_other_content_or_another_seed_are_left_alone() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("snapshot");
+    let pool = pool();
+    fill_and_save(&pool, &path);
+    assert!(matches!(restore(&pool, &path), Err(SnapshotError::NotEmpty(_))));
+    let other = pool_of(&PoolConfig { seed: HashSeed([5; 32]), ..config() }, 4 << 20);
+    assert!(matches!(restore(&other, &path), Err(SnapshotError::OtherSeed(_))));
+    assert!(Restoring::of(&pool).is_none() && Restoring::of(&other).is_none());
+}
+
+/// Threads of one process have one process number, as writers in two containers may.
+#[test]
+fn writers_with_equal_process_numbers_do_not_meet() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("snapshot");
+    let pool = pool();
+    fill_and_save(&pool, &path);
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    for _ in 0..10 {
+                        save(&pool, &path).expect("it is written");
+                        let (again, restored) = back(&path).expect("it is a snapshot");
+                        assert!(restored.is_whole() && right(&again) == 20, "{restored:?}");
+                    }
+                })
+            })
+            .collect();
+        writers.into_iter().for_each(|writer| writer.join().expect("no torn file"));
+    });
+    assert_eq!(std::fs::read_dir(directory.path()).expect("a directory").count(), 1, "no draft stays");
+}
+
+#[test]
+fn a_snapshot_of_others_is_refused() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let directory = tempfile::tempdir().expect("a directory");
+    let (path, link) = (directory.path().join("snapshot"), directory.path().join("snapshot-link"));
+    fill_and_save(&pool(), &path);
+    symlink(&path, &link).expect("a link");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).expect("our file");
+    for path in [&path, &link] {
+        let error = open(path).expect_err("it may be planted");
+        assert!(matches!(error, SnapshotError::Refused(_)) && error.to_string().contains("snapshot"), "{error}");
+    }
+}
+
+#[test]
+fn a_snapshot_keeps_the_mode_of_the_region() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("snapshot");
+    let region = RegionSource::File(directory.path().join("region"));
+    fill_and_save(&pool_in(&region, &config(), 4 << 20), &path);
+    let sharing = open(&path).expect("it is a snapshot").sharing;
+    assert!(matches!(sharing, Some(Sharing { mode: 0o640, .. })), "{sharing:?}");
 }

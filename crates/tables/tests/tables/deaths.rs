@@ -5,6 +5,7 @@ use cenote_base::Clock;
 use cenote_base::fault::{Plan, Point};
 use cenote_base::prng::Prng;
 use cenote_base::testing::{ManualTime, until};
+use cenote_base::time::TimeSource;
 use cenote_mem::Flush;
 use cenote_pool::HostPool;
 use cenote_tables::checkpoint::tensor_table;
@@ -55,7 +56,7 @@ fn loader() {
 #[ignore = "the process that another test starts"]
 fn dropper() {
     let (region, _) = given();
-    drop_table(&attach(&region, 0), "t", Clock::system()).expect("nothing else works on it");
+    drop_table(&attach(&region, 0), "t", patience()).expect("nothing else works on it");
 }
 
 /// Waits until a loader has said so many steps, or has ended.
@@ -93,7 +94,7 @@ fn ends_well(pool: &HostPool, file: &Path, bytes: &[u8], context: &str) {
     assert!(got == bytes, "{context}");
     let extents = list(pool)[0].extents_total;
     assert_eq!(pieces(pool), extents, "{context}: memory beside the table");
-    assert!(drop_table(pool, "t", Clock::system()).unwrap());
+    assert!(drop_table(pool, "t", patience()).unwrap());
     assert_eq!((pieces(pool), list(pool).len()), (0, 0), "{context}");
 }
 
@@ -223,7 +224,7 @@ fn deaths_at_named_places_leave_no_table_or_a_whole_one() {
             deaths += u32::from(died);
             none_or_whole(&pool, &format!("drop, {point:?} {count}"));
             // The next drop goes on.
-            let rest = drop_table(&pool, "t", Clock::system()).unwrap();
+            let rest = drop_table(&pool, "t", patience()).unwrap();
             assert!(rest || pieces(&pool) == 0, "{point:?} {count}");
             assert_eq!((pieces(&pool), list(&pool).len()), (0, 0), "drop, {point:?} {count}, died: {died}");
         }
@@ -261,10 +262,10 @@ fn a_resumed_drop_leaves_later_tables_alone() {
             drop(maker);
             pool.tick();
         }
-        assert!(drop_table(&pool, "t", Clock::system()).unwrap());
+        assert!(drop_table(&pool, "t", patience()).unwrap());
         assert_eq!(pieces(&pool), extents, "the maker has left: {leaves}");
         assert!(check(&pool, "u").unwrap().is_whole);
-        assert!(drop_table(&pool, "u", Clock::system()).unwrap());
+        assert!(drop_table(&pool, "u", patience()).unwrap());
         assert_eq!((pieces(&pool), list(&pool).len()), (0, 0));
     }
 }
@@ -284,7 +285,7 @@ fn a_drop_frees_the_sealed_tables_extents_beside_an_older_journal() {
     let journal = pool.get_object(JOURNAL).unwrap().unwrap();
     load(&pool, "t", &source, &options(&|_| {})).unwrap();
     pool.put_object(JOURNAL, &journal).unwrap();
-    assert!(drop_table(&pool, "t", Clock::system()).unwrap());
+    assert!(drop_table(&pool, "t", patience()).unwrap());
     assert_eq!((pieces(&pool), list(&pool).len()), (0, 0));
 }
 
@@ -304,17 +305,17 @@ fn a_drop_frees_the_extents_of_the_record_that_it_destroys() {
     pool.tick();
     let journal = pool.get_object(JOURNAL).unwrap().unwrap();
     assert!(pool.get_object(SEALED).unwrap().is_some());
-    assert!(drop_table(&pool, "t", Clock::system()).unwrap());
+    assert!(drop_table(&pool, "t", patience()).unwrap());
     assert_eq!(pieces(&pool), 0);
     // It takes the places that the old journal names.
     load(&pool, "u", &other, &options(&|_| {})).unwrap();
     load(&pool, "t", &source, &options(&|_| {})).unwrap();
     let extents = list(&pool)[0].extents_total;
     pool.put_object(JOURNAL, &journal).unwrap();
-    assert!(drop_table(&pool, "t", Clock::system()).unwrap());
+    assert!(drop_table(&pool, "t", patience()).unwrap());
     assert_eq!(pieces(&pool), extents);
     assert!(list(&pool).len() == 1 && check(&pool, "u").unwrap().is_whole);
-    assert!(drop_table(&pool, "u", Clock::system()).unwrap());
+    assert!(drop_table(&pool, "u", patience()).unwrap());
     assert_eq!(pieces(&pool), 0);
 }
 
@@ -336,6 +337,104 @@ impl RowSource for Slow<'_> {
             self.go.lock().unwrap().recv().expect("the test says so");
         }
         self.source.read(rows, to)
+    }
+
+    fn verify_unchanged(&self) -> Result<(), TableError> {
+        self.source.verify_unchanged()
+    }
+}
+
+/// A clock that tells the test when its caller waits.
+struct Watched {
+    time: &'static ManualTime,
+    pauses: SyncSender<()>,
+}
+
+impl TimeSource for Watched {
+    fn now_ns(&self) -> u64 {
+        self.time.now_ns()
+    }
+
+    fn unix(&self) -> Duration {
+        self.time.unix()
+    }
+
+    fn block_for(&self, ahead: Duration) -> Duration {
+        // The test needs the first one only.
+        let _ = self.pauses.try_send(());
+        self.time.block_for(ahead)
+    }
+
+    fn spin_until(&self, at_ns: u64) {
+        self.time.spin_until(at_ns);
+    }
+}
+
+/// `engram drop` said "wait longer" without having waited.
+#[test]
+fn a_drop_waits_for_a_living_loader() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t");
+    bf16_file(&file, ROWS, VALUES, 3);
+    let region = Region::new("waits", 8 << 20, 256 << 10, Flush::None);
+    let source = tensor_table(&file, "table", None, None).unwrap();
+    let (reached, is_reached) = sync_channel(1);
+    let (go, gone) = sync_channel(1);
+    let slow = Slow { source: &source, reached, go: Mutex::new(gone) };
+    std::thread::scope(|scope| {
+        // A test that fails drops it, so that the loader ends.
+        let go = go;
+        let loads = scope.spawn(|| load(&region.attach(0), "t", &slow, &options(&|_| {})));
+        is_reached.recv().unwrap();
+        let pool = region.attach(0);
+        let error = drop_table(&pool, "t", Clock::system().after(Duration::ZERO)).unwrap_err().to_string();
+        assert!(error.contains("loads table `t`") && error.contains("at this moment; wait for it"), "{error}");
+        let (pauses, is_waiting) = sync_channel(1);
+        let time: &'static Watched = Box::leak(Box::new(Watched { time: ManualTime::start(), pauses }));
+        let (clock, wait) = (Clock::of(time), Duration::from_secs(5));
+        let region = &region;
+        let drops = scope.spawn(move || drop_table(&region.attach(0), "t", clock.after(wait)).unwrap_err());
+        is_waiting.recv().unwrap();
+        time.time.advance(wait);
+        let error = drops.join().unwrap();
+        assert!(matches!(error, TableError::Busy { waited, .. } if waited == wait), "{error}");
+        assert!(error.to_string().contains("not done within 5.0 s; wait longer"), "{error}");
+        // A caller with patience drops what the loader has sealed.
+        let drops = scope.spawn(|| drop_table(&region.attach(0), "t", patience()).unwrap());
+        go.send(()).unwrap();
+        let loaded = loads.join().unwrap();
+        assert!(matches!(loaded, Ok(Outcome::Loaded { .. })), "{loaded:?}");
+        assert!(drops.join().unwrap(), "there was a table");
+        assert_eq!((pieces(&pool), list(&pool).len()), (0, 0));
+    });
+}
+
+/// A load went on with the extents of a killed one, because the other file had the same name, size,
+/// header and time.
+#[test]
+fn a_load_keeps_no_rows_of_another_file_of_the_same_form_and_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t");
+    let bytes = bf16_file(&file, ROWS, VALUES, 6);
+    let one = copy_of(&file, &folder.path().join("one"), |_| {});
+    let two = copy_of(&file, &folder.path().join("two"), |file| *file.last_mut().unwrap() ^= 1);
+    let first = copy_of(&file, &folder.path().join("first"), |file| {
+        let header = file.len() - bytes.len();
+        file[header] ^= 1;
+    });
+    let region = Region::new("forms", 8 << 20, 256 << 10, Flush::None);
+    let pool = region.attach(0);
+    for (other, kept) in [(two, true), (first, false)] {
+        assert!(dies_at(&region, "deaths::loader", &one, Point::MemoryAllocated, 12));
+        pool.tick();
+        assert!(list(&pool)[0].extents > 0);
+        let source = tensor_table(&other, "table", None, None).unwrap();
+        assert_eq!(source.facts().source, tensor_table(&one, "table", None, None).unwrap().facts().source);
+        let loaded = load(&pool, "t", &source, &options(&|_| {})).unwrap();
+        let Outcome::Loaded { resumed_bytes, .. } = loaded else { panic!("{loaded:?}") };
+        assert_eq!(resumed_bytes > 0, kept, "as far as its rows are equal");
+        let content = std::fs::read(&other).unwrap();
+        ends_well(&pool, &other, &content[content.len() - bytes.len()..], &other.display().to_string());
     }
 }
 
@@ -391,7 +490,8 @@ fn one_rank_loads_and_the_others_wait() {
             let hurried = LoadOptions { deadline: Clock::system().after(Duration::ZERO), ..options(&|_| {}) };
             let error = load(&pool, "t", &source, &hurried).unwrap_err();
             assert!(matches!(error, TableError::Busy { verb: "loads", .. }), "{error}");
-            assert!(matches!(drop_table(&pool, "t", Clock::system()), Err(TableError::Busy { .. })));
+            let error = drop_table(&pool, "t", Clock::system().after(Duration::ZERO)).unwrap_err();
+            assert!(matches!(error, TableError::Busy { .. }), "{error}");
             assert_eq!(list(&pool)[0].state, ListedState::Loading);
             // The waiting rank lets the loader go on.
             let once = Mutex::new(Some(go));

@@ -105,8 +105,8 @@ fn several_tables_lie_side_by_side_and_go_one_by_one() {
     ]));
     let tables: Vec<_> = (0..3).map(|at| Table::open(&pool, &format!("t{at}"), Opening::Verified).unwrap()).collect();
     let before = pieces(&pool);
-    assert!(drop_table(&pool, "t1", Clock::system()).unwrap());
-    assert!(!drop_table(&pool, "t1", Clock::system()).unwrap());
+    assert!(drop_table(&pool, "t1", patience()).unwrap());
+    assert!(!drop_table(&pool, "t1", patience()).unwrap());
     assert!(pieces(&pool) < before);
     let mut row = [0; 128];
     assert_eq!(tables[1].gather(&[5], &mut row), Err(GatherError::Dropped("t1".to_owned())));
@@ -119,7 +119,7 @@ fn several_tables_lie_side_by_side_and_go_one_by_one() {
     load(&pool, "t1", &source(&files[0]), &options()).unwrap();
     assert!(tables[1].gather(&[5], &mut row).is_err());
     for name in ["t0", "t1", "t2"] {
-        assert!(drop_table(&pool, name, Clock::system()).unwrap());
+        assert!(drop_table(&pool, name, patience()).unwrap());
     }
     assert_eq!((pieces(&pool), list(&pool).len()), (0, 0));
     assert!(pool.check(true).unwrap().is_clean());
@@ -144,6 +144,10 @@ impl RowSource for Failing<'_> {
             return Err(TableError::Source("the disk is gone".to_owned()));
         }
         self.0.read(rows, to)
+    }
+
+    fn verify_unchanged(&self) -> Result<(), TableError> {
+        self.0.verify_unchanged()
     }
 }
 
@@ -269,7 +273,7 @@ fn leaks_are_freed_beside_loads_and_drops() {
         for round in 0..200 {
             load(&region.attach(0), "t", &source, &options()).unwrap();
             assert_eq!(pieces(&pool), 1, "round {round}");
-            assert!(drop_table(&region.attach(0), "t", Clock::system()).unwrap());
+            assert!(drop_table(&region.attach(0), "t", patience()).unwrap());
         }
         is_done.store(true, std::sync::atomic::Ordering::Relaxed);
         frees.join().unwrap();
@@ -302,9 +306,9 @@ fn nothing_is_freed_while_a_record_cannot_be_read() {
     // A load beside the damaged record is none of its business.
     damaged(b"x");
     load(&pool, "u", &source(&file), &options()).unwrap();
-    assert!(drop_table(&pool, "t", Clock::system()).unwrap());
+    assert!(drop_table(&pool, "t", patience()).unwrap());
     assert!(free_unrecorded(&pool, pool.dead_memory(None).unwrap()).unwrap().pieces > 0);
-    assert!(check(&pool, "u").unwrap().is_whole && drop_table(&pool, "u", Clock::system()).unwrap());
+    assert!(check(&pool, "u").unwrap().is_whole && drop_table(&pool, "u", patience()).unwrap());
     assert_eq!(pieces(&pool), 0);
 }
 
@@ -327,6 +331,93 @@ fn a_copy_with_another_time_is_the_same_table_if_its_rows_are() {
     assert!(matches!(error, TableError::Different { .. }), "{error}");
 }
 
+/// Folders of reproducible images have one time for all files: equal names, sizes, headers and times
+/// passed for equal rows.
+#[test]
+fn a_file_of_the_same_form_and_time_is_another_table_if_its_rows_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("t");
+    bf16_file(&file, 5000, 64, 5);
+    let region = Region::new("forms", 4 << 20, 256 << 10, Flush::None);
+    let pool = region.attach(0);
+    let [one, same] = ["one", "same"].map(|name| copy_of(&file, &folder.path().join(name), |_| {}));
+    let Outcome::Loaded { digest, .. } = load(&pool, "t", &source(&one), &options()).unwrap() else {
+        panic!("nothing was there")
+    };
+    let length = std::fs::metadata(&file).unwrap().len() as usize;
+    for at in [length - 1, length / 2, length - 5000 * 128] {
+        let other = copy_of(&file, &folder.path().join(at.to_string()), |bytes| bytes[at] ^= 1);
+        assert_eq!(source(&other).facts().source, source(&one).facts().source, "nothing but the rows differs");
+        let error = load(&pool, "t", &source(&other), &options()).unwrap_err();
+        assert!(matches!(error, TableError::Different { .. }), "byte {at}: {error}");
+    }
+    assert_eq!(load(&pool, "t", &source(&same), &options()).unwrap(), Outcome::Found { digest });
+}
+
+/// A source whose file changes behind the first read.
+struct Changing<'a> {
+    source: &'a TensorRows,
+    change: Box<dyn Fn() + Sync + 'a>,
+    once: std::sync::Once,
+}
+
+impl RowSource for Changing<'_> {
+    fn facts(&self) -> &cenote_tables::Facts {
+        self.source.facts()
+    }
+
+    fn read(&self, rows: std::ops::Range<u64>, to: &mut [u8]) -> Result<(), TableError> {
+        self.source.read(rows, to)?;
+        self.once.call_once(&*self.change);
+        Ok(())
+    }
+
+    fn verify_unchanged(&self) -> Result<(), TableError> {
+        self.source.verify_unchanged()
+    }
+}
+
+/// A file that was overwritten during its load was sealed as a mixture of both contents.
+#[test]
+fn a_file_that_changes_during_its_load_makes_no_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let original = folder.path().join("t");
+    bf16_file(&original, 20_000, 160, 3);
+    // An old time, so that a write changes it even under a coarse clock.
+    let file = copy_of(&original, &folder.path().join("used"), |_| {});
+    let other = copy_of(&original, &folder.path().join("other"), |bytes| *bytes.last_mut().unwrap() ^= 1);
+    let region = Region::new("changes", 16 << 20, 256 << 10, Flush::None);
+    let pool = region.attach(0);
+    let in_place = || std::fs::write(&file, std::fs::read(&other).unwrap()).unwrap();
+    let renamed = || {
+        let beside = folder.path().join("beside");
+        std::fs::copy(&original, &beside).unwrap();
+        std::fs::rename(&beside, &file).unwrap();
+    };
+    let removed = || std::fs::remove_file(&file).unwrap();
+    let changes: [&(dyn Fn() + Sync); 3] = [&in_place, &renamed, &removed];
+    for change in changes {
+        std::fs::remove_file(&file).unwrap();
+        copy_of(&original, &folder.path().join("used"), |_| {});
+        let opened = source(&file);
+        let changing = Changing { source: &opened, change: Box::new(change), once: std::sync::Once::new() };
+        let error = load(&pool, "t", &changing, &options()).unwrap_err();
+        assert!(matches!(&error, TableError::Changed(path) if *path == file), "{error}");
+        nothing_is_left(&pool);
+        if !file.exists() {
+            std::fs::write(&file, "").unwrap();
+        }
+    }
+    // A comparison with a table that is there is no better.
+    copy_of(&original, &folder.path().join("used"), |_| {});
+    load(&pool, "t", &source(&file), &options()).unwrap();
+    let opened = source(&file);
+    let changing = Changing { source: &opened, change: Box::new(&in_place), once: std::sync::Once::new() };
+    let error = load(&pool, "t", &changing, &options()).unwrap_err();
+    assert!(matches!(error, TableError::Changed(_)), "{error}");
+    assert!(check(&pool, "t").unwrap().is_whole);
+}
+
 /// Facts of another table.
 struct Of<'a>(&'a TensorRows, cenote_tables::Facts);
 
@@ -337,6 +428,10 @@ impl RowSource for Of<'_> {
 
     fn read(&self, rows: std::ops::Range<u64>, to: &mut [u8]) -> Result<(), TableError> {
         self.0.read(rows, to)
+    }
+
+    fn verify_unchanged(&self) -> Result<(), TableError> {
+        self.0.verify_unchanged()
     }
 }
 
@@ -451,7 +546,7 @@ fn hot_rows_equal_the_tables() {
     let counts = hot.counts();
     assert_eq!(counts.hits + counts.misses, 500 * 40);
     assert!(counts.rate() > 0.3 && counts.rate() < 0.9, "{counts:?}");
-    drop_table(&pool, "t", Clock::system()).unwrap();
+    drop_table(&pool, "t", patience()).unwrap();
     assert!(hot.gather(&table, &[1], &mut to[..128]).is_err(), "also if the cache has the row");
 }
 

@@ -15,8 +15,8 @@ fn payload(block: u8) -> Vec<u8> {
     (0..BLOCK_BYTES).map(|at| (at as u8).wrapping_mul(31) ^ (at >> 8) as u8 ^ block).collect()
 }
 
-/// Publishes the blocks, as far as there is room for them.
-fn publish() {
+/// Publishes the blocks, as far as there is room for them, and returns their namespace.
+fn publish() -> CenoteNamespace {
     let mut space = 0;
     // SAFETY: 32 bytes, a text that ends with a zero, and a place for the namespace.
     must(unsafe { cenote_namespace([3; 32].as_ptr(), c"rows".as_ptr(), BLOCK_BYTES, &raw mut space) }, 0);
@@ -30,6 +30,7 @@ fn publish() {
     let mut blocks: Vec<CenoteBlock> = (0..BLOCKS).zip(&payloads).map(block).collect();
     // SAFETY: these blocks, each with a block's bytes.
     must(unsafe { cenote_publish(space, blocks.as_mut_ptr(), blocks.len()) }, 0);
+    space
 }
 
 fn number(input: &mut Input<'_>, most: u64) -> u64 {
@@ -81,19 +82,21 @@ impl Program {
         let hashes: Vec<u8> = (0..=BLOCKS).flat_map(|block| [block + 1; 16]).collect();
         if !self.open {
             // SAFETY: these hashes, and a place for the set.
-            must(unsafe { cenote_pin_rows(hashes.as_ptr(), BLOCKS.into(), &raw mut set) }, -ENXIO);
+            must(unsafe { cenote_pin_rows(0, hashes.as_ptr(), BLOCKS.into(), &raw mut set) }, -ENXIO);
             must(cenote_unpin_rows(set), -ENXIO);
             return must(gather(set, &[], &shape(input), 0).0, -ENXIO);
         }
-        publish();
+        let space = publish();
+        // SAFETY: these hashes, and a place for the set. No namespace of this number is open.
+        must(unsafe { cenote_pin_rows(space + 1000, hashes.as_ptr(), 1, &raw mut set) }, -EINVAL);
         // SAFETY: the library accepts null as missing hashes and a missing place.
         unsafe {
-            must(cenote_pin_rows(null(), 1, &raw mut set), -EINVAL);
-            must(cenote_pin_rows(hashes.as_ptr(), usize::MAX, &raw mut set), -EINVAL);
-            must(cenote_pin_rows(hashes.as_ptr(), 1, null_mut()), -EINVAL);
+            must(cenote_pin_rows(space, null(), 1, &raw mut set), -EINVAL);
+            must(cenote_pin_rows(space, hashes.as_ptr(), usize::MAX, &raw mut set), -EINVAL);
+            must(cenote_pin_rows(space, hashes.as_ptr(), 1, null_mut()), -EINVAL);
         }
         // SAFETY: these hashes, the last of a block that was never published.
-        let missing = unsafe { cenote_pin_rows(hashes.as_ptr(), usize::from(BLOCKS) + 1, &raw mut set) };
+        let missing = unsafe { cenote_pin_rows(space, hashes.as_ptr(), usize::from(BLOCKS) + 1, &raw mut set) };
         assert!((1..=i32::from(BLOCKS) + 1).contains(&missing), "{missing}");
         for _ in 0..4 {
             gather_any(set, input);

@@ -7,9 +7,8 @@ use cenote_console::failure::Failure;
 use cenote_console::output::{self, table};
 use cenote_tables::checkpoint::{model_tables, tensor_table};
 use cenote_tables::safetensors::TensorRows;
-use cenote_tables::{LoadOptions, Outcome, Progress, RowSource, TableError, load};
+use cenote_tables::{LoadOptions, Outcome, Progress, RowSource, TableError, default_name, load};
 use serde::Serialize;
-use std::path::Path;
 use std::time::Instant;
 
 const MIB: u64 = 1 << 20;
@@ -91,16 +90,8 @@ fn sources(args: &EngramLoadArgs) -> Result<Vec<(String, TensorRows)>, Failure> 
         return Err(Failure::new(format!("layer {layer} has no table; the model's tables: layers {}", has.join(", "))));
     }
     tables.retain(|table| args.layers.is_empty() || args.layers.contains(&table.layer));
-    let base = args.table.clone().unwrap_or_else(|| name_of(folder));
+    let base = args.table.clone().unwrap_or_else(|| default_name(folder));
     Ok(tables.into_iter().map(|table| (format!("{base}.L{}", table.layer), table.rows)).collect())
-}
-
-/// The folder's name, as far as it can name a table.
-fn name_of(folder: &Path) -> String {
-    let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
-    let name = folder.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-    let known = |letter: char| if letter.is_ascii_alphanumeric() || "._-".contains(letter) { letter } else { '_' };
-    name.chars().map(known).take(30).collect()
 }
 
 /// An error with the next step.

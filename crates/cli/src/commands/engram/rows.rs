@@ -126,7 +126,7 @@ fn rows_of(addresses: &Addresses, sequence: &Sequence) -> Result<Vec<Nested>, St
         .map(|(at, token)| {
             u32::try_from(*token)
                 .ok()
-                .filter(|token| u64::from(*token) < vocabulary)
+                .filter(|token| addresses.knows(*token))
                 .ok_or_else(|| format!("position {at}: token {token} is outside the map of {vocabulary} tokens"))
         })
         .collect();

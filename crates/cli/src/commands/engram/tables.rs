@@ -88,7 +88,7 @@ pub fn check(args: &EngramCheckArgs) -> Result<ExitCode, Failure> {
 pub fn drop_all(args: &EngramDropArgs) -> Result<(), Failure> {
     let pool = args.region.attach("engram drop")?;
     for name in &args.tables {
-        if !drop_table(&pool, name, Clock::system()).map_err(explain)? {
+        if !drop_table(&pool, name, Clock::system().after(args.wait)).map_err(explain)? {
             return Err(
                 Failure::new(format!("the region has no table `{name}`")).hint("`cenote engram info` lists its tables")
             );

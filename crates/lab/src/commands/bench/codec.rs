@@ -95,6 +95,7 @@ fn rows(level: Level, place: &'static str, codec: &'static str, times: &Times) -
 fn last_cache_bytes() -> Option<usize> {
     let caches = Path::new("/sys/devices/system/cpu/cpu0/cache").read_dir().ok()?;
     let size = |cache: std::io::Result<std::fs::DirEntry>| {
+        // tidy: a file of /sys
         let text = std::fs::read_to_string(cache.ok()?.path().join("size")).ok()?;
         text.trim().strip_suffix('K')?.parse::<usize>().ok().map(|kib| kib << 10)
     };

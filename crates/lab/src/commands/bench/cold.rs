@@ -10,6 +10,7 @@ use cenote_base::{BlockHash, Clock, Engine, HashSeed};
 use cenote_console::args::{EngineArgs, NewRegionArgs, WatchArgs};
 use cenote_console::engine;
 use cenote_console::failure::Failure;
+use cenote_console::input;
 use cenote_console::region::TemporaryRegion;
 use cenote_store::cold::Settings;
 use serde::{Deserialize, Serialize};
@@ -79,7 +80,7 @@ fn copies(setting: &Setting) -> Result<Vec<Row>, Failure> {
         world.cold.settle(Clock::system().after(PATIENCE));
         write.push(begin.elapsed().as_nanos() as f64);
         drop(world);
-        let file = File::open(directory.path().join("plain"))?;
+        let file = input::open(directory.path().join("plain")).map_err(Failure::new)?;
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
         let begin = Instant::now();
         let mut buffer = vec![0; BLOCK_BYTES as usize];

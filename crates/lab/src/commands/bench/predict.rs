@@ -14,6 +14,7 @@ use crate::args::BenchPredictArgs;
 use accuracy::Accuracy;
 use cenote_console::engine::named_dir;
 use cenote_console::failure::Failure;
+use cenote_console::input;
 use cenote_console::output;
 use cenote_predict::{History, Level, Lstm, Mixed, Network, Ngram, Suffix, TokenPredictor, Weights};
 use early::{Early, Hidden};
@@ -46,7 +47,7 @@ fn read_network(dir: &Path) -> Result<(Network, usize), Failure> {
     let fail = |fact: String| {
         Failure::new(format!("{}: {fact}", path.display())).hint("`cenote-train token-predictor` writes the file")
     };
-    let bytes = std::fs::read(&path).map_err(|error| fail(error.to_string()))?;
+    let bytes = input::bytes(&path).map_err(fail)?;
     let weights = Weights::from_bytes(&bytes).map_err(|error| fail(error.to_string()))?;
     Ok((Network::new(&weights), weights.parameters()))
 }

@@ -15,6 +15,7 @@ use cenote_base::units::ByteSize;
 use cenote_console::args::{CodecArg, EngineArgs, NewRegionArgs, WatchArgs};
 use cenote_console::engine;
 use cenote_console::failure::Failure;
+use cenote_console::input;
 use cenote_console::measure::percentiles;
 use cenote_console::output;
 use cenote_console::region::ENCODED_MIN_BLOCK;
@@ -132,7 +133,7 @@ pub fn run(args: &BenchTraceArgs) -> Result<(), Failure> {
 /// The prompts of the first requests.
 fn prompts(args: &BenchTraceArgs, longest: usize, vocabulary: u64) -> Result<Vec<Vec<TokenId>>, Failure> {
     let failed = |fact: String| Failure::new(format!("{}: {fact}", args.trace.display()));
-    let file = std::fs::File::open(&args.trace).map_err(|error| failed(error.to_string()))?;
+    let file = input::open(&args.trace).map_err(failed)?;
     let mut prompts = Vec::new();
     for (number, line) in BufReader::new(file).lines().take(args.requests).enumerate() {
         let line = line.map_err(|error| failed(error.to_string()))?;

@@ -4,6 +4,7 @@ use super::subjects;
 use crate::args::EvalArgs;
 use cenote_base::TokenId;
 use cenote_console::failure::Failure;
+use cenote_console::input;
 use cenote_console::{output, profile};
 use cenote_engine::LoadedModel;
 use cenote_lab::accuracy::{Score, Settings, Source, Table, Task, draw_choices, measure};
@@ -95,8 +96,7 @@ pub fn run(args: &EvalArgs, model: &LoadedModel) -> Result<(), Failure> {
 
 /// The beginning of a text, as whole characters.
 fn read(path: &Path) -> Result<String, Failure> {
-    let mut text =
-        std::fs::read_to_string(path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+    let mut text = input::text(path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
     text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
     Ok(text)
 }
@@ -121,7 +121,7 @@ fn tasks(name: &str, args: &EvalArgs, model: &LoadedModel) -> Result<Vec<Task>, 
                 Failure::new(format!("{file}: {fact}"))
                     .hint("--task takes perplexity, choices, retrieval, bleu, or a file with a JSON object per line")
             };
-            let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+            let text = input::text(path).map_err(failed)?;
             let items = choice::parse(&text).map_err(|error| failed(error.to_string()))?;
             let name = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
             vec![Task::Items { name, items }]

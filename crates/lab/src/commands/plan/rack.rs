@@ -2,6 +2,7 @@
 
 use crate::args::{PlanRackArgs, StatisticArg};
 use cenote_console::failure::Failure;
+use cenote_console::input;
 use cenote_console::output::{self, quantity};
 use cenote_plan::cost::RackPrices;
 use cenote_serving_sim::hardware::GPUS;
@@ -148,7 +149,7 @@ fn hinted(error: ProvisionError, args: &PlanRackArgs) -> Failure {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    std::fs::read(path).map_err(|error| Failure::new(format!("{}: cannot read the file: {error}", path.display())))
+    input::bytes(path).map_err(|error| Failure::new(format!("{}: cannot read the file: {error}", path.display())))
 }
 
 const fn statistic(argument: StatisticArg) -> Statistic {
@@ -201,7 +202,7 @@ fn trace(args: &PlanRackArgs, path: &Path) -> Result<Workload, Failure> {
         TraceFormat::Mooncake => MOONCAKE_BLOCK_TOKENS,
         TraceFormat::Azure | TraceFormat::BurstGpt => ENGINE_BLOCK,
     };
-    let read = format.read(path, args.block_tokens.unwrap_or(block_tokens), false);
+    let read = format.read(input::open(path).map_err(wrong)?, args.block_tokens.unwrap_or(block_tokens), false);
     let read = read.map_err(|error| match &error {
         TraceError::Bad(_) => wrong(error.to_string()).hint("no line of it is a request; is --format right?"),
         _ => wrong(error.to_string()),

@@ -3,6 +3,7 @@
 use super::Load;
 use crate::args::{LoadArg, SimArgs};
 use cenote_console::failure::Failure;
+use cenote_console::input;
 use cenote_console::output;
 use cenote_serving_sim::Workload;
 use cenote_serving_sim::workload::{
@@ -16,7 +17,8 @@ pub fn read(args: &SimArgs) -> Result<Load, Failure> {
     let (name, mut workload) = match (&args.trace, args.load) {
         (Some(path), _) => {
             let format = args.format.map_or_else(|| TraceFormat::of(path), TraceFormat::from);
-            let read = format.read(path, args.block_tokens.unwrap_or(MOONCAKE_BLOCK_TOKENS), args.strict).map_err(
+            let file = input::open(path).map_err(|fact| Failure::new(format!("{}: {fact}", path.display())))?;
+            let read = format.read(file, args.block_tokens.unwrap_or(MOONCAKE_BLOCK_TOKENS), args.strict).map_err(
                 |error| {
                     let failure = Failure::new(format!("{}: {error}", path.display()));
                     match error {

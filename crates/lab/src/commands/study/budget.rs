@@ -2,6 +2,7 @@
 
 use crate::args::StudyBudgetArgs;
 use cenote_console::failure::Failure;
+use cenote_console::input;
 use cenote_console::output;
 use cenote_lab::budget::{Compared, RUNS, TOLERANCE, compare, loads};
 use cenote_serving_sim::budget::{Division, Outcome, Setup};
@@ -43,7 +44,7 @@ pub fn run(args: &StudyBudgetArgs) -> Result<(), Failure> {
 
 fn trace(path: &Path, requests: usize) -> Result<Workload, Failure> {
     let failed = |fact: String| Failure::new(format!("{}: {fact}", path.display()));
-    let file = std::fs::File::open(path).map_err(|error| failed(error.to_string()))?;
+    let file = input::open(path).map_err(failed)?;
     let read = read_mooncake(BufReader::new(file), MOONCAKE_BLOCK_TOKENS, false);
     let mut workload = read.map_err(|error| failed(error.to_string()))?.workload;
     workload.truncate(requests);

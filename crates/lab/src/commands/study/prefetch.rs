@@ -2,6 +2,7 @@
 
 use crate::args::StudyPrefetchArgs;
 use cenote_console::failure::Failure;
+use cenote_console::input;
 use cenote_console::output;
 use cenote_lab::prefetch::adapt::{
     ThresholdGain, ThrottleGain, WeightGain, threshold_gains, throttle_gains, weight_gains,
@@ -45,7 +46,7 @@ pub fn run(args: &StudyPrefetchArgs) -> Result<(), Failure> {
 
 fn trace(path: &Path) -> Result<(Vec<ColdRow>, Coherence), Failure> {
     let failed = |fact: String| Failure::new(format!("{}: {fact}", path.display()));
-    let file = std::fs::File::open(path).map_err(|error| failed(error.to_string()))?;
+    let file = input::open(path).map_err(failed)?;
     let read = read_mooncake(BufReader::new(file), MOONCAKE_BLOCK_TOKENS, false);
     let workload = read.map_err(|error| failed(error.to_string()))?.workload;
     let bar = output::progress("serving the trace", tiers::RUNS);

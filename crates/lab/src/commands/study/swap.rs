@@ -3,6 +3,7 @@
 use super::real::Cpen;
 use crate::args::StudySwapArgs;
 use cenote_console::failure::Failure;
+use cenote_console::input;
 use cenote_console::output;
 use cenote_lab::plot::{self, Axis, Scale, Series};
 use cenote_lab::swap::{Accuracy, SwapStudy, read_trace, steps, study_traces, swap_study, swaps_of};
@@ -42,7 +43,7 @@ fn recorded(repeats: u64) -> Result<Vec<Vec<Swap>>, Failure> {
 fn read(files: &[PathBuf]) -> Result<Option<Vec<Vec<Swap>>>, Failure> {
     let one = |path: &PathBuf| {
         let failed = |fact: String| Failure::new(format!("{}: {fact}", path.display()));
-        let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+        let text = input::text(path).map_err(failed)?;
         let records = read_trace(&text).map_err(|(line, error)| failed(format!("line {line}: {error}")))?;
         Ok(swaps_of(&records))
     };

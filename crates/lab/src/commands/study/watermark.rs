@@ -2,6 +2,7 @@
 
 use crate::args::StudyWatermarkArgs;
 use cenote_console::failure::Failure;
+use cenote_console::input;
 use cenote_console::output;
 use cenote_lab::plot::{self, Axis, Scale, Series};
 use cenote_lab::watermark::{
@@ -66,7 +67,7 @@ fn read(
     with: fn(BufReader<std::fs::File>, u32, bool) -> Result<Read, TraceError>,
 ) -> Result<Read, Failure> {
     let failed = |fact: String| Failure::new(format!("{}: {fact}", path.display()));
-    let file = std::fs::File::open(path).map_err(|error| failed(error.to_string()))?;
+    let file = input::open(path).map_err(failed)?;
     let read = with(BufReader::new(file), MOONCAKE_BLOCK_TOKENS, false).map_err(|error| failed(error.to_string()))?;
     if let Some(first) = read.bad.first() {
         output::say(&format!(

@@ -188,6 +188,7 @@ impl Slot {
         let mut text = String::new();
         for task in tasks {
             for name in ["comm", "wchan", "syscall", "stack"] {
+                // tidy: a file of /proc
                 let found = std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
                 text.push_str(&format!("  {} {name}: {}\n", task.path().display(), found.trim()));
             }

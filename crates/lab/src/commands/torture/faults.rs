@@ -45,11 +45,13 @@ const fn spot(point: Point) -> Option<Spot> {
         Point::SlotTaken => locked(300),
         // The locks of the heap and of the chunks.
         Point::ChunkAdopted => of_hosts(When::HostAway),
-        Point::ChunkClaimed => locked(2),
+        Point::ChunkClaimed | Point::ChunkFound | Point::ChunkNamed => locked(2),
         // The same locks; passed where chunks move between hosts.
         Point::ChunkMoved | Point::ChunkOffered => locked(8),
         // A shard's lock.
         Point::IndexCounted => locked(300),
+        // Any lock between hosts.
+        Point::LockEntered => locked(300),
         // The locks of a shard and of the heap.
         Point::IndexUnlinked => locked(150),
         // The heap's lock.

@@ -9,6 +9,7 @@ use crate::reproduce::{Context, Experiment};
 use cenote_base::Clock;
 use cenote_codec::CodecSpec;
 use cenote_console::engine::named_dir;
+use cenote_console::input;
 use cenote_engine::{EngineConfig, LoadedModel};
 use cenote_quality::evaluate::{Quality, evaluate};
 use cenote_quality::profile::profile;
@@ -55,7 +56,7 @@ fn sweep() -> Result<[Vec<Vec<Quality>>; 2], StudyError> {
     let dir = named_dir(None).map_err(|failure| wrong(failure.to_string()))?;
     let model = LoadedModel::load(&EngineConfig { threads: 1, ..EngineConfig::new(&dir, Clock::stopped()) })
         .map_err(|error| wrong(error.to_string()))?;
-    let text = std::fs::File::open(dir.join("demo.txt")).map_err(|error| wrong(error.to_string()))?;
+    let text = input::open(dir.join("demo.txt")).map_err(wrong)?;
     let mut windows = Windows::new(BufReader::new(text), model.tokenizer(), WINDOW).take_some(PROFILED + 2 * SWEPT)?;
     let mut swept = windows.split_off(PROFILED.min(windows.len()));
     let later = swept.split_off(SWEPT.min(swept.len()));

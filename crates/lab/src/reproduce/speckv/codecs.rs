@@ -5,12 +5,12 @@ use crate::reproduce::{Context, Experiment};
 use cenote_base::Clock;
 use cenote_codec::{CodecSpec, PageKind};
 use cenote_console::engine::named_dir;
+use cenote_console::input;
 use cenote_engine::{EngineConfig, LoadedModel};
 use cenote_quality::evaluate::{Evaluation, evaluate};
 use cenote_quality::text::Windows;
 use cenote_quality::{CodecSubject, StudyError, Subject};
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::BufReader;
 use std::sync::Mutex;
 
@@ -65,7 +65,7 @@ fn evaluated(window_tokens: usize, block_tokens: usize) -> Option<(Evaluation, V
     let dir = named_dir(None).ok()?;
     let model =
         LoadedModel::load(&EngineConfig { threads: 1, ..EngineConfig::new(dir.clone(), Clock::stopped()) }).ok()?;
-    let text = BufReader::new(File::open(dir.join("demo.txt")).ok()?);
+    let text = BufReader::new(input::open(dir.join("demo.txt")).ok()?);
     let windows = Windows::new(text, model.tokenizer(), window_tokens).take_some(WINDOWS).ok()?;
     let subject = |name: &str| {
         let spec: CodecSpec = name.parse().expect("a codec of ours");

@@ -10,6 +10,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmcache.lmcache_native import Bitmap
@@ -18,10 +19,11 @@ from lmcache.v1.distributed.l2_adapters.base import AdapterUsage, L2AdapterInter
 from lmcache.v1.platform import create_event_notifier
 
 import cenote
+from cenote import clock
 from cenote.clock import Deadline
 from cenote.facts import record
 from cenote.health import HealthLog
-from cenote.model_files import weights_name
+from cenote.model_files import refuse_media, weights_name
 from cenote.serving import serving
 from cenote.start import given_of_new, log_ignored, place_thread
 
@@ -33,8 +35,10 @@ logger = logging.getLogger(__name__)
 
 _SETTINGS = {
     "region", "create_size", "chunk_size", "mode", "cold", "host_slot", "tenant_salt", "lease_timeout", "close_timeout", "model_folder",
-    "model_fingerprint",
+    "model_fingerprint", "trust_media_names",
 }  # fmt: skip
+# An engine takes longer than this from the change of its files to its first lookup.
+_LOOK_SECONDS = 1.0
 # The lease of a lookup, and the index of a block in it.
 _Kept = tuple[cenote.Lease, int]
 # Model, rank, object group.
@@ -49,7 +53,11 @@ class CenoteL2Adapter(L2AdapterInterface):
             raise ValueError(f"adapter_params: unknown {', '.join(unknown)}; known are {', '.join(sorted(_SETTINGS))}")
         if not params.get("region"):
             raise ValueError('adapter_params: no region is given; give {"region": "shm:NAME"}')
-        self.weights = weights_name(params, "adapter_params")
+        folder = Path(str(params.get("model_folder") or ""))
+        if folder.is_dir():
+            refuse_media(params, "adapter_params", folder, "LMCache's keys go by the names that vLLM's clients may choose (uuid)")
+        self.weights = weights_name(params, "adapter_params", logger, is_engine=False)
+        self._looked, self._looking = clock.now(), threading.Lock()
         # No capacity: the region evicts by itself, and LMCache does not see its other users.
         super().__init__()
         self.name, self.salt = str(params["region"]), str(params.get("tenant_salt", ""))
@@ -356,11 +364,19 @@ class CenoteL2Adapter(L2AdapterInterface):
             )
         return self._space(key, layout)
 
+    def _weights(self) -> str:
+        """The name of the weights. An engine may load them at any time, so the files must stay as they were hashed."""
+        with self._looking:
+            if clock.now() - self._looked >= _LOOK_SECONDS:
+                self._looked = clock.now()
+                self.weights.hold(logger)
+            return self.weights.text
+
     def _space(self, key: ObjectKey, layout: list[Any]) -> cenote.Namespace:
         """The namespace of a model's objects of this layout."""
         size = _bytes(layout)
         facts = {
-            "model": key.model_name, "weights": self.weights, "object group": key.object_group_id, "layout": layout, "tenant salt": self.salt,
+            "model": key.model_name, "weights": self._weights(), "object group": key.object_group_id, "layout": layout, "tenant salt": self.salt,
         }  # fmt: skip
         identity = b"cenote lmcache v2 " + json.dumps(facts, sort_keys=True).encode()
         with self._lock:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import sglang
 from sglang.srt.runtime_context import get_lora, get_mm, get_model, get_serving, get_spec
 
-from cenote.model_files import weights_name
+from cenote.model_files import WeightsName, refuse_media, weights_name
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
@@ -78,11 +78,15 @@ _INDEX = (
 )
 
 
-def model(extra: dict[str, Any], where: str) -> str:
+def model(extra: dict[str, Any], where: str) -> WeightsName:
     """The name of the model's content: a digest of its files, or the configured text.
 
-    Raises ValueError, with the settings to give, if the engine loads no folder of this machine."""
+    Raises ValueError, with the settings to give, if the engine loads no folder of this machine, or if its clients
+    may name images."""
     path = str(get_model().model_path)
+    if getattr(get_mm(), "enable_multimodal", None) is not False:
+        for folder in (Path(place) for place in (path, extra.get("model_folder")) if place and Path(place).is_dir()):
+            refuse_media(extra, where, folder, "clients may name them (mm_hashes)")
     if not extra.get("model_fingerprint") and not extra.get("model_folder") and Path(path).is_dir():
         extra = extra | {"model_folder": path}
     return weights_name(extra, where)

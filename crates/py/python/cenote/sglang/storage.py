@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 # Keys of the extra configuration that SGLang itself reads or adds.
 _SGLANGS = {"backend_name", "module_path", "class_name", "interface_v1", "allocator", "file_storage_path"}
-_SETTINGS = {"region", "create_size", "chunk_size", "mode", "cold", "host_slot", "tenant_salt", "model_folder", "model_fingerprint"}
+_SETTINGS = {"region", "create_size", "chunk_size", "mode", "cold", "host_slot", "tenant_salt", "model_folder", "model_fingerprint", "trust_media_names"}
 _LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
 
 # SGLang's threads time out after ten seconds. A batch skips its remaining pages after this time.
@@ -119,7 +119,7 @@ class CenoteStorage(FaultCounts, HiCacheStorage):
         region = cenote.Region.open(name, worker="sglang", host_slot=slot, cold=self.extra.get("cold"))
         try:
             self._weights = naming.weight_version()
-            identity = naming.fingerprint(self.config, self.extra, self.model, mem_pool_host, page_bytes)
+            identity = naming.fingerprint(self.config, self.extra, self.model.hold(logger), mem_pool_host, page_bytes)
             blocks = region.namespace(
                 identity,
                 page_bytes,
@@ -156,7 +156,7 @@ class CenoteStorage(FaultCounts, HiCacheStorage):
         if self.region is None or "kv" not in self.pools:
             raise ValueError(f"SGLang registered the pool `{name}` before the KV")
         page_bytes, pieces = _page_of(pool)
-        identity = naming.fingerprint(self.config, self.extra, self.model, pool, page_bytes, name)
+        identity = naming.fingerprint(self.config, self.extra, self.model.hold(logger), pool, page_bytes, name)
         blocks = self.region.namespace(
             identity,
             page_bytes,

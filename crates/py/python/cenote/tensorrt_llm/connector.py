@@ -117,7 +117,7 @@ class CenoteWorker(KvCacheConnectorWorker, FaultCounts):  # type: ignore[misc]
         self.count_faults(logger)
         _refuse(llm_args)
         self.settings = _Settings.read()
-        self.model = weights_name(self.settings.given, _VARIABLE)
+        self.model = weights_name(self.settings.given, _VARIABLE, logger)
         self.region: cenote.Region | None = None
         self.blocks: cenote.Namespace | None = None
         self._health: HealthLog | None = None
@@ -152,7 +152,7 @@ class CenoteWorker(KvCacheConnectorWorker, FaultCounts):  # type: ignore[misc]
         device = self._memory[0].device
         kind = f"{torch.cuda.get_device_name(device)} {torch.cuda.get_device_capability(device)}" if device.type == "cuda" else device.type
         identity = naming.fingerprint(
-            str(tensorrt_llm.__version__), self._llm_args, layout, self.model, kind, str(given.get("tenant_salt", ""))
+            str(tensorrt_llm.__version__), self._llm_args, layout, self.model.hold(logger), kind, str(given.get("tenant_salt", ""))
         )
         region = cenote.Region.open(name, worker="tensorrt-llm", host_slot=int(given.get("host_slot", 0)), cold=given.get("cold"))
         try:
@@ -256,12 +256,16 @@ class CenoteScheduler(KvCacheConnectorScheduler, FaultCounts):  # type: ignore[m
         _refuse(llm_args)
         self.settings = _Settings.read()
         self.requests: dict[int, _Request] = {}
+        # The engine removes a request's images after their use, and may run the request again.
+        self.unnamed: set[int] = set()
 
     @serving(lambda: (0, False))
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
         # A request that runs again has other blocks of the GPU.
         self.requests.pop(request.request_id, None)
-        if _worker is None or not _worker.block_tokens or not naming.is_named(request):
+        if not naming.is_named(request):
+            self.unnamed.add(request.request_id)
+        if _worker is None or not _worker.block_tokens or request.request_id in self.unnamed:
             return 0, False
         size = _worker.block_tokens
         tokens = [int(token) for token in request.get_tokens(0)]
@@ -333,6 +337,7 @@ class CenoteScheduler(KvCacheConnectorScheduler, FaultCounts):  # type: ignore[m
     @serving_with(lambda *_: False)
     def request_finished(self, request: Any, cache_block_ids: list[int]) -> bool:
         self.requests.pop(request.request_id, None)
+        self.unnamed.discard(request.request_id)
         # Nothing is being saved any more.
         return False
 

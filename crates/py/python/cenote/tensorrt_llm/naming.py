@@ -68,7 +68,9 @@ def is_named(request: Any) -> bool:
     others = (
         "lora_task_id", "lora_config", "lora_weights", "multimodal_hashes", "multimodal_positions", "multimodal_lengths",
         "multimodal_embedding", "prompt_embedding_table", "prompt_vocab_size", "mrope_rotary_cos_sin", "encoder_tokens",
-        "skip_cross_attn_blocks", "cross_attention_mask", "position_ids",
+        "skip_cross_attn_blocks", "cross_attention_mask", "position_ids", "encoder_input_features",
+        # Where the PyTorch backend keeps them. Images have no hashes there if an item cannot be hashed.
+        "py_multimodal_data", "py_mm_encoder_state", "py_encoder_input_features", "py_lora_path",
     )  # fmt: skip
     return not any(_is_given(getattr(request, name, None)) for name in others)
 

@@ -33,6 +33,19 @@ def event_keys(keys: list[tuple[Any, ...] | None]) -> Sequence[Any]:
     return keys if convert is None else convert(keys)
 
 
+def count_as_computed(request: Any) -> None:
+    """Takes tokens that vLLM computes again out of a request's cached tokens, if these are not reported yet.
+
+    vLLM counts them when it admits a request, and not again if a part of its load fails."""
+    computed = request.num_computed_tokens
+    if (stats := getattr(request, "prefill_stats", None)) is not None:
+        external = max(stats.num_external_cached_tokens - max(stats.num_cached_tokens - computed, 0), 0)
+        stats.set(stats.num_prompt_tokens, min(stats.num_local_cached_tokens, max(computed - external, 0)), external)
+    elif getattr(request, "num_cached_tokens", -1) > computed:
+        # Before vLLM had these statistics.
+        request.num_cached_tokens = computed
+
+
 def host_memory() -> Any:
     """The source of hits, in vLLM's counters since 0.32."""
     try:

@@ -7,8 +7,6 @@ still be downloading.
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +17,10 @@ from vllm import envs
 from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
 
 from cenote import clock
-from cenote.adapters import keeps_times
-from cenote.content import Cache, Content, stamps
-from cenote.model_files import digest_of_files, files_of, kv_config
+from cenote.content import Cache, Content
+from cenote.model_files import changed_since, digest_of_files, files_of, kv_config, process_began
 from cenote.vllm.log import logger_of
+from cenote.walk import is_file, matching, matching_below
 
 if TYPE_CHECKING:
     from vllm.config import LoadConfig, ModelConfig, VllmConfig
@@ -32,6 +30,7 @@ logger = logger_of(__name__)
 _CONFIGURATIONS = ("config.json", "params.json")
 # Configurations of the preprocessing of images and videos.
 _PROCESSORS = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
+_SETTINGS = _CONFIGURATIONS + _PROCESSORS
 
 # Load formats that read all weights from the model's files, with the patterns of these files. The
 # first pattern that matches a file applies.
@@ -66,25 +65,23 @@ def draft_digest(config: VllmConfig, cache: Cache | None = None) -> str | None:
 
 
 def changed_while_loading(config: VllmConfig) -> Path | None:
-    """A file of the model that changed after this process started; None if there is none.
-
-    vLLM may have loaded other content of such a file. Files in a hub's cache are exempt, because
-    vLLM itself downloads them after its start."""
-    if str(config.load_config.load_format) == "dummy":
-        return None
-    _, files = _model_files(config.model_config, config.load_config)
-    files = [file for file in files if not (file.is_symlink() and file.resolve().parent.name == "blobs")]
-    began = _process_began()
-    for file, stamp in zip(files, stamps(files) or [], strict=False):
-        if keeps_times(stamp) and max(stamp[3], stamp[4]) / 1e9 > began:
-            return file
-    return None
-
-
-def _process_began() -> float:
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    since_boot = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    return clock.unix() - (time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
+    """A file of the models that may have changed after this process started; None if there is none."""
+    load, speculative = config.load_config, config.speculative_config
+    models = [(config.model_config, load)]
+    if speculative is not None and (draft := speculative.draft_model_config) is not None:
+        models.append((draft, speculative.draft_load_config or load))
+    files: set[Path] = set()
+    for model, how in models:
+        if str(how.load_format) == "dummy":
+            continue
+        folder, weights = _model_files(model, how)
+        files |= {*weights, *(folder / name for name in _SETTINGS if is_file(folder / name))}
+        if model.hf_config_path and (other := _folder(model.hf_config_path, model.revision, how.download_dir)) is not None:
+            files |= set(files_of(other))
+        if model.trust_remote_code:
+            for place in _code_elsewhere(_configuration(model)):
+                files |= set(_code_files(place, model, how))
+    return changed_since(sorted(files), process_began())
 
 
 def _digest(model: ModelConfig, load: LoadConfig, cache: Cache | None) -> str:
@@ -141,15 +138,14 @@ def _model_files(model: ModelConfig, load: LoadConfig) -> tuple[Path, list[Path]
     if patterns and Path(place).is_file():
         file = Path(place)
         # The image encoder is in a separate file of the same folder.
-        beside = [other for other in file.parent.glob("*mmproj*") if other != file and other.is_file()]
+        beside = [other for other in matching(file.parent, "*mmproj*") if other != file]
         return file.parent, sorted([file, *beside])
     folder = _folder(place, model.revision, load.download_dir) if patterns else None
     if folder is not None and any(next(folder.glob(pattern), None) for pattern in patterns):
         ignored = load.ignore_patterns
         files = files_of(folder, [ignored] if isinstance(ignored, str) else list(ignored or ()), patterns)
         # The facts already contain these files, without the keys that do not affect KV.
-        known = [*_CONFIGURATIONS, *_PROCESSORS]
-        return folder, [file for file in files if file.parent != folder or file.name not in known]
+        return folder, [file for file in files if file.parent != folder or file.name not in _SETTINGS]
     raise ValueError(
         f"Cenote names a model by its weight files, but finds none of {place} (load format {load_format}) on this machine: set "
         "model_fingerprint in kv_connector_extra_config to a text of your choice, different for different weights"
@@ -177,14 +173,22 @@ def _code_elsewhere(configuration: dict[str, Any]) -> Iterable[str]:
 
 
 def _digest_code(place: str, model: ModelConfig, load: LoadConfig, cache: Cache | None) -> str:
-    folder = _folder(place, model.code_revision, None) or _folder(place, model.code_revision, load.download_dir)
-    code = sorted(folder.rglob("*.py")) if folder is not None else []
+    folder, code = _code_folder(place, model, load), _code_files(place, model, load)
     if not code:
         raise ValueError(
             f"Cenote names a model by its files, but the code of {place}, which {model.model} runs, is not in the hub's cache of this "
             "machine: set model_fingerprint in kv_connector_extra_config to a text of your choice, different for different code"
         )
     return digest_of_files(folder or Path(), code, {}, cache)
+
+
+def _code_folder(place: str, model: ModelConfig, load: LoadConfig) -> Path | None:
+    return _folder(place, model.code_revision, None) or _folder(place, model.code_revision, load.download_dir)
+
+
+def _code_files(place: str, model: ModelConfig, load: LoadConfig) -> list[Path]:
+    folder = _code_folder(place, model, load)
+    return matching_below(folder, "*.py") if folder is not None else []
 
 
 def _folder(place: str, revision: str | None, download_dir: str | None) -> Path | None:

@@ -33,6 +33,8 @@ logger = logger_of(__name__)
 # Formats of a table by the model that reads it.
 _DEEPSEEK = "e4m3-ue8m0"
 _QWEN = {"e4m3": torch.float8_e4m3fn, "bf16": torch.bfloat16}
+# Bytes of rows that are compared at a time.
+_COMPARED_BYTES = 16 << 20
 
 
 class Reader:
@@ -79,6 +81,34 @@ class Reader:
         gathered.view(torch.uint8)[~owned] = 0
         out.copy_(gathered)
 
+    def compare(self, loaded: torch.Tensor, rows: range, place: range, first_row: int | None = None) -> None:
+        """Raises ValueError if rows of the checkpoint are not those of the table.
+
+        `rows` are those that this rank reads, and `place` the bytes of a stored row that `loaded` has.
+        It has all rows, or those of a shard from `first_row` on. Names, sizes and times prove nothing
+        about rows, so all bytes are compared."""
+        table, whole, first_row = self.table, first_row is None, first_row or 0
+        fits = first_row + loaded.shape[0] <= table.rows and not (whole and loaded.shape[0] != table.rows)
+        if loaded.dim() != 2 or not fits or loaded.shape[1] * loaded.element_size() != len(place):
+            raise self.other(f"the checkpoint has a tensor of {tuple(loaded.shape)} for rows from {first_row} on")
+        begin, end = max(rows.start, first_row), min(rows.stop, first_row + loaded.shape[0])
+        step = max(1, _COMPARED_BYTES // table.row_bytes)
+        stored = torch.empty((step, table.row_bytes), dtype=torch.uint8, device="cpu")
+        for row in range(begin, end, step):
+            numbers = torch.arange(row, min(row + step, end), dtype=torch.int64, device="cpu")
+            ours = stored[: len(numbers)]
+            table.gather(numbers, ours)
+            theirs = loaded[row - first_row : row - first_row + len(numbers)].contiguous().cpu().view(torch.uint8)
+            differs = (ours[:, place.start : place.stop] != theirs).any(dim=1)
+            if bool(differs.any()):
+                raise self.other(f"row {row + int(differs.nonzero()[0])} of the checkpoint is another one")
+
+    def other(self, what: str) -> ValueError:
+        return ValueError(
+            f"CENOTE_ENGRAM: table {self.table.name} (digest {self.table.digest[:16]}) is not the table of the checkpoint that vLLM "
+            f"loads: {what}; load this checkpoint's tables under names of their own, and give those in `tables`"
+        )
+
 
 def _reader(given: Settings, layer: int, rows: int, values: int, formats: list[str]) -> Reader:
     """Opens the table of a layer. Raises ValueError if it is another than the model reads."""
@@ -95,11 +125,6 @@ def _reader(given: Settings, layer: int, rows: int, values: int, formats: list[s
         raise ValueError(f"CENOTE_ENGRAM: table {table.name} is of layer {facts['layer']}, and layer {layer} reads it")
     logger.info("Cenote: layer %d reads table %s (%d rows, digest %s)", layer, table.name, table.rows, table.digest[:16])
     return Reader(table, tables.region)
-
-
-def _keeps_nothing(param: nn.Parameter, loaded_weight: torch.Tensor, **_: Any) -> None:
-    """Loads a table's tensor of the checkpoint: the region has it already."""
-    del param, loaded_weight
 
 
 class RegionEngramEmbedding(deepseek.ParallelEngramEmbedding):
@@ -127,8 +152,16 @@ class RegionEngramEmbedding(deepseek.ParallelEngramEmbedding):
         # Without rows: checkpoints name these parameters.
         self.weight = nn.Parameter(torch.empty(0, dim, dtype=torch.float8_e4m3fn, device="cpu"), requires_grad=False)
         self.weight_scale_inv = nn.Parameter(torch.empty(0, dim // block_size, dtype=torch.uint8, device="cpu"), requires_grad=False)
+        self._compares = given.compare
         for param in (self.weight, self.weight_scale_inv):
-            set_weight_attrs(param, {"weight_loader": _keeps_nothing})
+            set_weight_attrs(param, {"weight_loader": self._compare})
+
+    def _compare(self, param: nn.Parameter, loaded_weight: torch.Tensor, **_: Any) -> None:
+        """Takes a table's tensor of the checkpoint: the region has it already."""
+        if self._compares:
+            rows = range(self.vocab_start_idx, self.vocab_end_idx)
+            scales = range(self.dim, self.reader.table.row_bytes)
+            self.reader.compare(loaded_weight, rows, scales if param is self.weight_scale_inv else range(self.dim))
 
     def lookup(self, indices: torch.Tensor, out: torch.Tensor, background: bool = False) -> None:
         """Rows of this rank's heads, as bfloat16, or packed for bytes."""
@@ -168,7 +201,7 @@ class RegionPLEEmbedding(qwen.Qwen4ExpPLEPinnedHostEmbedding):
         table = reader.table
         # The base class of both kinds of storage: the pinned one would look at weights.
         super(qwen.Qwen4ExpPLEPinnedHostEmbedding, self).__init__(num_embeddings, embedding_dim, **given)
-        self.reader, self._format = reader, table.facts["format"]
+        self.reader, self._format, self._compares = reader, table.facts["format"], chosen.compare
         if self.weight.dtype != _QWEN[self._format]:
             raise ValueError(f"CENOTE_ENGRAM: table {table.name} is {self._format}, and the model's configuration says {self.weight.dtype}")
         heads = int(given.get("num_ngram_heads", 1))
@@ -188,9 +221,19 @@ class RegionPLEEmbedding(qwen.Qwen4ExpPLEPinnedHostEmbedding):
         return torch.empty(0, embedding_dim, dtype=dtype, device="cpu")
 
     def weight_loader(self, param: torch.Tensor, loaded_weight: torch.Tensor, checkpoint_start: int | None = None) -> None:
+        if self._compares:
+            self._compare(param, loaded_weight, checkpoint_start)
+        if param is not self.weight:
+            super().weight_loader(param, loaded_weight, checkpoint_start)
+
+    def _compare(self, param: torch.Tensor, loaded_weight: torch.Tensor, first_row: int | None) -> None:
         if param is self.weight:
-            return
-        super().weight_loader(param, loaded_weight, checkpoint_start)
+            rows = range(self.shard_indices.org_vocab_start_index, self.shard_indices.org_vocab_end_index)
+            self.reader.compare(loaded_weight, rows, range(self.reader.table.row_bytes), first_row)
+        elif self._format == "e4m3" and loaded_weight.numel() == 1:
+            ours, theirs = self._table_scale.float().cpu(), loaded_weight.float().cpu()
+            if float(ours) != float(theirs):
+                raise self.reader.other(f"its scale is {float(ours)}, and the checkpoint's is {float(theirs)}")
 
     def _lookup(self, input_ids: torch.Tensor, output: torch.Tensor | None = None) -> torch.Tensor:
         shape = (*input_ids.shape, self.embedding_dim)

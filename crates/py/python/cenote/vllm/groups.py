@@ -115,7 +115,9 @@ class Group:
 
     def keys(self, request: Request, start: int, end: int) -> list[bytes]:
         """Names of these blocks in the region."""
-        return self.names.keys(request, self.weights.keys(self.hashes(request, start, end)))
+        keys = self.weights.keys(self.hashes(request, start, end))
+        ends = [(number + 1) * self.block_tokens for number in range(start, start + len(keys))]
+        return self.names.keys(request, keys, ends)
 
     def hashes(self, request: Request, start: int, end: int) -> list[bytes]:
         """The last hash of each block, which covers all tokens up to the end of the block."""

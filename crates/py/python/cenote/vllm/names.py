@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from vllm import envs
 
 from cenote.adapters import Adapter, Adapters, Loaded
 from cenote.vllm.log import logger_of
+from cenote.vllm.media import media_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 logger = logger_of(__name__)
-
-# vLLM's hash of an image, possibly after an adapter's name. Any other text is a name from a client.
-_HASH = re.compile("(?:.*:)?[0-9a-f]{64}(?:[0-9a-f]{64})?", re.DOTALL)
-
 
 @dataclass(frozen=True)
 class AdapterUse:
@@ -40,17 +37,21 @@ class RequestNames:
 
     def __init__(self, config: VllmConfig) -> None:
         self.adapters = Adapters(_facts(config), find_adapter) if config.lora_config is not None else None
+        self.media = media_of(config)
 
     def is_named(self, request: Request) -> bool | None:
         """True if all facts that decide the KV of a request are known. None: not yet known."""
-        if not all(_HASH.fullmatch(str(feature.identifier)) for feature in request.mm_features or ()):
+        media = self.media.is_named(_id(request), _features(request))
+        if media is False or has_unhashed_inputs(request):
             return False
         if request.lora_request is None:
-            return True
+            return media
         if self.adapters is None:
             return False
         found = self.adapters.get(*_call(request.lora_request))
-        return None if isinstance(found, Future) else found is not None
+        if isinstance(found, Future):
+            return None
+        return media if found is not None else False
 
     def use(self, request: Request) -> AdapterUse | None:
         """The adapter of a request, or None. Raises LookupError if the adapter has no name."""
@@ -62,14 +63,40 @@ class RequestNames:
             raise LookupError(f"the adapter {lora.lora_name} has no name")
         return AdapterUse(lora.lora_int_id, lora.lora_path, found)
 
-    def keys(self, request: Request, keys: list[bytes]) -> list[bytes]:
-        """Names of a request's blocks. The given keys are their suffixes."""
+    def keys(self, request: Request, keys: list[bytes], ends: Sequence[int]) -> list[bytes]:
+        """Names of a request's blocks, which end at these tokens. The given keys are their suffixes."""
+        if features := _features(request):
+            keys = [self.media.prefix(_id(request), features, end) + key for key, end in zip(keys, ends, strict=True)]
         use = self.use(request)
         return keys if use is None else [use.adapter.digest + key for key in keys]
 
+    def forget(self, request_id: str) -> None:
+        """Forgets a request that has ended."""
+        self.media.forget(request_id)
+
     def close(self) -> None:
+        self.media.close()
         if self.adapters is not None:
             self.adapters.close()
+
+
+def has_unhashed_inputs(request: Request) -> bool:
+    """True if a request has inputs that decide its KV and that vLLM's hash of a block leaves out.
+
+    - Prompt embeddings: the hash has their bytes, but neither their element type nor the mask of the positions
+      that use the token instead (`prompt_is_token_ids`). vLLM's own prefix cache gives one request's blocks to
+      another, so a mask in the name would not help: blocks after such a hit follow from the other request.
+    - Extra arguments of pooling requests, such as the types of tokens."""
+    pooling = getattr(request, "pooling_params", None)
+    return getattr(request, "prompt_embeds", None) is not None or bool(getattr(pooling, "extra_kwargs", None))
+
+
+def _id(request: Request) -> str:
+    return str(getattr(request, "request_id", ""))
+
+
+def _features(request: Request) -> Sequence[Any]:
+    return getattr(request, "mm_features", None) or ()
 
 
 def _call(lora: LoRARequest) -> tuple[str, str, bool]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from cenote import clock
+from cenote.vllm.differences import count_as_computed
 from cenote.vllm.events import KvEvents
 from cenote.vllm.lookup import Found, Lookup
 from cenote.vllm.metadata import LoadOrder, LoadPart, SaveOrder
@@ -50,6 +51,8 @@ class SchedulerSide:
         # Promotions from the cold tier by request; an empty list: over.
         self.promotions: dict[str, list[cenote.Promotion]] = {}
         self.found: dict[str, Found] = {}
+        # Blocks of the last lookup of a request that is not admitted yet, and those that lack only a state.
+        self.looked_up: dict[str, tuple[int, int]] = {}
         self.orders: list[LoadOrder] = []
         # Requests with a failed load. Their lookups return no hit, so vLLM computes the rest.
         self.given_up: set[str] = set()
@@ -71,9 +74,11 @@ class SchedulerSide:
 
         None: vLLM asks again later."""
         self._let_go(request.request_id)
+        self.looked_up.pop(request.request_id, None)
+        # Before vLLM computes with the request's images, also if it only saves.
+        named = self._is_named(request)
         if not self.loads or request.request_id in self.given_up or request.skip_reading_prefix_cache:
             return 0, False
-        named = self._is_named(request)
         if not named:
             return (None if named is None else 0), False
         start, end, unit = num_computed_tokens, self.lookup.limit(request), self.lookup.alignment
@@ -83,13 +88,11 @@ class SchedulerSide:
         if found.end < end and self._is_promoting(request, start, end):
             found.release()
             return None, False
-        self.stats.add("lookup_blocks", (end - start) // unit)
-        self.stats.add("stateless_blocks", found.without_state // unit)
-        count = (found.end - start) // unit
-        if count < max(self.settings.min_blocks, 1):
+        # vLLM asks again in each step until it admits the request. Only the last answer counts.
+        self.looked_up[request.request_id] = (end - start) // unit, found.without_state // unit
+        if (found.end - start) // unit < max(self.settings.min_blocks, 1):
             found.release()
             return 0, False
-        self.stats.add("hit_blocks", count)
         self.found[request.request_id] = found
         return found.end - start, self.waits
 
@@ -123,6 +126,9 @@ class SchedulerSide:
     def allocated(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
         """Orders the load of a request after vLLM has allocated its blocks."""
         self.requests[request.request_id] = request
+        if (looked_up := self.looked_up.pop(request.request_id, None)) is not None:
+            self.stats.add("lookup_blocks", looked_up[0])
+            self.stats.add("stateless_blocks", looked_up[1])
         found = self.found.get(request.request_id)
         if found is None or found.ordered_at_step is not None:
             return
@@ -138,6 +144,9 @@ class SchedulerSide:
         found.ordered_at_step = self.step
         found.block_ids = {block for part in parts for block in part.block_ids}
         self.orders.append(LoadOrder(request.request_id, parts, self.waits, self.names.use(request)))
+        # Of windows and states fewer blocks are loaded than the hit has. Each of these ends as loaded or as failed.
+        ordered = sum(len(part.block_ids) for part in parts)
+        self.stats.add("hit_blocks", min(num_external_tokens // self.lookup.alignment, ordered))
         saved = self._saved_of(request)
         for group in self.groups:
             saved[group.number] = max(saved[group.number], end // group.block_tokens)
@@ -195,6 +204,9 @@ class SchedulerSide:
             if request is None or self.manager is None:
                 continue
             after = before + output.num_scheduled_tokens.get(request_id, 0)
+            if request.mm_features:
+                # vLLM may use another request's embeddings of the same identifier in this step.
+                self.names.is_named(request)
             if self.events is not None:
                 self.events.learn(request, *((0, request.num_tokens) if request_id in begun else (before, after)))
             if self.saves and request_id not in self.stale:
@@ -270,6 +282,9 @@ class SchedulerSide:
             # The workers did not save blocks computed from failed ones. So order all saves again;
             # present blocks cost one lookup each.
             self.saved.clear()
+            # vLLM has taken the failed blocks back by now, and computes them.
+            for request in self.requests.values():
+                count_as_computed(request)
         for request_id in output.finished_recving or ():
             self._let_go(request_id)
 
@@ -291,6 +306,7 @@ class SchedulerSide:
 
     def _forget(self, request_id: str) -> None:
         self._let_go(request_id)
+        self.looked_up.pop(request_id, None)
         self.requests.pop(request_id, None)
         self.saved.pop(request_id, None)
         self.given_up.discard(request_id)
@@ -298,6 +314,7 @@ class SchedulerSide:
         self.waiting_for_name.pop(request_id, None)
         self.promotions.pop(request_id, None)
         self.unnamed.discard(request_id)
+        self.names.forget(request_id)
 
     def _let_go(self, request_id: str) -> None:
         found = self.found.pop(request_id, None)

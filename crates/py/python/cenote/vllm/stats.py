@@ -9,8 +9,8 @@ from typing import Any
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 
 COUNTERS = {
-    "lookup_blocks": "Blocks looked up in the region.",
-    "hit_blocks": "Blocks found in the region on every rank.",
+    "lookup_blocks": "Blocks looked up in the region, of admitted requests.",
+    "hit_blocks": "Blocks found in the region on every rank and ordered to be loaded. Each is then loaded or failed.",
     "stateless_blocks": "Blocks found after the end of a hit, which lack only a recurrent state.",
     "loads": "Loads started.",
     "loaded_blocks": "Blocks loaded without errors.",
@@ -20,7 +20,7 @@ COUNTERS = {
     "saved_blocks": "Blocks published.",
     "duplicate_blocks": "Blocks to be saved that were already present.",
     "refused_blocks": "Blocks without room, over their quota, or with failed copies.",
-    "unnamed_requests": "Requests that shared nothing, because an adapter or an image has no name by its content.",
+    "unnamed_requests": "Requests that shared nothing, because an adapter, an image or another input has no name by its content.",
     "unnamed_blocks": "Blocks not saved or loaded, because vLLM loaded another adapter under that number, or its files changed.",
     "cold_requests": "Requests that waited for blocks from the cold tier.",
     "cold_hits": "Blocks that the cold tier brought into the region in time.",

@@ -21,21 +21,17 @@ if TYPE_CHECKING:
 
 VARIABLE = "CENOTE_ENGRAM"
 
-# Letters that a table's name may have, other than letters and digits, and its length without the
-# layer: as `cenote engram load --model` names tables.
-_LETTERS = "._-"
-_LENGTH = 30
-
-
 @dataclass(frozen=True)
 class Settings:
     """The content of `CENOTE_ENGRAM`: a region's name, or a JSON object."""
 
     region: str
     tables: str = ""
-    """Tables are named `TABLES.L<layer>`; by default the name of the model's folder."""
+    """Tables are named `TABLES.L<layer>`; by default as `cenote engram load --model` names them."""
     verify: bool = True
     """Reads and checks each table when the engine starts."""
+    compare: bool = True
+    """Compares the rows that this rank reads with those of the checkpoint, while vLLM loads it."""
     threads: int = 4
     """Threads of an engine that gathers on the processor."""
     host_slot: int = 0
@@ -58,7 +54,7 @@ class Settings:
         if not given.get("region"):
             raise ValueError(f'{VARIABLE}: no region is given; give {{"region": "shm:NAME"}}')
         for name, value in given.items():
-            kind = {"verify": bool, "threads": int, "host_slot": int, "layers": dict}.get(name, str)
+            kind = {"verify": bool, "compare": bool, "threads": int, "host_slot": int, "layers": dict}.get(name, str)
             if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
                 raise ValueError(f"{VARIABLE}: {name} is {value!r}; give a {kind.__name__}")
         return cls(**given)
@@ -67,9 +63,17 @@ class Settings:
         """The name of a layer's table."""
         if (name := self.layers.get(str(layer))) is not None:
             return name
-        folder = self.tables or Path(model).resolve().name
-        known = "".join(letter if letter.isascii() and (letter.isalnum() or letter in _LETTERS) else "_" for letter in folder)
-        return f"{self.tables or known[:_LENGTH]}.L{layer}"
+        return f"{self.tables or engram.default_name(_folder_of(model))}.L{layer}"
+
+
+def _folder_of(model: str) -> Path:
+    """The folder that vLLM loads a model from, if it is on this machine."""
+    if not Path(model).is_dir():
+        try:
+            return Path(huggingface_hub.snapshot_download(model, local_files_only=True, ignore_patterns="*"))
+        except (OSError, ValueError):
+            pass
+    return Path(model)
 
 
 def settings() -> Settings | None:

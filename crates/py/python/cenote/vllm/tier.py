@@ -347,6 +347,16 @@ def _refuse(config: VllmConfig) -> None:
             "secondary_tiers: CenoteTier cannot share KV of images, because vLLM's keys may cover names from clients; use CenoteConnector "
             "or --language-model-only"
         )
+    if getattr(config.model_config, "enable_prompt_embeds", False):
+        raise ValueError(
+            "secondary_tiers: CenoteTier cannot share KV of prompt embeddings, because vLLM's keys leave out which positions use the token "
+            "instead; use CenoteConnector, or start without --enable-prompt-embeds"
+        )
+    if getattr(config.model_config, "runner_type", None) == "pooling":
+        raise ValueError(
+            "secondary_tiers: CenoteTier cannot share KV of pooling models, because vLLM's keys leave out extra arguments of requests; "
+            "use CenoteConnector"
+        )
     if getattr(config.parallel_config, "nnodes_within_dp", 1) != 1:
         raise ValueError("secondary_tiers: CenoteTier needs all ranks of an engine on one machine")
 

@@ -11,6 +11,7 @@ use cenote_base::prng::Prng;
 use cenote_base::units::ByteSize;
 use cenote_console::engine::named_dir;
 use cenote_console::failure::Failure;
+use cenote_console::input;
 use cenote_engine::tokenizer::Tokenizer;
 use cenote_engram::{Addresses, Preset, TokenMap};
 use cenote_mem::Flush;
@@ -63,7 +64,7 @@ fn text_batches(setting: &Setting) -> Result<(&'static str, Vec<Vec<u64>>), Fail
         true => ("WikiText-2", wikitext.to_owned()),
         false => ("models/demo/demo.txt", model.join("demo.txt")),
     };
-    let text = std::fs::read_to_string(&path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+    let text = input::text(&path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
     let tokenizer = Tokenizer::load(&model, Clock::stopped())?;
     let tokens = tokenizer.encode_rendered(&text).map_err(Failure::new)?;
     let config = Preset::Engram27B.config()?;

@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 const NAME: &str = "killed";
 const TABLE_BYTES: u64 = 8 << 20;
 const EXTENT_BYTES: u64 = 256 << 10;
+/// Longest wait for a loader that ends.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// A whole load says about so many steps.
 const STEPS: u64 = TABLE_BYTES / EXTENT_BYTES / 2;
 
@@ -33,7 +35,7 @@ fn options(progress: &(dyn Fn(Progress) + Sync)) -> LoadOptions<'_> {
         progress,
         extent_bytes: EXTENT_BYTES,
         journal_bytes: 2 * EXTENT_BYTES,
-        ..LoadOptions::waiting(Clock::system().after(Duration::from_secs(60)))
+        ..LoadOptions::waiting(Clock::system().after(PATIENCE))
     }
 }
 
@@ -103,7 +105,7 @@ pub fn measure(setting: &Setting) -> Result<Vec<Row>, Failure> {
             Left::Whole => {
                 wholes += 1;
                 // Each whole table goes, and nothing stays of all the loads before it.
-                drop_table(&pool, NAME, Clock::system())?;
+                drop_table(&pool, NAME, Clock::system().after(PATIENCE))?;
                 nothing_stays(&pool)?;
             }
         }
@@ -115,7 +117,7 @@ pub fn measure(setting: &Setting) -> Result<Vec<Row>, Failure> {
     if !check(&pool, NAME)?.is_whole {
         return Err(Failure::new("the last table is damaged"));
     }
-    drop_table(&pool, NAME, Clock::system())?;
+    drop_table(&pool, NAME, Clock::system().after(PATIENCE))?;
     nothing_stays(&pool)?;
     let name = format!(
         "{kills} kills during loading: no table or a whole one ({wholes} whole, {resumed} interrupted ones with extents); \

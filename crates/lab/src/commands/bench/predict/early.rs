@@ -5,6 +5,7 @@
 //! fetched a whole step earlier, and a wrong guess fetches rows for nothing.
 
 use cenote_console::failure::Failure;
+use cenote_console::input;
 use cenote_console::output;
 use cenote_engram::{Addresses, History, Preset, TokenMap, Tokens};
 use cenote_plan::traffic::Workload;
@@ -26,7 +27,7 @@ const LINKS: [(&str, Link); 3] =
 /// model's tokenizer.
 pub fn addresses(dir: &Path) -> Result<Addresses, Failure> {
     let path = dir.join("tokenizer.json");
-    let json = std::fs::read(&path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+    let json = input::bytes(&path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
     let map = TokenMap::of_tokenizer(&json)?;
     let mut config = Preset::Engram27B.config()?;
     config.ids = map.size();

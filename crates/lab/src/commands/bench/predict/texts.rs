@@ -2,6 +2,7 @@
 
 use cenote_base::Clock;
 use cenote_console::failure::Failure;
+use cenote_console::input;
 use cenote_engine::tokenizer::Tokenizer;
 use std::path::Path;
 
@@ -35,7 +36,7 @@ impl Texts {
     /// Reads the named text, or else the one of the demo model, if it is there.
     pub fn read(dir: &Path, named: Option<&Path>, quick: bool) -> Result<Found, Failure> {
         let path = named.map_or_else(|| dir.join(USUAL), Path::to_path_buf);
-        let text = match std::fs::read_to_string(&path) {
+        let text = match input::text(&path) {
             Ok(text) => text,
             Err(error) if named.is_none() => {
                 return Ok(Found::Missing(format!("{}: {error}; name a text with --text", path.display())));

@@ -1,0 +1,147 @@
+"""What a request counts as: hits once it is admitted, and cached tokens without those that are computed again."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from conftest import made
+from engines import BLOCK, Answer, Engine, in_child
+from models import prompt
+from test_groups import full, groups, mamba, sliding
+from vllm.v1.metrics.stats import PrefillStats
+
+import cenote
+from cenote.hits import alignment
+from cenote.vllm.differences import count_as_computed
+from cenote.vllm.names import RequestNames
+from cenote.vllm.scheduler import SchedulerSide
+from cenote.vllm.settings import Settings
+from cenote.vllm.stats import CenoteStats
+from cenote.weights import Weights
+
+PAGE, SIZE, BLOCKS = 4096, 32, 6
+
+
+@pytest.fixture
+def region() -> Iterator[cenote.Region]:
+    name = f"cenote-counts-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    cenote.Region.create(f"shm:{name}", "32MiB", chunk_size="256KiB", min_block="4KiB")
+    with cenote.Region.open(f"shm:{name}") as opened:
+        yield opened
+        assert opened.check()["pinned"] == 0
+    Path("/dev/shm", name).unlink()
+
+
+@pytest.fixture
+def region_name() -> Iterator[str]:
+    yield from made("256MiB", "16MiB")
+
+
+class Side:
+    """A scheduler side without an engine, and a request of `BLOCKS` blocks that are in the region."""
+
+    def __init__(self, region: cenote.Region, *specs: Any, **settings: Any) -> None:
+        parts = groups(*specs)
+        names: Any = RequestNames(SimpleNamespace(lora_config=None))  # type: ignore[arg-type]
+        shards: Any = SimpleNamespace(
+            settings=Settings.of({"region": "shm:none", **settings}), weights=Weights(), names=names, groups=parts,
+            alignment=alignment([group.reach for group in parts]),
+        )  # fmt: skip
+        self.stats = CenoteStats()
+        self.side = SchedulerSide(shards, self.stats, loads=True, saves=False, events=False)
+        self.side.manager = SimpleNamespace(block_pool=SimpleNamespace(null_block=SimpleNamespace(block_id=0)))  # type: ignore[assignment]
+        self.side.lookup.ranks = [[region.namespace(f"{id(self)} {group.number}".encode(), PAGE)] for group in parts]
+        hashes = [number.to_bytes(32, "big") for number in range(BLOCKS)]
+        for [rank] in self.side.lookup.ranks:
+            for depth, name in enumerate(rank.alias(hashes)):
+                assert rank.publish(name, depth, bytes(PAGE)) == "published"
+        self.request: Any = SimpleNamespace(
+            request_id="r", num_tokens=BLOCKS * SIZE + 1, block_hashes=hashes, lora_request=None, mm_features=[],
+            skip_reading_prefix_cache=False,
+        )  # fmt: skip
+        self.blocks: Any = SimpleNamespace(get_block_ids=lambda: tuple(list(range(1, BLOCKS + 1)) for _ in parts))
+
+    def ask(self) -> int | None:
+        return self.side.matched_tokens(self.request, 0)[0]
+
+
+def test_a_request_that_waits_to_be_admitted_counts_once(region: cenote.Region) -> None:
+    """Each poll of a request that waited for vLLM's own blocks counted as another lookup, and as another hit."""
+    side = Side(region, full())
+    assert [side.ask() for _ in range(5)] == [BLOCKS * SIZE] * 5
+    assert side.stats.data == {}
+    side.side.allocated(side.request, side.blocks, BLOCKS * SIZE)
+    side.side.allocated(side.request, side.blocks, 0)
+    assert side.stats.data == {"lookup_blocks": BLOCKS, "stateless_blocks": 0, "hit_blocks": BLOCKS}
+    [order] = side.side.take_loads()
+    assert sum(len(part.block_ids) for part in order.parts) == BLOCKS
+    side.side._forget("r")
+
+
+def test_a_request_that_is_never_admitted_counts_nothing(region: cenote.Region) -> None:
+    side = Side(region, full())
+    side.ask()
+    side.side.finished(side.request)
+    side.side._forget("r")
+    side.side.allocated(side.request, side.blocks, 0)
+    assert side.stats.data == {}
+
+
+def test_blocks_that_vllm_takes_from_elsewhere_are_no_hits(region: cenote.Region) -> None:
+    side = Side(region, full())
+    side.ask()
+    side.side.allocated(side.request, side.blocks, 0)
+    assert side.stats.data == {"lookup_blocks": BLOCKS, "stateless_blocks": 0}
+    few = Side(region, full(), min_blocks=BLOCKS + 1)
+    assert few.ask() == 0
+    few.side.allocated(few.request, few.blocks, 0)
+    assert few.stats.data == {"lookup_blocks": BLOCKS, "stateless_blocks": 0}
+
+
+@pytest.mark.parametrize("specs", [[full()], [full(), sliding(64)], [mamba()]])
+def test_hits_are_at_most_the_blocks_that_are_ordered(region: cenote.Region, specs: list[Any]) -> None:
+    side = Side(region, *specs)
+    assert side.ask() == BLOCKS * SIZE
+    side.side.allocated(side.request, side.blocks, BLOCKS * SIZE)
+    [order] = side.side.take_loads()
+    assert 0 < side.stats.data["hit_blocks"] <= sum(len(part.block_ids) for part in order.parts)
+    side.side._forget("r")
+
+
+@pytest.mark.parametrize(
+    ("computed", "cached"), [(300, (64, 200)), (264, (64, 200)), (200, (64, 136)), (64, (64, 0)), (32, (32, 0)), (0, (0, 0))]
+)
+def test_tokens_that_are_computed_again_are_not_cached(computed: int, cached: tuple[int, int]) -> None:
+    stats = PrefillStats()
+    stats.set(400, 64, 200)
+    request = SimpleNamespace(num_computed_tokens=computed, prefill_stats=stats)
+    count_as_computed(request)
+    assert (stats.num_local_cached_tokens, stats.num_external_cached_tokens) == cached
+    assert (stats.num_cached_tokens, stats.num_computed_tokens) == (sum(cached), 400 - sum(cached))
+    count_as_computed(SimpleNamespace(num_computed_tokens=0, prefill_stats=None))
+    older = SimpleNamespace(num_computed_tokens=32, num_cached_tokens=264)
+    count_as_computed(older)
+    assert older.num_cached_tokens == 32
+
+
+def asks(_: Any, model: str, region: str | None, load: str) -> Answer:
+    more = {"async_scheduling": False} if load == "layers" else {}
+    return Engine(model, region, connector={"load": load}, **more).ask(prompt(8 * BLOCK + 5, 1))
+
+
+@pytest.mark.parametrize("load", ["async", "layers"])
+@pytest.mark.parametrize("every", [1, 3])
+def test_damaged_blocks_are_not_cached_tokens(tiny: str, region_name: str, monkeypatch: pytest.MonkeyPatch, load: str, every: int) -> None:
+    """With `load: layers` all blocks of a hit were damaged and computed again, and `cached_tokens` still had them."""
+    cold = in_child(asks, tiny, region_name, "async")
+    monkeypatch.setenv("CENOTE_TEST_FAIL_LOADS", str(every))
+    warm = in_child(asks, tiny, region_name, load)
+    assert warm.tokens == cold.tokens
+    # Every block fails, or each third one: blocks after a failed one are computed.
+    assert warm.cached <= (every - 1) * BLOCK

@@ -1,0 +1,15 @@
+//! Snapshots with changed, cut, doubled and swapped parts, restored into a fresh region.
+#![no_main]
+
+use cenote_fuzz::memory::{Counted, within};
+use cenote_fuzz::snapshots::{MEMORY_MAX, Snapshots};
+use libfuzzer_sys::fuzz_target;
+
+#[global_allocator]
+static MEMORY: Counted = Counted;
+
+thread_local! {
+    static WORLD: Snapshots = Snapshots::new();
+}
+
+fuzz_target!(|input: &[u8]| WORLD.with(|world| within(MEMORY_MAX, || world.run(input))));
