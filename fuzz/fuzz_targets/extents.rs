@@ -2,11 +2,8 @@
 #![no_main]
 
 use cenote_fuzz::cold::{Aim, Directory, MEMORY_MAX};
-use cenote_fuzz::memory::{Counted, within};
+use cenote_fuzz::memory::within;
 use libfuzzer_sys::fuzz_target;
-
-#[global_allocator]
-static MEMORY: Counted = Counted;
 
 thread_local! {
     static WORLD: Directory = Directory::new();

@@ -1,12 +1,9 @@
 //! Snapshots with changed, cut, doubled and swapped parts, restored into a fresh region.
 #![no_main]
 
-use cenote_fuzz::memory::{Counted, within};
+use cenote_fuzz::memory::within;
 use cenote_fuzz::snapshots::{MEMORY_MAX, Snapshots};
 use libfuzzer_sys::fuzz_target;
-
-#[global_allocator]
-static MEMORY: Counted = Counted;
 
 thread_local! {
     static WORLD: Snapshots = Snapshots::new();

@@ -1,12 +1,9 @@
 //! Files of n-gram tables that are hostile when they are loaded, and records of tables that are hostile when they are opened.
 #![no_main]
 
-use cenote_fuzz::memory::{Counted, within};
+use cenote_fuzz::memory::within;
 use cenote_fuzz::tables::{MEMORY_MAX, Tables};
 use libfuzzer_sys::fuzz_target;
-
-#[global_allocator]
-static MEMORY: Counted = Counted;
 
 thread_local! {
     static WORLD: Tables = Tables::new();

@@ -14,13 +14,12 @@
 //!
 //! Edits begin with valid files, so that code behind the checks is reached. An input without edits must
 //! find everything that was written, or the target would test nothing: each run asserts it.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 pub mod cold;
 mod edit;
 #[allow(dead_code, reason = "each module uses a part")]
 mod input;
-#[allow(unsafe_code, reason = "an allocator that counts")]
 pub mod memory;
 #[path = "lib.rs"]
 pub mod regions;

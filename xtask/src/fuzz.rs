@@ -3,7 +3,7 @@
 //!
 //! On a stable compiler cargo-fuzz works without a sanitizer: the coverage instrumentation is a
 //! stable flag of the compiler. The pool's fabric checks bounds, the build profile checks overflow
-//! and assertions, and targets that read files count the memory that an input takes.
+//! and assertions, and targets that read files bound the memory that an input takes.
 
 use std::fs;
 use std::path::Path;

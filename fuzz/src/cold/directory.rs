@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Most memory that an input may take: a look at indexes, and the files.
-pub const MEMORY_MAX: usize = 96 << 20;
+pub const MEMORY_MAX: u64 = 96 << 20;
 /// Blocks in the directory.
 const BLOCKS: u64 = 60;
 /// The first number of blocks that inputs write.

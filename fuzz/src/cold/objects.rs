@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 /// Most memory that an input may take.
-pub const BUCKET_MEMORY_MAX: usize = 128 << 20;
+pub const BUCKET_MEMORY_MAX: u64 = 128 << 20;
 /// Most objects that a store lists before an input counts as one that reads without a bound.
 const LISTED_MAX: u64 = 60_000;
 /// Most bytes of one answer before an input counts as one that reads without a bound.

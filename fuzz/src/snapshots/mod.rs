@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 /// Most memory that an input may take. The file has less than a mebibyte, and its parts are read into
 /// one buffer.
-pub const MEMORY_MAX: usize = 48 << 20;
+pub const MEMORY_MAX: u64 = 48 << 20;
 /// Largest region that an input's settings make.
 const REGION_BYTES_MAX: u64 = 4 << 20;
 const REGION_BYTES: u64 = 1 << 20;

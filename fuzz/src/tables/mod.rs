@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Most memory that an input may take: the longest header that a file may claim, and as much again.
-pub const MEMORY_MAX: usize = 256 << 20;
+pub const MEMORY_MAX: u64 = 256 << 20;
 const REGION_BYTES: u64 = 1 << 20;
 /// Bytes of rows that an input gathers at once.
 const GATHERED_BYTES_MAX: u64 = 4 << 20;
@@ -316,10 +316,8 @@ impl Tables {
             1 => ("v", key("v")),
             _ => ("t", key("t")),
         };
-        let is_damaged = record != records[0];
-        if is_damaged {
-            let _ = pool.put_object(&place, &record).inspect_err(show_pool);
-        }
+        // One that is too long is not put.
+        let is_damaged = record != records[0] && pool.put_object(&place, &record).inspect_err(show_pool).is_ok();
         let has_wrong_rows = choices & 64 != 0 && change_rows(input, &pool, &records[0]);
         for opening in [Opening::Verified, Opening::Trusted] {
             let opened = rows_of(&pool, name, opening);
