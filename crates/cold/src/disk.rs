@@ -131,6 +131,7 @@ impl Disk for LocalDisk {
 
 /// Opens an open file again, for writing. Its name may lead elsewhere by now.
 fn writable(file: &File) -> io::Result<File> {
+    // tidy: a file that is open already, by its name in /proc
     File::options().read(true).write(true).open(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
