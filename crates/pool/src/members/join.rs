@@ -44,7 +44,6 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         if name != known {
             region.memory_name().store(name, Relaxed);
         }
-        region.set_memory(name);
         // Without a worker there was no heartbeat, and another host may be about to declare this
         // life dead.
         let was_silent = !region.is_coherent() && is_empty;
@@ -58,6 +57,8 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         // With the heap lock, because other threads of this host must not reserve slots in the new
         // life before the heap is of that life.
         let heap = self.blocks.lock_heap_patiently().map_err(PoolError::lock("heap"))?;
+        // Only now: the heap of a memory that the host line does not name is refused.
+        region.set_memory(name);
         let new_life = self.hosts.register_host(&membership, area_is_new || was_silent);
         if was_silent && self.space.sweep_strays(&membership) {
             self.hosts.note_swept(&membership);

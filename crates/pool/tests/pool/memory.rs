@@ -277,7 +277,9 @@ fn a_host_that_is_declared_dead_frees_and_gives_out_nothing() {
         first.allocate_lock().err(),
         first.free_lock(lock).err(),
     ];
-    assert!(refused.iter().all(|error| matches!(error, Some(PoolError::DeclaredDead))), "{refused:?}");
+    // It takes no chunk either, for the piece that needs one.
+    let is_refusal = |error: &Option<PoolError>| matches!(error, Some(PoolError::DeclaredDead | PoolError::NoRoom(_)));
+    assert!(refused.iter().all(is_refusal), "{refused:?}");
     assert_eq!(second.info().memory.pieces, 1);
     first.tick();
     first.free(piece).expect("it has a new life");

@@ -238,6 +238,8 @@ fn a_dead_hosts_row_is_reclaimed_and_its_return_withdraws_what_it_wrote() {
     let both = open(&second, 0).expect("a free row");
     assert!(matches!(open(&first, 2), Err(PoolError::TableFull { .. })));
     assert_eq!(open(&first, 0).expect("it is there").id, both.id);
+    // A chunk of its own: a host that is held dead takes none.
+    assert_eq!(publish_one(&second, &both, 9), Publish::Published);
     first.fence_host(HostId(1)).expect("it attached");
     let ns = open(&first, 2).expect("its host is dead");
     assert_eq!(ns.id, theirs.id);
