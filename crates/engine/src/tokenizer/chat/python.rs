@@ -724,8 +724,8 @@ mod tests {
     /// Expected values are of CPython 3.11 on Linux, in the C locale.
     #[test]
     fn strftime_is_python_s() {
-        let all = "%a %A %w %d %b %B %m %y %Y %H %I %p %M %S %f %j %U %W %G %u %V %C %D %e %F %g %h %k %l %P %r %R %s %T \
-                   %x %X|%c|%z%Z%n%t%%";
+        let all = "%a %A %w %d %b %B %m %y %Y %H %I %p %M %S %f %j %U %W %G %u %V %C %D %e %F %g %h %k %l %P %r %R %s \
+                   %T %x %X|%c|%z%Z%n%t%%";
         let leap = "Thu Thursday 4 29 Feb February 02 24 2024 13 01 PM 05 09 000000 060 08 09 2024 4 09 20 02/29/24 29 \
                     2024-02-29 24 Feb 13  1 pm 01:05:09 PM 13:05 1709211909 13:05:09 02/29/24 13:05:09|\
                     Thu Feb 29 13:05:09 2024|\n\t%";

@@ -97,7 +97,7 @@ fn every_template_ends_soon_and_in_bounded_memory() {
         "{{ ([1] * 99999999) | length }}",
         "{{ (([1] * 9999) * 9999999) | join }}",
         "{{ 1 in (([0] * 99999) * 99999) }}",
-        "{{ [range(99999) | list] * 9999 | length }}{{ 1 }}{% for i in range(9999) %}{{ range(99999) | list | length }}{% endfor %}",
+        "{% for i in range(9999) %}{{ range(99999) | list | length }}{% endfor %}",
         "{{ [1] | tojson(indent=99999999999) }}",
         "{{ [[1]] | tojson(indent='ab' * 99999999) }}",
         "{{ 'a\nb' | indent(99999999999) }}",
@@ -191,39 +191,10 @@ fn bounds_do_not_affect_rendering() {
     };
     let turns =
         [message("system", " Be \"brief\" \\ {{ x }} \n"), message("user", "a,b é\n"), message("assistant", "x")];
-    for text in [
-        "raw {{ 1 }} \"quoted\" \\ back\\n {% raw %}{{ x }}{% endraw %} tail \n",
-        "  {% if true %}\n  x\n  {% endif %}\n{#- comment #}\n y {{- 1 -}} z",
-        "{% for m in messages if m.role != 'system' %}{{ loop.index }}/{{ loop.length }}{{ m.role }}{% else %}none{% endfor %}",
-        "{% for m in [] %}a{% else %}empty{% endfor %}{% for k, v in {'a': 1, 'b': {'c': 2}}.items() %}{{ k }}={{ v }};{% endfor %}",
-        "{% for a, (b, c) in [(1, (2, 3))] %}{{ a + b * c }}{% endfor %}{% for k in {'x': 1} %}{{ k }}{% endfor %}",
-        "{% for x in [[1, [2]], [3]] recursive %}{% if x is iterable %}<{{ loop(x) }}>{% else %}{{ x }}{% endif %}{% endfor %}",
-        "{% for i in range(9) %}{% if i == 2 %}{% continue %}{% endif %}{% if i > 4 %}{% break %}{% endif %}{{ i }}{% endfor %}",
-        "{% set a, b = 1, 2 %}{% set ns = namespace(x=0) %}{% for i in range(3) %}{% set ns.x = ns.x + i %}{% endfor %}{{ a }}{{ b }}{{ ns.x }}",
-        "{% set t %}a{{ 1 }}b{% endset %}{% set u | upper | replace('A', 'z') %}a{{ 1 }}{% endset %}{{ t }}{{ u }}",
-        "{% filter upper %}a{{ bos_token }}{% endfilter %}{% with a = 1, b = 2 %}{{ a - b }}{% endwith %}",
-        "{% macro m(a, b=2, c='x') %}{{ a }}{{ b }}{{ c }}{{ caller() if caller }}{% endmacro %}{{ m(1) }}{{ m(1, c=3) }}{% call m(7) %}in{% endcall %}",
-        "{% macro m(a) %}{{ caller(a, 2) }}{% endmacro %}{% call(x, y=1) m(3) %}{{ x }}{{ y }}{% endcall %}{{ m(*[1]) if false }}",
-        "{% if not messages %}a{% elif messages | length > 9 %}b{% elif 1 %}c{% else %}d{% endif %}{% if 0 %}{% else %}{% if 1 %}e{% endif %}{% endif %}",
-        "{{ 1 + 2 * 3 - 4 / 2 }}|{{ (1 + 2) * 3 }}|{{ 7 // 2 }}|{{ 7 % 4 }}|{{ 2 ** 3 ** 2 }}|{{ -2 ** 2 }}|{{ 10 - 3 - 2 }}|{{ 2 - (3 - 4) }}|{{ - -1 }}",
-        "{{ 1 < 2 }}{{ 1 < 2 < 3 }}{{ 3 > 2 > 2 }}{{ 'a' in 'abc' }}{{ 'z' not in 'abc' }}{{ (1 == 1) == true }}{{ [1, 2] == [1, 2] }}{{ not 1 == 2 }}",
-        "{{ not true and false or true }}{{ 1 if false else 2 if false else 3 }}{{ 'x' if false }}{{ (1, 2)[0] }}{{ (1,) }}{{ () }}",
-        "{{ 'a' ~ 1 ~ none ~ true ~ 1.5 ~ [1, 'b'] ~ {'k': 'v'} ~ missing }}{{ 1 ~ 2 + 3 }}",
-        "{{ 'ab' * 3 }}{{ 3 * 'ab' }}{{ [1] * 2 }}{{ [1] + [2] + [3] }}{{ 'a' + 'b' + 'c' }}{{ 1.5 + 2 }}{{ (1,) + (2,) }}{{ 'x' * -1 }}",
-        "{{ messages[0].content }}{{ messages[-1]['role'] }}{{ messages[1:][0].role }}{{ messages[::-1][0].role }}{{ 'abcdef'[1:5:2] }}{{ 'abc'[::-1] }}{{ [1, 2, 3][:-1] }}",
-        "{{ messages | map(attribute='role') | join(', ') }}{{ messages | selectattr('role', 'equalto', 'user') | list | length }}{{ ['a'] | map('upper') | list }}",
-        "{{ [3, 1, 2] | sort | join('-') }}{{ [1, 1, 2] | unique | list }}{{ [1, 2, 3] | sum }}{{ [1, 5] | max }}{{ {'b': 1, 'a': 2} | dictsort }}",
-        "{{ 'a b' | title }}{{ 'x\ny' | indent(2) }}{{ 'x\ny' | indent(width=3, first=true) }}{{ [1, 2, 3] | batch(2) | list }}{{ [1, 2, 3] | slice(2) | list }}",
-        "{{ messages[1].content.split(',') }}{{ ' x '.strip() }}{{ 'a-b'.replace('-', '+') }}{{ ', '.join(['a', 'b']) }}{{ '{} {:>4}'.format('a', 1) }}{{ 'abc'.upper().startswith('AB') }}",
-        "{{ {'a': {'b': [1, {'c': 2}]}}.a.b[1]['c'] }}{{ {'a': 1}.get('z', 'no') }}{{ {'a': 1} | items | list }}{{ {'a': 1, 'b': 2}.keys() | list }}",
-        "{{ 3 is odd }}{{ 3 is not divisibleby 2 }}{{ x is defined }}{{ none is none }}{{ 'a' is string }}{{ 2 is eq(2) }}{{ 'a' is in(['a']) }}",
-        "{{ x | default('d') }}{{ '' | default('e', true) }}{{ 'abc' | first }}{{ [1, 2] | last }}{{ [1, 2] | reverse | list }}{{ ('12' | int) + 1 }}{{ 3.7 | round }}",
-        "{{ dict(a=1, b=2).b }}{{ 'a\\tb\\u00e9\\'\"' }}{{ \"it's\" }}{{ 12345678901234567890 }}{{ 1e3 }}{{ 0.25 }}{{ 1_000 }}{{ 'b\\\\s' }}",
-        "{% set x = {'a': 1, 'b': [1, 2, {'c': none}]} %}{{ x }}{{ x | length }}{{ x.b | select | list }}{{ x.b | select('defined') | list | length }}",
-        "{% do namespace(a=1) %}{% block b %}inner{% endblock %}{{ messages | groupby('role') | length }}{{ ('a' | upper) ~ 'b' | upper }}",
-        "{{ [1, 2] | zip(['a', 'b']) | list }}{{ [1] | chain([2]) | list }}{{ 'a\nb' | lines | list }}{{ 'a b c' | split | list }}{{ (5 | string) ~ 'x' }}",
-        "{{ '<a>' | e }}{{ ' x ' | trim }}{{ 'aXb' | lower | capitalize }}{{ [[1, 2], [3]] | map('length') | sum }}{{ [none, 1] | reject('none') | list }}",
-    ] {
+    let templates: Vec<&str> =
+        include_str!("templates.txt").split("\n----\n").filter(|text| !text.is_empty()).collect();
+    assert!(templates.len() > 25, "{}", templates.len());
+    for text in templates {
         assert_eq!(render(&template(text), &turns).as_deref(), Ok(plain(text, &turns).as_str()), "{text}");
     }
 }
