@@ -19,10 +19,44 @@ use std::fmt;
 pub enum Prompt {
     /// Text. The engine tokenizes it, and adds the model's BOS token if the tokenizer says so.
     Text(String),
+    /// Text that is tokenized without special tokens.
+    BareText(String),
     /// Token ids, used unchanged.
     Tokens(Vec<TokenId>),
     /// A conversation, rendered by the model's chat template.
-    Chat(Vec<ChatMessage>),
+    Chat(Conversation),
+}
+
+/// A conversation and what the model does with it.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
+pub struct Conversation {
+    /// The turns.
+    pub messages: Vec<ChatMessage>,
+    /// What follows the last turn.
+    #[serde(default)]
+    pub end: ChatEnd,
+    /// Whether the tokenizer adds special tokens beside those that the template has written.
+    #[serde(default)]
+    pub add_special_tokens: bool,
+}
+
+impl From<Vec<ChatMessage>> for Conversation {
+    fn from(messages: Vec<ChatMessage>) -> Self {
+        Self { messages, ..Self::default() }
+    }
+}
+
+/// The end of a rendered conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChatEnd {
+    /// The beginning of an answer (`add_generation_prompt`).
+    #[default]
+    Answer,
+    /// Nothing.
+    Turn,
+    /// The last turn stays open, and the model continues it (`continue_final_message`).
+    FinalMessage,
 }
 
 /// One turn of a conversation.

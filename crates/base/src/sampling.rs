@@ -31,6 +31,9 @@ pub struct SamplingParams {
     pub repetition_penalty: f32,
     /// Added to logits, by token. -100 to 100.
     pub logit_bias: BTreeMap<TokenId, f32>,
+    /// The only tokens that may be chosen, in ascending order; `None` allows all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowed_token_ids: Option<Vec<TokenId>>,
     /// Number of the likeliest tokens to report per position, beside the chosen one; `None` reports
     /// no log-probabilities.
     pub logprobs: Option<u32>,
@@ -44,6 +47,7 @@ impl SamplingParams {
             || self.presence_penalty != 0.0
             || self.repetition_penalty != 1.0
             || !self.logit_bias.is_empty()
+            || self.allowed_token_ids.is_some()
     }
 }
 
@@ -61,6 +65,7 @@ impl Default for SamplingParams {
             presence_penalty: 0.0,
             repetition_penalty: 1.0,
             logit_bias: BTreeMap::new(),
+            allowed_token_ids: None,
             logprobs: None,
         }
     }

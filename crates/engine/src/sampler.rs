@@ -25,10 +25,22 @@ pub fn sample(logits: &[f32], params: &SamplingParams, seed: u64, position: u64)
     candidates.last().map_or_else(|| greedy(logits), |(token, _)| *token)
 }
 
-/// The logits of the next token after bias and penalties, applied in vLLM's order.
+/// The logits of the next token after bias and penalties, applied in vLLM's order. Tokens that are not
+/// allowed have minus infinity.
 #[must_use]
 pub fn adjusted(logits: &[f32], params: &SamplingParams, prompt: &[TokenId], output: &[TokenId]) -> Vec<f32> {
-    let mut logits = logits.to_vec();
+    let mut logits = match &params.allowed_token_ids {
+        None => logits.to_vec(),
+        Some(allowed) => {
+            let mut only = vec![f32::NEG_INFINITY; logits.len()];
+            for &token in allowed {
+                if let (Some(to), Some(from)) = (only.get_mut(token as usize), logits.get(token as usize)) {
+                    *to = *from;
+                }
+            }
+            only
+        }
+    };
     for (&token, bias) in &params.logit_bias {
         if let Some(logit) = logits.get_mut(token as usize) {
             *logit += bias;
@@ -87,7 +99,7 @@ fn probabilities(logits: &[f32], params: &SamplingParams) -> Vec<(TokenId, f64)>
     let temperature = f64::from(params.temperature);
     (0..)
         .zip(logits)
-        .filter(|(_, logit)| !logit.is_nan())
+        .filter(|(_, logit)| **logit > f32::NEG_INFINITY)
         .map(|(token, &logit)| (token, ((f64::from(logit) - f64::from(max)) / temperature).exp()))
         .collect()
 }
@@ -163,6 +175,21 @@ mod tests {
             params.repetition_penalty = 2.0;
         });
         assert_eq!(all, [0.5, 1.0, 1.0, 0.25], "the penalty applies after the bias");
+    }
+
+    #[test]
+    fn only_allowed_tokens_are_chosen() {
+        let logits = [9.0, 1.0, 8.0, 0.5];
+        for (temperature, top_k, top_p) in [(0.0, 0, 1.0), (1.0, 0, 1.0), (2.0, 3, 0.99)] {
+            let mut params = params(temperature, top_k, top_p);
+            params.allowed_token_ids = Some(vec![1, 3, 99]);
+            params.logit_bias = [(0, 100.0)].into();
+            assert!(params.changes_logits());
+            let adjusted = adjusted(&logits, &params, &[0], &[2]);
+            let chosen: Vec<TokenId> = (0..500).map(|position| sample(&adjusted, &params, 7, position)).collect();
+            assert!(chosen.iter().all(|token| [1, 3].contains(token)), "{chosen:?}");
+            assert_eq!(chosen.contains(&3), temperature > 0.0);
+        }
     }
 
     #[test]

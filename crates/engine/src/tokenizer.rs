@@ -79,7 +79,7 @@ impl Tokenizer {
         self.encode_with(text, true)
     }
 
-    /// Encodes a rendered chat without adding special tokens: the template has written them.
+    /// Encodes a text without adding special tokens: a chat template has written them, or the client wants none.
     ///
     /// # Errors
     /// The tokenizer's error text.

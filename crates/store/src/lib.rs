@@ -175,8 +175,13 @@ pub trait PrefixStore: Send {
     fn root(&self, salt: &CacheSalt) -> BlockHash;
 
     /// Hashes the full blocks of `tokens` and looks all of them up. `root` is the
-    /// [`root`](Self::root) of the request's salt, if it has one.
+    /// [`root`](Self::root) of the request's salt, if it has one. Counts nothing: an engine asks for a
+    /// waiting request in each step.
     fn match_prefix(&mut self, root: Option<BlockHash>, tokens: &[TokenId]) -> PrefixMatch;
+
+    /// Counts what an admitted request has asked for, and the blocks found that the engine loads or fails
+    /// to load. So the hits are at most the loads and failures.
+    fn count_lookup(&mut self, _blocks: usize, _found: usize) {}
 
     /// Number of the prompt's blocks that only a slower tier has: at most as many does
     /// [`PrefixStore::promote`] copy. Never waits.

@@ -286,13 +286,17 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
 
     fn match_prefix(&mut self, root: Option<BlockHash>, tokens: &[TokenId]) -> PrefixMatch {
         let hashes = self.namespace.hasher.chain_from(root, tokens, self.block_tokens);
-        let hits = self.pool.lookup(&hashes);
+        let hits = self.pool.find(&hashes);
         if self.found.len() + hits.len() > FOUND_MAX {
             self.found.clear();
         }
         let num_matched = hits.len();
         self.found.extend(hits.into_iter().map(|hit| (hit.hash, hit)));
         PrefixMatch { hashes, num_matched }
+    }
+
+    fn count_lookup(&mut self, blocks: usize, found: usize) {
+        self.pool.count_lookup(blocks, found);
     }
 
     fn promotable(&self, root: Option<BlockHash>, tokens: &[TokenId]) -> usize {

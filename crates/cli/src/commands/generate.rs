@@ -100,7 +100,7 @@ fn request(args: &GenerateArgs) -> Result<Request, Failure> {
         std::io::stdin().read_to_string(&mut text).map_err(|error| Failure::new(format!("stdin: {error}")))?;
     }
     let prompt = if args.chat {
-        Prompt::Chat(vec![ChatMessage { role: "user".to_owned(), content: text }])
+        Prompt::Chat(vec![ChatMessage { role: "user".to_owned(), content: text }].into())
     } else {
         Prompt::Text(text)
     };

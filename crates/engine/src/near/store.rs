@@ -54,6 +54,10 @@ impl PrefixStore for NearStore {
         self.far.match_prefix(root, tokens)
     }
 
+    fn count_lookup(&mut self, blocks: usize, found: usize) {
+        self.far.count_lookup(blocks, found);
+    }
+
     fn promotable(&self, root: Option<BlockHash>, tokens: &[TokenId]) -> usize {
         self.far.promotable(root, tokens)
     }

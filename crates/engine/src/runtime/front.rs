@@ -44,6 +44,9 @@ pub(super) fn check(request: &Request) -> Result<(), EngineError> {
     if let Some((token, bias)) = sampling.logit_bias.iter().find(|(_, bias)| !(-100.0..=100.0).contains(*bias)) {
         return refuse("logit_bias", format!("is {bias} for token {token}; it must be -100 to 100"));
     }
+    if sampling.allowed_token_ids.as_ref().is_some_and(Vec::is_empty) {
+        return refuse("allowed_token_ids", "is empty; at least one token is chosen from".to_owned());
+    }
     if sampling.logprobs.is_some_and(|top| top > MAX_LOGPROBS) {
         return refuse("logprobs", format!("is {}; at most {MAX_LOGPROBS}", sampling.logprobs.unwrap_or(0)));
     }
@@ -60,9 +63,9 @@ pub(super) fn check(request: &Request) -> Result<(), EngineError> {
         return Ok(());
     }
     match &request.prompt {
-        Prompt::Text(text) if text.is_empty() => refuse("prompt", "is empty".to_owned()),
+        Prompt::Text(text) | Prompt::BareText(text) if text.is_empty() => refuse("prompt", "is empty".to_owned()),
         Prompt::Tokens(tokens) if tokens.is_empty() => refuse("prompt", "is empty".to_owned()),
-        Prompt::Chat(messages) if messages.is_empty() => refuse("messages", "is empty".to_owned()),
+        Prompt::Chat(chat) if chat.messages.is_empty() => refuse("messages", "is empty".to_owned()),
         _ => Ok(()),
     }
 }
@@ -137,15 +140,21 @@ fn tokenize(model: &LoadedModel, prompt: Prompt) -> Result<(Vec<TokenId>, &'stat
         Prompt::Text(text) => {
             tokenizer.encode(&text).map(|tokens| (tokens, "prompt")).map_err(|why| EngineError::invalid("prompt", why))
         }
-        Prompt::Chat(messages) => {
+        Prompt::BareText(text) => {
+            let tokens = tokenizer.encode_rendered(&text);
+            tokens.map(|tokens| (tokens, "prompt")).map_err(|why| EngineError::invalid("prompt", why))
+        }
+        Prompt::Chat(chat) => {
             let invalid = |why: String| EngineError::invalid("messages", why);
             let template = tokenizer.chat().ok_or_else(|| {
                 invalid(format!("the model `{}` has no chat template; send a `prompt` instead", model.name()))
             })?;
             let text = template
-                .render(&messages)
+                .render(&chat)
                 .map_err(|why| invalid(format!("the chat template refused the messages: {why}")))?;
-            tokenizer.encode_rendered(&text).map(|tokens| (tokens, "messages")).map_err(invalid)
+            let tokens =
+                if chat.add_special_tokens { tokenizer.encode(&text) } else { tokenizer.encode_rendered(&text) };
+            tokens.map(|tokens| (tokens, "messages")).map_err(invalid)
         }
     }
 }
@@ -169,6 +178,10 @@ fn check_lengths(
     }
     if let Some(token) = sampling.logit_bias.keys().find(|token| **token as usize >= vocab_size) {
         return Err(EngineError::invalid("logit_bias", format!("has token {token}; the vocabulary has {vocab_size}")));
+    }
+    if let Some(token) = sampling.allowed_token_ids.iter().flatten().find(|token| **token as usize >= vocab_size) {
+        let message = format!("has token {token}; the vocabulary has {vocab_size}");
+        return Err(EngineError::invalid("allowed_token_ids", message));
     }
     if prompt.len() + 1 > context {
         let message =

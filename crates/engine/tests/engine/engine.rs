@@ -1,7 +1,7 @@
 //! The serving loop gives the same answers cold, warm, batched, preempted and handed over.
 
 use crate::common::{
-    MemoryStore, collect, config, greedy, model_dir, patience, prompt, request, run, start, submit_together,
+    MemoryStore, collect, config, crowd, greedy, model_dir, patience, prompt, request, run, start, submit_together,
 };
 use cenote_base::engine::{FinishReason, Phase, Prompt};
 use cenote_base::testing::{ManualTime, until};
@@ -238,16 +238,44 @@ fn text_and_chat_prompts_are_tokenized_as_by_transformers() {
     }
     let chat = &expected["chat"];
     let messages: Vec<cenote_base::engine::ChatMessage> = serde_json::from_value(chat["messages"].clone()).unwrap();
-    let rendered = tokenizer.chat().unwrap().render(&messages).unwrap();
+    let rendered = tokenizer.chat().unwrap().render(&messages.clone().into()).unwrap();
     assert_eq!(rendered, chat["rendered"].as_str().unwrap());
     let ids: Vec<u32> = serde_json::from_value(chat["ids"].clone()).unwrap();
     assert_eq!(tokenizer.encode_rendered(&rendered).unwrap(), ids);
 
-    let by_chat = run(&engine, request(Prompt::Chat(messages), greedy(5))).unwrap();
+    let by_chat = run(&engine, request(Prompt::Chat(messages.into()), greedy(5))).unwrap();
     let by_tokens = run(&engine, request(Prompt::Tokens(ids.clone()), greedy(5))).unwrap();
     assert_eq!(by_chat.tokens, by_tokens.tokens);
     assert_eq!(by_chat.usage.prompt_tokens as usize, ids.len());
     assert!(engine.describe().has_chat_template);
+}
+
+/// Once, each step of the waiting counted.
+#[test]
+fn lookups_count_once_for_an_admitted_request() {
+    let dir = model_dir("gqa-tied");
+    let store = MemoryStore::default();
+    let config = EngineConfig { kv_blocks: Some(8), max_model_len: Some(96), ..config(dir.path()) };
+    let engine = start(&config, Some(store.clone()));
+    // Each needs at least five of the eight KV blocks, so all but one wait.
+    let requests: Vec<_> = (0..5).map(|_| request(prompt(3, 70), greedy(10))).collect();
+    let (_, stats) = crowd(&engine, &requests);
+    assert_eq!(stats["preemptions_total"], 0.0);
+    let counts = || {
+        let shared = store.shared.lock().unwrap();
+        (shared.counted, shared.loads)
+    };
+    let (counted, loads) = counts();
+    assert_eq!(counted, (5 * 4, loads), "hits are what was loaded");
+    assert!(loads > 0);
+
+    // A block that is gone is a hit that failed; those behind it were not asked for.
+    let Prompt::Tokens(tokens) = prompt(3, 70) else { unreachable!() };
+    let second = MemoryStore::hasher().chain_from(None, &tokens, 16)[1];
+    store.shared.lock().unwrap().vanish.insert(second);
+    run(&engine, request(prompt(3, 70), greedy(1))).unwrap();
+    let ((asked, found), all) = counts();
+    assert_eq!((asked - counted.0, found - counted.1, all - loads), (4, 2, 2));
 }
 
 #[test]

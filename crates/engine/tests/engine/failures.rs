@@ -15,7 +15,7 @@ fn invalid_requests_name_their_field() {
     let dir = model_dir("gqa-tied");
     let config = EngineConfig { max_model_len: Some(64), ..config(dir.path()) };
     let engine = start(&config, None);
-    let chat = |role: &str| Prompt::Chat(vec![ChatMessage { role: role.to_owned(), content: "hi".to_owned() }]);
+    let chat = |role: &str| Prompt::Chat(vec![ChatMessage { role: role.to_owned(), content: "hi".to_owned() }].into());
     let sampling = |change: fn(&mut SamplingParams)| {
         let mut sampling = greedy(4);
         change(&mut sampling);
@@ -33,7 +33,7 @@ fn invalid_requests_name_their_field() {
         (tokens(&[1]), sampling(|s| s.temperature = f32::NAN), "temperature", "NaN"),
         (tokens(&[1]), sampling(|s| s.top_p = 0.0), "top_p", "is 0"),
         (tokens(&[1]), sampling(|s| s.stop = vec![String::new()]), "stop", "0 bytes"),
-        (Prompt::Chat(vec![]), greedy(4), "messages", "empty"),
+        (Prompt::Chat(vec![].into()), greedy(4), "messages", "empty"),
         (chat("pirate"), greedy(4), "messages", "unknown role pirate"),
     ] {
         let error = run(&engine, request(prompt, sampling)).unwrap_err();
@@ -53,8 +53,10 @@ fn a_model_without_template_refuses_chats() {
     let dir = model_dir("gqa-tied");
     std::fs::remove_file(dir.path().join("chat_template.jinja")).unwrap();
     let engine = start(&config(dir.path()), None);
-    let error =
-        run(&engine, request(Prompt::Chat(vec![ChatMessage { role: "user".into(), content: "hi".into() }]), greedy(4)));
+    let error = run(
+        &engine,
+        request(Prompt::Chat(vec![ChatMessage { role: "user".into(), content: "hi".into() }].into()), greedy(4)),
+    );
     let error = error.unwrap_err();
     assert_eq!(error.field.as_deref(), Some("messages"));
     assert!(error.message.contains("no chat template"), "{error}");

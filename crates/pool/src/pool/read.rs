@@ -18,14 +18,25 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// no lock. ([`crate::Design::Plain`] marks them when the first of them is read or pinned.)
     #[must_use]
     pub fn lookup(&self, hashes: &[BlockHash]) -> Vec<Hit> {
-        let member = &*self.0;
-        if member.is_out() {
-            return Vec::new();
-        }
-        let hits = member.blocks.lookup(hashes);
-        member.region.counters().add(Counter::Lookups, hashes.len() as u64);
-        member.region.counters().add(Counter::Found, hits.len() as u64);
+        let hits = self.find(hashes);
+        self.count_lookup(hashes.len(), hits.len());
         hits
+    }
+
+    /// As [`Pool::lookup`], without counting. An engine asks for a waiting request again and again, and
+    /// counts with [`Pool::count_lookup`] when it admits the request.
+    #[must_use]
+    pub fn find(&self, hashes: &[BlockHash]) -> Vec<Hit> {
+        if self.0.is_out() { Vec::new() } else { self.0.blocks.lookup(hashes) }
+    }
+
+    /// Counts a lookup of so many blocks, of which so many were found.
+    pub fn count_lookup(&self, blocks: usize, found: usize) {
+        let member = &*self.0;
+        if !member.is_out() {
+            member.region.counters().add(Counter::Lookups, blocks as u64);
+            member.region.counters().add(Counter::Found, found as u64);
+        }
     }
 
     /// As [`Pool::lookup`], without marking or counting, so that repeated queries keep no block

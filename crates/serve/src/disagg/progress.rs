@@ -54,7 +54,7 @@ impl Progress {
     pub(super) fn new(request: Request, split: bool) -> Self {
         let prompt_token_ids = match &request.prompt {
             Prompt::Tokens(ids) => Some(ids.clone()),
-            Prompt::Text(_) | Prompt::Chat(_) => None,
+            Prompt::Text(_) | Prompt::BareText(_) | Prompt::Chat(_) => None,
         };
         Self {
             seed: request.sampling.seed.unwrap_or_default(),
@@ -91,9 +91,9 @@ impl Progress {
             return 1;
         }
         let size = match &self.request.prompt {
-            Prompt::Text(text) => text.len(),
+            Prompt::Text(text) | Prompt::BareText(text) => text.len(),
             Prompt::Tokens(ids) => ids.len(),
-            Prompt::Chat(messages) => messages.iter().map(|message| message.content.len()).sum(),
+            Prompt::Chat(chat) => chat.messages.iter().map(|message| message.content.len()).sum(),
         };
         size.max(1) as u64
     }

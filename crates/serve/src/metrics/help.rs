@@ -84,8 +84,11 @@ const HELP: &[(&str, &str)] = &[
     ("pool_hosts_declared_dead_total", "Hosts that this host has declared dead"),
     ("pool_lock_timeouts_total", "Locks of the region not entered within their deadline"),
     ("pool_locks_abandoned_total", "Locks of the region whose holder died inside"),
-    ("pool_lookup_hits_total", "Blocks found by lookups"),
-    ("pool_lookups_total", "Blocks asked for by lookups"),
+    (
+        "pool_lookup_hits_total",
+        "Blocks that lookups found for admitted requests: at most those read, stale, damaged, copied near and opened",
+    ),
+    ("pool_lookups_total", "Blocks asked for by lookups, once for an admitted request"),
     ("pool_no_room_total", "Blocks not published because the region had no room"),
     ("pool_published_bytes_total", "Payload bytes published"),
     ("pool_published_total", "Blocks published"),

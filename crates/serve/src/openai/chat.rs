@@ -2,8 +2,8 @@
 
 use super::logprobs::LOGPROBS_MAX;
 use super::request::{Message, type_name};
-use super::{ApiError, Body, Call, Limits};
-use cenote_base::engine::{ChatMessage, Prompt};
+use super::{ApiError, Body, Call, Limits, unsupported};
+use cenote_base::engine::{ChatEnd, ChatMessage, Conversation, Prompt};
 use serde_json::Value;
 
 /// Checks and translates a chat request.
@@ -19,9 +19,26 @@ pub(crate) fn chat_call(mut body: Body, limits: &Limits) -> Result<Call, ApiErro
     }
     let turns = messages.into_iter().enumerate().map(|(at, message)| turn(at, message)).collect::<Result<_, _>>()?;
     let logprobs = logprobs(&body)?;
-    let mut call = body.call(limits, vec![Prompt::Chat(turns)])?;
+    let conversation = Conversation {
+        messages: turns,
+        end: end(&body)?,
+        add_special_tokens: body.add_special_tokens.unwrap_or(false),
+    };
+    let mut call = body.call(limits, vec![Prompt::Chat(conversation)])?;
     call.sampling.logprobs = logprobs;
     Ok(call)
+}
+
+/// What follows the last message. As in vLLM, to continue it excludes a new answer.
+fn end(body: &Body) -> Result<ChatEnd, ApiError> {
+    match (body.continue_final_message.unwrap_or(false), body.add_generation_prompt.unwrap_or(true)) {
+        (false, true) => Ok(ChatEnd::Answer),
+        (false, false) => Ok(ChatEnd::Turn),
+        (true, false) => Ok(ChatEnd::FinalMessage),
+        (true, true) => {
+            Err(ApiError::invalid("continue_final_message", "only together with add_generation_prompt: false"))
+        }
+    }
 }
 
 /// Number of most likely tokens that the client requested.
@@ -53,14 +70,18 @@ fn turn(at: usize, message: Message) -> Result<ChatMessage, ApiError> {
             return Err(ApiError::invalid(format!("{name}.role"), fact));
         }
     };
-    for field in ["tool_calls", "function_call", "audio"] {
-        if message
-            .extra
-            .get(field)
-            .is_some_and(|value| !value.is_null() && !value.as_array().is_some_and(Vec::is_empty))
-        {
-            let error = ApiError::invalid(format!("{name}.{field}"), "not supported by this server");
-            return Err(ApiError { code: Some("unsupported_parameter"), ..error });
+    // The template receives role and content only.
+    for field in ["name", "tool_calls", "function_call", "audio", "refusal", "reasoning", "reasoning_content", "prefix"]
+    {
+        let Some(value) = message.extra.get(field) else { continue };
+        let is_nothing = match value {
+            Value::Null | Value::Bool(false) => true,
+            Value::String(text) => text.is_empty(),
+            Value::Array(items) => items.is_empty(),
+            _ => false,
+        };
+        if !is_nothing {
+            return Err(unsupported::unsupported(format!("{name}.{field}"), value, "; leave it out"));
         }
     }
     Ok(ChatMessage { role, content: content(&format!("{name}.content"), message.content)? })

@@ -13,12 +13,23 @@ const MAX_TOKENS_DEFAULT: u32 = 16;
 /// Checks and translates a completions request.
 pub(crate) fn completions_call(mut body: Body, limits: &Limits) -> Result<Call, ApiError> {
     body.check_model(limits)?;
-    let prompts = prompts(body.prompt.take(), limits)?;
+    let mut prompts = prompts(body.prompt.take(), limits)?;
+    if body.add_special_tokens == Some(false) {
+        prompts = prompts.into_iter().map(bare).collect();
+    }
     let logprobs = logprobs(&body)?;
     let mut call = body.call(limits, prompts)?;
     call.sampling.logprobs = logprobs;
     call.sampling.max_tokens.get_or_insert(MAX_TOKENS_DEFAULT);
     Ok(call)
+}
+
+/// The prompt without special tokens. Tokens are used as they are in any case.
+fn bare(prompt: Prompt) -> Prompt {
+    match prompt {
+        Prompt::Text(text) => Prompt::BareText(text),
+        other => other,
+    }
 }
 
 /// Number of most likely tokens that the client requested.

@@ -81,6 +81,19 @@ pub struct Body {
     /// Extension: hints that change no result.
     #[serde(default)]
     pub cenote: Option<Hints>,
+    /// Extension (vLLM): the only tokens that may be chosen.
+    #[serde(default)]
+    pub allowed_token_ids: Option<Vec<TokenId>>,
+    /// Extension (vLLM): whether the tokenizer adds special tokens to a text. Completions: true if missing.
+    /// Chat: false, because the template writes them.
+    #[serde(default)]
+    pub add_special_tokens: Option<bool>,
+    /// Chat, extension (vLLM): whether the prompt ends with the beginning of an answer; true if missing.
+    #[serde(default)]
+    pub add_generation_prompt: Option<bool>,
+    /// Chat, extension (vLLM): leave the last message open and continue it.
+    #[serde(default)]
+    pub continue_final_message: Option<bool>,
     /// All other fields, checked for those that must not be ignored.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
@@ -114,6 +127,9 @@ pub struct StreamOptions {
     /// Send a last chunk with token counts.
     #[serde(default)]
     pub include_usage: Option<bool>,
+    /// Token counts in each chunk (vLLM). Not supported.
+    #[serde(default)]
+    pub continuous_usage_stats: Option<bool>,
 }
 
 /// A parsed request: what to ask of the engine and how to answer.
@@ -205,6 +221,10 @@ impl Body {
         if self.stream_options.is_some() && !stream {
             return Err(ApiError::invalid("stream_options", "only allowed together with stream: true"));
         }
+        if self.stream_options.as_ref().and_then(|options| options.continuous_usage_stats) == Some(true) {
+            let field = "stream_options.continuous_usage_stats";
+            return Err(unsupported::unsupported(field, &Value::Bool(true), "; leave it out or send false"));
+        }
         if self.cache_salt.as_deref() == Some("") {
             return Err(ApiError::invalid(
                 "cache_salt",
@@ -259,6 +279,16 @@ impl Body {
         each.collect()
     }
 
+    fn allowed_tokens(&self) -> Result<Option<Vec<TokenId>>, ApiError> {
+        let Some(mut allowed) = self.allowed_token_ids.clone() else { return Ok(None) };
+        if allowed.is_empty() {
+            return Err(ApiError::invalid("allowed_token_ids", "an empty array leaves nothing to choose"));
+        }
+        allowed.sort_unstable();
+        allowed.dedup();
+        Ok(Some(allowed))
+    }
+
     fn sampling(&self, limits: &Limits) -> Result<SamplingParams, ApiError> {
         let defaults = SamplingParams::default();
         let temperature = self.temperature.map_or(defaults.temperature, |value| value as f32);
@@ -283,6 +313,7 @@ impl Body {
             presence_penalty: Self::penalty("presence_penalty", self.presence_penalty)?,
             repetition_penalty,
             logit_bias: self.logit_bias()?,
+            allowed_token_ids: self.allowed_tokens()?,
             logprobs: None,
             temperature,
             top_p,

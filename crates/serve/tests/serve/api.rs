@@ -99,7 +99,7 @@ async fn a_conversation_is_answered_by_the_assistant() {
     ]});
     let turns = [("system", "Be brief."), ("user", "What is a cenote?")];
     let turns = turns.map(|(role, content)| ChatMessage { role: role.into(), content: content.into() });
-    let (text, ..) = answer(&Prompt::Chat(turns.to_vec()), &sampling(7, 8));
+    let (text, ..) = answer(&Prompt::Chat(turns.to_vec().into()), &sampling(7, 8));
     let got = server.post("/v1/chat/completions", &body).await.json();
     assert_eq!(got["object"], "chat.completion");
     assert!(got["id"].as_str().is_some_and(|id| id.starts_with("chatcmpl-")));
@@ -167,7 +167,7 @@ async fn a_streamed_conversation_opens_with_the_role_and_ends_with_the_reason() 
     let opened = chunks.iter().filter(|chunk| chunk["choices"][0]["delta"].get("role").is_some()).count();
     assert_eq!(opened, 1);
     let turn = ChatMessage { role: "user".into(), content: "hello".into() };
-    assert_eq!(streamed_text(&reply, 0), answer(&Prompt::Chat(vec![turn]), &sampling(8, 2)).0);
+    assert_eq!(streamed_text(&reply, 0), answer(&Prompt::Chat(vec![turn].into()), &sampling(8, 2)).0);
 }
 
 #[tokio::test]

@@ -11,5 +11,6 @@ mod hostile;
 mod lifecycle;
 mod openai_client;
 mod remote;
+mod request_fields;
 mod supervisor;
 mod support;

@@ -29,6 +29,8 @@ struct Matcher<'a> {
     store: &'a mut Option<Box<dyn PrefixStore>>,
     requests: &'a mut BTreeMap<RequestId, Running>,
     block_tokens: usize,
+    /// Requests that were looked up, and their blocks. The last one may not have been admitted.
+    looked: Vec<(RequestId, usize)>,
 }
 
 impl PrefixSource for Matcher<'_> {
@@ -36,6 +38,7 @@ impl PrefixSource for Matcher<'_> {
         let request = self.requests.get_mut(&id).expect("the scheduler knows only our requests");
         let Some(store) = self.store.as_mut().filter(|_| request.use_pool) else { return 0 };
         let found = store.match_prefix(request.root, &request.tokens);
+        self.looked.push((id, found.hashes.len()));
         request.hashes = found.hashes;
         request.published = found.num_matched;
         u32::try_from(found.num_matched * self.block_tokens).expect("a match is not longer than its request")
@@ -47,8 +50,11 @@ impl Core {
     pub(super) fn step(&mut self) -> bool {
         let begin = self.clock.now_ns();
         let block_tokens = self.model.config().block_tokens;
-        let mut matcher = Matcher { store: &mut self.store, requests: &mut self.requests, block_tokens };
+        let (store, requests) = (&mut self.store, &mut self.requests);
+        let mut matcher = Matcher { store, requests, block_tokens, looked: Vec::new() };
         let output = self.scheduler.schedule(&mut matcher);
+        let looked = matcher.looked;
+        self.count_lookups(&looked, &output.scheduled);
         let mut progressed = !(output.preempted.is_empty() && output.swapped_out.is_empty());
         let mut damaged = self.swap(&output);
         let mut lazy = Vec::new();
@@ -110,6 +116,15 @@ impl Core {
             store.has_computed(record.tokens, record.ns);
         }
         true
+    }
+
+    /// Counts the blocks that admitted requests have asked for. A request that waits is asked for again in
+    /// each step, and counts once.
+    fn count_lookups(&mut self, looked: &[(RequestId, usize)], admitted: &[ScheduledRequest]) {
+        let Some(store) = &mut self.store else { return };
+        for (_, blocks) in looked.iter().filter(|(id, _)| admitted.iter().any(|part| part.id == *id)) {
+            store.count_lookup(*blocks, 0);
+        }
     }
 
     /// Copies the blocks that the scheduler has swapped. Returns the requests with blocks that did
@@ -199,6 +214,8 @@ impl Core {
                 }
             })
             .count();
+        // The blocks behind one that failed are not asked for.
+        store.count_lookup(0, blocks.min(loaded + 1));
         if loaded == blocks {
             return true;
         }

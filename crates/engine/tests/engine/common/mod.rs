@@ -179,6 +179,8 @@ pub struct Blocks {
     pub saved: Vec<BlockHash>,
     pub held: Vec<Vec<BlockHash>>,
     pub loads: usize,
+    /// Blocks that admitted requests asked for, and those of them that were found.
+    pub counted: (usize, usize),
     /// Whether blocks are loaded as pending, as if they were encoded.
     pub pending: bool,
     /// Page index per pending block that fails to decode.
@@ -252,6 +254,12 @@ impl PrefixStore for MemoryStore {
         let shared = self.shared.lock().unwrap();
         let num_matched = hashes.iter().take_while(|hash| shared.blocks.contains_key(hash)).count();
         PrefixMatch { hashes, num_matched }
+    }
+
+    fn count_lookup(&mut self, blocks: usize, found: usize) {
+        let (all, hits) = &mut self.shared.lock().unwrap().counted;
+        *all += blocks;
+        *hits += found;
     }
 
     fn promotable(&self, _root: Option<BlockHash>, _tokens: &[TokenId]) -> usize {

@@ -17,8 +17,9 @@ const WORDS: &[&str] =
 pub fn tokenize(prompt: &Prompt) -> Vec<TokenId> {
     match prompt {
         Prompt::Tokens(ids) => ids.clone(),
-        Prompt::Text(text) => text.bytes().map(TokenId::from).collect(),
-        Prompt::Chat(turns) => turns
+        Prompt::Text(text) | Prompt::BareText(text) => text.bytes().map(TokenId::from).collect(),
+        Prompt::Chat(chat) => chat
+            .messages
             .iter()
             .flat_map(|turn| format!("<{}>{}\n", turn.role, turn.content).into_bytes())
             .map(TokenId::from)
