@@ -132,7 +132,8 @@ impl Namespace {
     fn present<'py>(&self, py: Python<'py>, hashes: AnyHashes<'_>) -> PyResult<Bound<'py, PyBytes>> {
         let pool = self.open.pool()?;
         let there = |hash| pool.peek(std::slice::from_ref(hash)).iter().any(|hit| self.usable(hit));
-        let all = || Ok(self.names(&hashes).iter().map(|hash| u8::from(there(hash))).collect::<Vec<u8>>());
+        let hashes = self.names(&hashes);
+        let all = || Ok(hashes.iter().map(|hash| u8::from(there(hash))).collect::<Vec<u8>>());
         Ok(PyBytes::new(py, &guarded(all)?))
     }
 

@@ -37,6 +37,9 @@ const DEPTH_MAX: usize = 64;
 /// Largest width or precision of a formatted value.
 pub(super) const WIDTH_MAX: usize = 4096;
 
+/// Refuses arguments of a filter whose result would be too large.
+type Check = fn(&[Value]) -> Result<(), Error>;
+
 thread_local! {
     /// What is left to the render that runs on this thread.
     static LEFT: Cell<u64> = const { Cell::new(0) };
@@ -162,7 +165,7 @@ fn install_filters(environment: &mut Environment<'static>) {
             flat(&filter.call(state, &args)?)
         });
     }
-    let larger: [(&str, fn(&[Value]) -> Result<(), Error>, Value); 6] = [
+    let larger: [(&str, Check, Value); 6] = [
         ("replace", replaced, Value::from_function(filters::replace)),
         ("join", joined, Value::from_function(filters::join)),
         ("indent", indented, Value::from_function(filters::indent)),
