@@ -380,8 +380,12 @@ fn a_check_changes_nothing_and_needs_no_process() {
         // The blocks of the call in which the worker died.
         assert!(alone.slots == report.slots && alone.ready.abs_diff(report.ready) <= 4, "{report:?}, {alone:?}");
         assert_eq!(region.bytes(), [before[0].clone(), Vec::new()], "{point}: a look changed something");
-        // The next worker that attaches recovers what was pending.
-        let pool = region.attach();
+        // The next worker that attaches recovers what was pending. Its memory is new, so it waits until
+        // the heart of the dead worker's host has stood still.
+        let options = cenote_pool::AttachOptions { host_timeout: std::time::Duration::from_millis(1), ..patient(0) };
+        let mapping = Mapping::open(&region.0.source, &MapOptions::default()).expect("the region is there");
+        let fabric = std::sync::Arc::new(Coherent::new(mapping));
+        let pool = cenote_pool::Pool::attach(fabric, &options).expect("it attaches");
         let settled = region.inspector().check(true);
         assert!(settled.is_clean() && settled.pending.is_empty(), "{point}: {settled:#?}");
         assert_eq!(region.inspector().info().hosts[0].alive, Some(true));
