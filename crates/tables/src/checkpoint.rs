@@ -172,7 +172,13 @@ fn deepseek(folder: &Folder, layer: u64, mut facts: Facts) -> Result<TensorRows,
     TensorRows::new(facts, vec![vec![values, scales]])
 }
 
+/// Most shards of a table. Published models have 512; each is looked for in the files.
+const PARTS_MAX: u64 = 1 << 16;
+
 fn qwen(folder: &Folder, index: u64, parts: u64, rows: u64, mut facts: Facts) -> Result<TensorRows, TableError> {
+    if parts > PARTS_MAX {
+        return Err(TableError::Source(format!("split_ngram_parts is {parts}; at most {PARTS_MAX} are read")));
+    }
     let mut shards = Vec::new();
     let per_shard = rows.div_ceil(parts);
     for part in 0..parts {

@@ -188,7 +188,7 @@ fn begin<F: Fabric, H: HostLocal>(
 ) -> Result<Option<Work>, TableError> {
     let extent_rows = extents::plan(pool, source.facts(), options.extent_bytes)?;
     let region = crate::registry::region_name(pool);
-    let record = Record::begin(region, source.facts().clone(), extent_rows, pool.maker(), options.unix_seconds());
+    let record = Record::begin(region, name, source.facts().clone(), extent_rows, pool.maker(), options.unix_seconds());
     let Some(root) = pool.put_object_over(&journal_key(name), &record.encode(), Over::Nothing)? else {
         return Ok(None);
     };

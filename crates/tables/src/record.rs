@@ -2,7 +2,7 @@
 //!
 //! A sealed table has one record, and so has work on a table: a load or a drop. A record is 4 bytes
 //! of the header's length, the header as JSON, 16 bytes for each extent, and BLAKE3 of all before
-//! it. It names its region, so that a copy in another region is none.
+//! it. It names its region and its table, so that a copy in another region or under another key is none.
 
 use crate::error::TableError;
 use crate::facts::{Facts, SourceFile};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::time::Duration;
 
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const DIGEST: usize = 32;
 
 /// What differs if the files do.
@@ -44,6 +44,8 @@ pub(crate) struct Header {
     version: u32,
     /// Identity of the region, in hexadecimal.
     pub region: String,
+    /// Name of the table.
+    pub table: String,
     pub state: State,
     pub facts: Facts,
     /// The worker that works on the table, or that sealed it.
@@ -69,12 +71,13 @@ pub(crate) struct Record {
 
 impl Record {
     /// A load that begins.
-    pub fn begin(region: String, facts: Facts, extent_rows: u64, owner: Maker, now: u64) -> Self {
+    pub fn begin(region: String, table: &str, facts: Facts, extent_rows: u64, owner: Maker, now: u64) -> Self {
         let seed = blake3::hash(format!("{region} {owner} {now}").as_bytes());
         let seed = u64::from_le_bytes(seed.as_bytes()[..8].try_into().expect("8 bytes"));
         let header = Header {
             version: VERSION,
             region,
+            table: table.to_owned(),
             state: State::Loading,
             facts,
             owner: owner.to_string(),
@@ -100,8 +103,8 @@ impl Record {
         bytes
     }
 
-    /// A record of this region; extents lie in `space`.
-    pub fn decode(bytes: &[u8], region: &str, space: &Range<u64>) -> Option<Self> {
+    /// A record of this table in this region; extents lie in `space`.
+    pub fn decode(bytes: &[u8], region: &str, table: &str, space: &Range<u64>) -> Option<Self> {
         let (body, digest) = bytes.split_at_checked(bytes.len().checked_sub(DIGEST)?)?;
         if blake3::hash(body).as_bytes() != digest {
             return None;
@@ -109,7 +112,10 @@ impl Record {
         let (length, rest) = body.split_at_checked(4)?;
         let (header, extents) = rest.split_at_checked(u32::from_le_bytes(length.try_into().ok()?) as usize)?;
         let header: Header = serde_json::from_slice(header).ok()?;
-        if header.version != VERSION || header.region != region || header.facts.verify().is_err() {
+        if header.version != VERSION || header.region != region || header.table != table {
+            return None;
+        }
+        if header.facts.verify().is_err() || header.facts.rows.checked_mul(header.facts.row_bytes).is_none() {
             return None;
         }
         if header.extent_rows == 0 || !extents.len().is_multiple_of(16) {
@@ -122,8 +128,9 @@ impl Record {
             .collect();
         let record = Self { header, extents };
         let fits = |(number, extent): (u64, &Extent)| {
-            let bytes = record.padded_bytes(number);
-            let end = extent.offset.checked_add(bytes);
+            // Past the end of a number it would round to nothing.
+            let bytes = record.bytes(number).checked_next_multiple_of(64);
+            let end = bytes.and_then(|bytes| extent.offset.checked_add(bytes));
             extent.offset.is_multiple_of(64)
                 && space.contains(&extent.offset)
                 && end.is_some_and(|end| end <= space.end)
@@ -144,10 +151,14 @@ impl Record {
         from..from.saturating_add(self.header.extent_rows).min(self.header.facts.rows)
     }
 
+    fn bytes(&self, number: u64) -> u64 {
+        let rows = self.rows_of(number);
+        (rows.end - rows.start) * self.header.facts.row_bytes
+    }
+
     /// Bytes of an extent's rows, in whole lines.
     pub fn padded_bytes(&self, number: u64) -> u64 {
-        let rows = self.rows_of(number);
-        ((rows.end - rows.start) * self.header.facts.row_bytes).next_multiple_of(64)
+        self.bytes(number).next_multiple_of(64)
     }
 
     /// Key of an extent's checksum.
@@ -232,7 +243,7 @@ mod tests {
             source: Vec::new(),
             tensors: Vec::new(),
         };
-        let mut record = Record::begin("ab".to_owned(), facts, 128, Maker { host: 0, slot: 2, epoch: 7 }, 5);
+        let mut record = Record::begin("ab".to_owned(), "t", facts, 128, Maker { host: 0, slot: 2, epoch: 7 }, 5);
         record.extents = (0..3).map(|n| Extent { offset: 4096 + n * 65536, sum: n }).collect();
         record
     }
@@ -241,7 +252,7 @@ mod tests {
     fn a_record_survives_its_bytes() {
         let record = record();
         let bytes = record.encode();
-        assert_eq!(Record::decode(&bytes, "ab", &(4096..1 << 20)), Some(record));
+        assert_eq!(Record::decode(&bytes, "ab", "t", &(4096..1 << 20)), Some(record));
     }
 
     #[test]
@@ -250,8 +261,8 @@ mod tests {
         for at in 0..bytes.len() {
             let mut changed = bytes.clone();
             changed[at] ^= 1;
-            assert_eq!(Record::decode(&changed, "ab", &(4096..1 << 20)), None, "byte {at}");
-            assert_eq!(Record::decode(&bytes[..at], "ab", &(4096..1 << 20)), None, "{at} bytes");
+            assert_eq!(Record::decode(&changed, "ab", "t", &(4096..1 << 20)), None, "byte {at}");
+            assert_eq!(Record::decode(&bytes[..at], "ab", "t", &(4096..1 << 20)), None, "{at} bytes");
         }
     }
 
@@ -259,12 +270,17 @@ mod tests {
     fn records_of_other_regions_and_extents_outside_are_refused() {
         let mut record = record();
         let bytes = record.encode();
-        assert_eq!(Record::decode(&bytes, "ac", &(4096..1 << 20)), None);
-        assert_eq!(Record::decode(&bytes, "ab", &(8192..1 << 20)), None);
-        assert_eq!(Record::decode(&bytes, "ab", &(4096..140_000)), None);
+        assert_eq!(Record::decode(&bytes, "ac", "t", &(4096..1 << 20)), None);
+        assert_eq!(Record::decode(&bytes, "ab", "u", &(4096..1 << 20)), None, "of another table");
+        assert_eq!(Record::decode(&bytes, "ab", "t", &(8192..1 << 20)), None);
+        assert_eq!(Record::decode(&bytes, "ab", "t", &(4096..140_000)), None);
         record.header.state = State::Sealed;
-        assert_eq!(Record::decode(&record.encode(), "ab", &(4096..1 << 20)), None, "3 of 8 extents");
+        assert_eq!(Record::decode(&record.encode(), "ab", "t", &(4096..1 << 20)), None, "3 of 8 extents");
+        let mut endless = record.clone();
+        endless.header.facts = Facts { rows: 1, row_bytes: u64::MAX - 10, ..endless.header.facts };
+        endless.extents.truncate(1);
+        assert_eq!(Record::decode(&endless.encode(), "ab", "t", &(4096..1 << 20)), None, "a row without end");
         record.header.facts.rows = 3 * 128;
-        assert!(Record::decode(&record.encode(), "ab", &(4096..1 << 20)).is_some());
+        assert!(Record::decode(&record.encode(), "ab", "t", &(4096..1 << 20)).is_some());
     }
 }

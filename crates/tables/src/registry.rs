@@ -82,7 +82,7 @@ fn record_at<F: Fabric, H: HostLocal>(
     name: &str,
 ) -> Result<Option<(Root, Record)>, TableError> {
     let Some((root, bytes)) = pool.get_root(key)? else { return Ok(None) };
-    let record = Record::decode(&bytes, &region_name(pool), &pool.space());
+    let record = Record::decode(&bytes, &region_name(pool), name, &pool.space());
     Ok(Some((root, record.ok_or_else(|| TableError::Record(name.to_owned()))?)))
 }
 
@@ -302,7 +302,7 @@ pub(crate) fn finish_drop<F: Fabric, H: HostLocal>(
 ) -> Result<(), TableError> {
     // Readers look for the row of the sealed table after each copy, so it goes before its bytes.
     if let Some((root, bytes)) = pool.get_root(&table_key(name))? {
-        if let Some(record) = Record::decode(&bytes, &region_name(pool), &pool.space()) {
+        if let Some(record) = Record::decode(&bytes, &region_name(pool), name, &pool.space()) {
             extents = Extents::Whole;
             work.adopt(pool, name, &record)?;
         }

@@ -6,10 +6,10 @@ use super::format::{
 };
 use super::restoring::{RESTORING_KEY, begin};
 use cenote_cold::ColdError;
-use cenote_cold::record::{self, Aligned, SECTOR, record_bytes};
+use cenote_cold::record::{self, Aligned, Name, SECTOR, record_bytes};
 use cenote_mem::{Fabric, LINE, files};
 use cenote_pool::{Names, Namespace, NewBlock, Over, PLACED_KEYS, Pool, PoolError, Publish};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -34,7 +34,7 @@ pub struct Restored {
 }
 
 impl Restored {
-    /// Whether every part of the snapshot was read whole.
+    /// Whether every part of the snapshot was read whole, whatever is there twice.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         let read = self.namespaces + self.objects + self.blocks + self.no_room;
@@ -81,7 +81,13 @@ pub fn open(path: &Path) -> Result<SnapshotSettings, SnapshotError> {
 pub fn restore<F: Fabric>(pool: &Pool<F>, path: &Path) -> Result<Restored, SnapshotError> {
     begin(pool, &open(path)?, path)?;
     let mut source = Source::open(path)?;
-    let mut target = Target { pool, opened: HashMap::new(), quotas: Vec::new(), restored: Restored::default() };
+    let mut target = Target {
+        pool,
+        opened: HashMap::new(),
+        quotas: Vec::new(),
+        seen: HashSet::new(),
+        restored: Restored::default(),
+    };
     let (mut at, mut was_nothing) = (0, false);
     while at < source.length {
         let step = source.next(at)?;
@@ -178,7 +184,16 @@ struct Target<'a, F: Fabric> {
     pool: &'a Pool<F>,
     opened: HashMap<[u8; 32], Namespace>,
     quotas: Vec<(Namespace, u64)>,
+    /// Parts that were read, so that one that is there twice does not stand for a missing one.
+    seen: HashSet<Part>,
     restored: Restored,
+}
+
+#[derive(PartialEq, Eq, Hash)]
+enum Part {
+    Namespace([u8; 32]),
+    Object(String),
+    Block(Name),
 }
 
 impl<F: Fabric> Target<'_, F> {
@@ -191,6 +206,9 @@ impl<F: Fabric> Target<'_, F> {
                 let (key, bytes) = decode_object(payload)?;
                 if key == RESTORING_KEY || key.starts_with(PLACED_KEYS) {
                     return None;
+                }
+                if !self.seen.insert(Part::Object(key.to_owned())) {
+                    return Some(());
                 }
                 // A program may have put a newer one while the region was being restored.
                 match self.pool.put_object_over(key, bytes, Over::Nothing) {
@@ -211,6 +229,9 @@ impl<F: Fabric> Target<'_, F> {
 
     fn open(&mut self, payload: &[u8]) -> Option<()> {
         let saved = SavedNamespace::decode(payload)?;
+        if !self.seen.insert(Part::Namespace(saved.record.fingerprint)) {
+            return Some(());
+        }
         let namespace = self.pool.namespace(&saved.record).ok()?;
         if saved.quota_bytes > 0 {
             self.quotas.push((namespace.clone(), saved.quota_bytes));
@@ -231,9 +252,11 @@ impl<F: Fabric> Target<'_, F> {
             let names = Names { name, parent };
             let new =
                 NewBlock { encoding: head.encoding, names, ..NewBlock::new(namespace, head.name.hash, head.depth) };
-            suits.then(|| self.pool.publish(&new, &[payload]))
+            suits.then(|| (head.name, self.pool.publish(&new, &[payload])))
         });
-        match outcome {
+        let is_new = outcome.as_ref().is_none_or(|(name, _)| self.seen.insert(Part::Block(*name)));
+        match outcome.map(|(_, publish)| publish) {
+            _ if !is_new => {}
             Some(Publish::Published | Publish::Duplicate) => self.restored.blocks += 1,
             Some(Publish::NoRoom | Publish::OverQuota) => self.restored.no_room += 1,
             None => self.restored.damaged += 1,

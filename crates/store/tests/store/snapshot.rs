@@ -142,6 +142,25 @@ fn damage_costs_the_damaged_parts_only() {
 }
 
 #[test]
+fn a_part_that_is_there_twice_stands_for_no_other() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("snapshot");
+    let pool = pool();
+    fill(&pool);
+    save(&pool, &path).expect("it is written");
+    let mut bytes = std::fs::read(&path).expect("it is there");
+    let starts: Vec<usize> = (0..bytes.len()).filter(|&at| bytes[at..].starts_with(b"CNTBLOCK")).collect();
+    assert_eq!(starts.len(), 20);
+    // Neighbours with records of one length.
+    let pair = starts.windows(3).find(|at| at[1] - at[0] == at[2] - at[1]).expect("blocks of one length");
+    bytes.copy_within(pair[0]..pair[1], pair[1]);
+    std::fs::write(&path, &bytes).expect("it is written");
+    let (again, restored) = back(&path).expect("it is read");
+    assert_eq!((right(&again), restored.blocks, restored.damaged), (19, 19, 0));
+    assert!(!restored.is_whole(), "{restored:?}");
+}
+
+#[test]
 fn a_torn_snapshot_gives_what_it_has() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("snapshot");
