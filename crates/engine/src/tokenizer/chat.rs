@@ -1,6 +1,6 @@
 //! Chat templates: Jinja with the settings and extensions of Hugging Face.
 //!
-//! A template is untrusted input. Its instructions are counted, and [`bounds`] counts the bytes that they
+//! A template is untrusted input. Its instructions are counted, and `bounds` counts the bytes that they
 //! read and write, so every render ends soon and in bounded memory.
 
 mod bounds;
