@@ -106,6 +106,9 @@ fn install_functions(environment: &mut Environment<'static>) {
     });
 }
 
+/// Takes from the budget what a filter makes of its values.
+type Check = fn(&[Value]) -> Result<(), Error>;
+
 /// How a filter's work depends on its values.
 #[derive(Clone, Copy)]
 enum Reads {
@@ -162,7 +165,7 @@ fn install_filters(environment: &mut Environment<'static>) {
             flat(&filter.call(state, &args)?)
         });
     }
-    let larger: [(&str, fn(&[Value]) -> Result<(), Error>, Value); 6] = [
+    let larger: [(&str, Check, Value); 6] = [
         ("replace", replaced, Value::from_function(filters::replace)),
         ("join", joined, Value::from_function(filters::join)),
         ("indent", indented, Value::from_function(filters::indent)),
@@ -185,7 +188,7 @@ fn install_filters(environment: &mut Environment<'static>) {
             _ => python::percent(text, &Value::from(Tuple::from(args))),
         }
     });
-    environment.add_filter("tojson", python::tojson);
+    environment.add_filter("tojson", |value: Value, options: Rest<ValueOrKwargs>| python::tojson(&value, options));
 }
 
 /// A filter's value and arguments, counted.
