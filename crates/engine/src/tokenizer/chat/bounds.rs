@@ -37,9 +37,6 @@ const DEPTH_MAX: usize = 64;
 /// Largest width or precision of a formatted value.
 pub(super) const WIDTH_MAX: usize = 4096;
 
-/// Refuses arguments of a filter whose result would be too large.
-type Check = fn(&[Value]) -> Result<(), Error>;
-
 thread_local! {
     /// What is left to the render that runs on this thread.
     static LEFT: Cell<u64> = const { Cell::new(0) };
@@ -108,6 +105,9 @@ fn install_functions(environment: &mut Environment<'static>) {
         dict.call(state, &args)
     });
 }
+
+/// Takes from the budget what a filter makes of its values.
+type Check = fn(&[Value]) -> Result<(), Error>;
 
 /// How a filter's work depends on its values.
 #[derive(Clone, Copy)]
@@ -188,7 +188,7 @@ fn install_filters(environment: &mut Environment<'static>) {
             _ => python::percent(text, &Value::from(Tuple::from(args))),
         }
     });
-    environment.add_filter("tojson", python::tojson);
+    environment.add_filter("tojson", |value: Value, options: Rest<ValueOrKwargs>| python::tojson(&value, options));
 }
 
 /// A filter's value and arguments, counted.

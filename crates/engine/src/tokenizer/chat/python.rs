@@ -135,8 +135,7 @@ struct Layout {
 
 /// `tojson` as in transformers: `json.dumps(value, ensure_ascii=False, indent, separators, sort_keys)`.
 /// Jinja's own would escape `<`, `>`, `&` and `'` for HTML.
-#[expect(clippy::needless_pass_by_value, reason = "templates pass values")]
-pub(super) fn tojson(value: Value, options: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+pub(super) fn tojson(value: &Value, options: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     let options = options.into_values();
     let (positional, kwargs) = from_args::<(&[Value], Kwargs)>(&options)?;
     if positional.len() > 4 {
@@ -169,7 +168,7 @@ pub(super) fn tojson(value: Value, options: Rest<ValueOrKwargs>) -> Result<Value
     };
     kwargs.assert_all_used()?;
     let mut out = Bounded::default();
-    layout.write(&mut out, &value, 0)?;
+    layout.write(&mut out, value, 0)?;
     Ok(Value::from(out.0))
 }
 
