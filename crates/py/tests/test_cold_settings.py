@@ -22,7 +22,7 @@ import cenote
 
 PAGE = 16 << 10
 # Packages that the tests do without.
-_ABSENT = ("vllm", "sglang", "huggingface_hub", "torch")
+_ABSENT = ("vllm", "sglang", "huggingface_hub", "torch", "numpy")
 
 
 class _Anything:
@@ -150,7 +150,8 @@ def test_sglang_finds_pages_of_an_earlier_region(
     plug_in("sglang")
     storage: Any = importlib.import_module("cenote.sglang.storage")
     monkeypatch.setattr(storage.naming, "refuse_adapters", lambda: None)
-    monkeypatch.setattr(storage.naming, "model", lambda *_: "model")
+    weights = SimpleNamespace(hold=lambda _: "model")
+    monkeypatch.setattr(storage.naming, "model", lambda *_: weights)
     monkeypatch.setattr(storage.naming, "weight_version", lambda: "1")
     monkeypatch.setattr(storage.naming, "fingerprint", lambda *_: b'{"model": "demo"}')
     backend = storage.CenoteStorage
