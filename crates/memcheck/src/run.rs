@@ -67,6 +67,17 @@ const IN_LOCKS: [Option<Point>; 4] = [Some(Point::ChunkFound), Some(Point::Chunk
 /// Rate of host crashes in runs about the chunks of dead hosts, in 1/2^20 per operation: few, so
 /// that some host lives to adopt them.
 const ADOPTION_CRASHES: u64 = 20;
+/// Points that are passed so rarely, or at which a death is so rare, that two thousand seeds might have
+/// none. Every twelfth seed is about one of them. Few runs get to the first two.
+const RARE: [Point; 7] = [
+    Point::ChunkAdopted,
+    Point::NamespaceReclaimed,
+    Point::ChunkMoved,
+    Point::ObjectNamed,
+    Point::ChunkAdopted,
+    Point::ObjectWritten,
+    Point::ReadCopied,
+];
 /// Rate of deaths at points that a run passes rarely, in 1/1024 per passing.
 const RARE_DEATHS: u64 = 1000;
 
@@ -122,9 +133,8 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     let is_about_formatting = of_focus == Some(Subject::Formatting);
     let at_random = if is_about_formatting {
         FORMATTING[(seed / 4) as usize % 2]
-    } else if seed % 24 == 10 {
-        // Only some runs about it reach it.
-        Point::NamespaceReclaimed
+    } else if seed % 12 == 10 {
+        RARE[(seed / 12) as usize % RARE.len()]
     } else {
         POINTS[(seed / 4) as usize % POINTS.len()]
     };
@@ -144,6 +154,9 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
         // The point is passed only after the death of another host, so rarely that a process should
         // die there.
         (rates.host_crash, rates.deadly_rate) = (ADOPTION_CRASHES, RARE_DEATHS);
+    }
+    if rates.deadly.is_some_and(|point| RARE.contains(&point)) && deaths {
+        rates.deadly_rate = RARE_DEATHS;
     }
     if let Some(subject) = of_point.or(of_focus) {
         shape = shape.about(subject);
