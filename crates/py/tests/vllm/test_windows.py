@@ -167,15 +167,3 @@ def test_a_router_gets_events_of_each_group(windows: str, region: str, tmp_path:
         instance.send(None)
         instance.receive()
         instance.end()
-
-
-def refused(_: Connection, model: str, region: str) -> str:
-    try:
-        Engine(model, region, connector={"load": "layers"})
-    except Exception as error:
-        return f"{error} {error.__cause__ or ''}"
-    return "nothing was refused"
-
-
-def test_loads_by_layer_are_refused_for_sliding_windows(windows: str, region: str) -> None:
-    assert "load is layers, but vLLM cannot undo a step" in in_child(refused, windows, region)

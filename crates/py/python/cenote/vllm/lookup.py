@@ -30,8 +30,8 @@ class Found:
     without_state: int = 0
     """Tokens after `end` that every group has, but for a recurrent state after them."""
     since: float = field(default_factory=lambda: clock.now())
-    # Set when vLLM has allocated blocks for the load.
-    ordered_at_step: int | None = None
+    is_ordered: bool = False
+    """True when vLLM has allocated blocks for the load."""
     block_ids: set[int] = field(default_factory=set)
 
     def release(self) -> None:

@@ -62,12 +62,6 @@ class Shards:
         self.groups: list[Group] = groups_of(config, kv_cache, self.weights, self.names)
         self.alignment = hit_alignment(config, self.groups, kv_cache)
         self.fails_by_block = fails_by_block(self.groups, kv_cache)
-        if settings.load == "layers" and not self.fails_by_block:
-            raise ValueError(
-                "kv_connector_extra_config: load is layers, but vLLM cannot undo a step with damaged blocks "
-                "for a model whose layers need different tokens; use async"
-            )
-        _check_steps(config, settings)
         self.digest, self.draft = settings.model_fingerprint, None
         if self.digest is None:
             self.digest, self.draft = model_digest(config), draft_digest(config)
@@ -168,21 +162,6 @@ class Shards:
         )
         self.identities[namespace.id] = facts.identity
         return namespace
-
-
-def _check_steps(config: VllmConfig, settings: Settings) -> None:
-    """Raises ValueError for `load: layers` if other steps or ranks would use damaged blocks.
-
-    A damaged block is detected in one step of one rank. Only that step can drop its saves."""
-    ranks = config.parallel_config.world_size
-    why = "async scheduling, which begins a step before its predecessor has ended" if config.scheduler_config.async_scheduling else None
-    if ranks > 1:
-        why = f"{ranks} ranks, of which only one detects the damage"
-    if settings.load == "layers" and why is not None:
-        raise ValueError(
-            "kv_connector_extra_config: load is layers, but other steps or ranks would compute from a damaged block, "
-            f"because this engine has {why}; use async"
-        )
 
 
 def _weights(settings: Settings) -> Weights:
