@@ -57,12 +57,22 @@ pub fn test_package(root: &Path, python: &Path) -> Result<(), String> {
     test_wheel(root, python, &wheel)
 }
 
+/// Builds the driver with which tests stand in for a GPU's (`crates/device/fake`).
+///
+/// # Errors
+/// cargo failed; its own output is above.
+pub fn fake_driver(root: &Path) -> Result<(), String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let build = ["build", "--quiet", "--package", "cenote-device", "--example", "fake_driver"];
+    shown(Command::new(cargo).args(build).current_dir(root), "cargo build of the fake driver")
+}
+
 /// Puts the command that the tests use at `target`, without debug symbols. It is built as they
 /// build it, because another selection of packages gives dependencies other features, and all of
 /// them would be built again.
 fn tested_command(root: &Path, target: &Path) -> Result<(), String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let build = ["test", "--no-run", "--quiet", "--workspace", "--test", "cli"];
+    let build = ["test", "--no-run", "--quiet", "--workspace", "--test", "cli", "--example", "fake_driver"];
     shown(Command::new(cargo).args(build).current_dir(root), "cargo test --no-run")?;
     let strip = Command::new("strip").arg("-o").arg(target).arg(root.join("target/debug/cenote")).output();
     match strip {
@@ -111,6 +121,7 @@ pub fn portable_wheel(root: &Path) -> Result<PathBuf, String> {
     let flags = ["--zig", "--compatibility", "manylinux_2_31"];
     let command = |root: &Path, target: &Path| packed_command(root, &builder, &python, &flags, target);
     let wheel = build(root, &builder, &python, "release", &flags, "portable", command)?;
+    fake_driver(root)?;
     test_wheel(root, &python, &wheel)?;
     Ok(wheel)
 }

@@ -11,6 +11,7 @@ mod codec;
 mod cold;
 mod content;
 mod creation;
+mod device;
 mod dlpack;
 mod errors;
 mod events;
@@ -45,6 +46,8 @@ mod _native {
     use super::cold::Promotion;
     #[pymodule_export]
     use super::content::{file_digests, file_stamps};
+    #[pymodule_export]
+    use super::device::{DeviceLoad, DeviceMemory, Gpu, Registration};
     #[pymodule_export]
     use super::errors::{CenoteError, RegionFull, RegionMismatch, RegionMissing};
     #[pymodule_export]
@@ -94,12 +97,6 @@ mod _native {
     #[pyfunction]
     fn _fail_loads(every: usize) {
         crate::load::fail_loads(every);
-    }
-
-    /// The number given to `_fail_loads`.
-    #[pyfunction]
-    fn _failing_loads() -> usize {
-        crate::load::failing_loads()
     }
 
     fn plan(point: &str, pass: u64) -> PyResult<Plan> {

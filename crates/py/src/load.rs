@@ -68,6 +68,22 @@ pub fn failing_loads() -> usize {
     FAILING_LOADS.load(Ordering::Relaxed)
 }
 
+/// Whether a test makes the block with this number in its load fail.
+pub fn is_refused(number: usize) -> bool {
+    let every = failing_loads();
+    every != 0 && number.is_multiple_of(every)
+}
+
+/// Reads blocks in this thread. `blocks` has per block its number in the load, its pin, and its place.
+/// Returns the numbers of failed blocks.
+pub fn read_now(pages: &Arc<Pages>, coding: Option<Arc<Coding>>, blocks: Vec<(usize, Arc<Pin>, usize)>) -> Vec<usize> {
+    let layers = pages.num_layers();
+    let done = Done { layers: vec![1; layers], tasks: 1, failed: Vec::new() };
+    let progress = Progress { state: Mutex::new(done), bell: Condvar::new(), cancelled: AtomicBool::new(false) };
+    let task = Task { region: None, pages: Arc::clone(pages), coding, progress: Arc::new(progress), blocks };
+    task.copy(&Cell::new(0))
+}
+
 /// Some blocks of a load, for one thread.
 pub struct Task {
     /// The region of the blocks, if it is open.
@@ -126,8 +142,6 @@ impl Task {
     /// Counts the copied layers in `copied`. Returns the indices of failed blocks.
     fn copy(self, copied: &Cell<usize>) -> Vec<usize> {
         let Self { pages, coding, progress, blocks, .. } = self;
-        let every = failing_loads();
-        let is_refused = |number: usize| every != 0 && number.is_multiple_of(every);
         let refused: Vec<usize> = blocks.iter().filter(|of| is_refused(of.0)).map(|of| of.2).collect();
         let mut failed = Vec::new();
         let mut encoded = Vec::new();

@@ -27,10 +27,21 @@ struct Layer {
 pub struct Pages {
     layers: Vec<Layer>,
     num_blocks: usize,
-    _owner: Py<PyAny>,
+    _owner: Option<Py<PyAny>>,
 }
 
 impl Pages {
+    /// Blocks that lie one after the other from `address`, each with pages of so many bytes.
+    pub fn of_slots(address: usize, pages: &[usize], num_blocks: usize) -> Self {
+        let stride = pages.iter().sum();
+        let mut at = address;
+        let layer = |&bytes: &usize| {
+            at += bytes;
+            Layer { address: at - bytes, stride, bytes }
+        };
+        Self { layers: pages.iter().map(layer).collect(), num_blocks, _owner: None }
+    }
+
     pub const fn num_layers(&self) -> usize {
         self.layers.len()
     }
@@ -159,7 +170,7 @@ impl KvMemory {
             let todo = Arc::clone(&todo);
             std::thread::Builder::new().name(format!("cenote-load-{number}")).spawn(move || work(&todo))?;
         }
-        let pages = Arc::new(Pages { layers, num_blocks, _owner: owner });
+        let pages = Arc::new(Pages { layers, num_blocks, _owner: Some(owner) });
         Ok(Self { pages, tasks: Mutex::new(Some(tasks)), stamp: ProcessStamp::current() })
     }
 

@@ -25,6 +25,7 @@ pub struct Save {
 }
 
 /// Destination of a save: pool, namespace and encoding.
+#[derive(Clone)]
 pub struct Target {
     pub pool: HostPool,
     pub namespace: Namespace,
@@ -92,6 +93,18 @@ impl Save {
             Blocks::Encoded(all.filter(is_new).map(encoded).collect())
         };
         Self { to, pages, state: Mutex::new(State { blocks, next: 0, outcomes }), hashes: hashes.to_vec() }
+    }
+
+    /// Copies the remaining layers and publishes the blocks. Returns the count per outcome.
+    pub fn end(&self) -> BTreeMap<&'static str, u64> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.copy_to(&self.to, &self.pages, self.pages.num_layers() - 1);
+        let blocks = state.take();
+        let outcomes = self.to.publish(blocks, &self.pages);
+        outcomes.into_iter().for_each(|outcome| count(&mut state.outcomes, outcome));
+        // Blocks that found no room are not in the region, and the writer leaves them out.
+        self.to.below.iter().for_each(|below| below.offer(self.hashes.iter().copied()));
+        state.outcomes.clone()
     }
 }
 
@@ -176,17 +189,7 @@ impl Save {
 
     /// Copies the remaining layers and publishes the blocks. Returns the count per outcome.
     fn finish(&self, py: Python<'_>) -> PyResult<BTreeMap<&'static str, u64>> {
-        let finish = || {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            state.copy_to(&self.to, &self.pages, self.pages.num_layers() - 1);
-            let blocks = state.take();
-            let outcomes = self.to.publish(blocks, &self.pages);
-            outcomes.into_iter().for_each(|outcome| count(&mut state.outcomes, outcome));
-            // Blocks that found no room are not in the region, and the writer leaves them out.
-            self.to.below.iter().for_each(|below| below.offer(self.hashes.iter().copied()));
-            state.outcomes.clone()
-        };
-        guarded(|| Ok(py.detach(finish)))
+        guarded(|| Ok(py.detach(|| self.end())))
     }
 
     /// Drops all blocks of the save.

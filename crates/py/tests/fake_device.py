@@ -1,159 +1,120 @@
-"""A fake device that executes work late, in pieces and in any permitted order; it fails on demand.
+"""A GPU of the fake driver (`crates/device/fake`), which the compiled part opens as it opens CUDA's.
 
-- Permitted: any order of the copies of one call, pieces between other streams' work, stalled
-  streams.
-- Required: the calls of a stream in order, waits, and events only after all earlier work.
-"""
+The driver executes work late, in pieces and in any permitted order; it fails on demand."""
 
 from __future__ import annotations
 
 import ctypes
-import random
+import itertools
+import os
 import struct
-import threading
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from tables_of import decode
 from waiting import until
 
-from cenote.device import DeviceError, RowGather, Stream, TablePlace
-from cenote.device.interface import Copy
+import cenote
+from cenote.device import DeviceMemory, Gpu, PageLayout, Registration, RowGather, TablePlace
 
 # The device sees registered memory at other addresses than the processor.
 SEEN = 1 << 60
+NEVER = (1 << 64) - 1
+
+_numbers = itertools.count(1)
 
 
-@dataclass
-class Event:
-    came: bool = False
+def library() -> str:
+    """The driver's file. `cargo xtask ci` names it; `cargo build -p cenote-device --example fake_driver` makes it."""
+    root = Path(__file__).parents[3]
+    return os.environ.get("CENOTE_FAKE_DRIVER") or str(root / "target/debug/examples/libfake_driver.so")
 
 
-@dataclass
-class _Copies:
-    left: list[Copy]
+def _open() -> ctypes.CDLL:
+    driver, address, number = ctypes.CDLL(library()), ctypes.c_size_t, ctypes.c_uint32
+    arguments: dict[str, tuple[Any, ...]] = {
+        "begin": (ctypes.c_uint64,), "know": (address, address), "hold": (number, ctypes.c_bool),
+        "fail": (ctypes.c_char_p, ctypes.c_uint64), "break": (ctypes.c_bool,), "gate": (ctypes.c_char_p, ctypes.c_bool),
+        "at_gate": (), "register_max": (address,), "allocate_max": (address,), "spoil": (address, address, address), "spoiled": (),
+        "engine_is_a_thread": (ctypes.c_bool,), "engine_writes": (address, ctypes.c_char_p, address),
+        "engine_reads": (address, address, address), "run": (), "idle": (), "calls": (ctypes.c_char_p,), "locked": (),
+        "allocations": (), "wrong": (address, address),
+    }  # fmt: skip
+    results = {
+        "at_gate": ctypes.c_uint64, "spoiled": ctypes.c_bool, "idle": ctypes.c_bool, "calls": ctypes.c_uint64, "locked": address,
+        "allocations": address, "wrong": address,
+    }  # fmt: skip
+    for name, types in arguments.items():
+        call = getattr(driver, f"fake_{name}")
+        call.argtypes, call.restype = (number, *types), results.get(name)
+    driver.fake_calls_of_this_thread.restype = ctypes.c_uint64
+    return driver
 
 
-@dataclass
-class _Gather:
-    table: TablePlace
-    rows: RowGather
-    left: list[int]
-
-
-@dataclass
-class _Wait:
-    event: Event
+_driver: ctypes.CDLL | None = None
 
 
 class FakeDevice:
-    """A device with `size` bytes of memory at `base`."""
+    """A GPU with `size` bytes of memory at `base`."""
+
+    TO_GPU, FROM_GPU, ENGINE = range(3)
 
     def __init__(self, size: int, seed: int = 0) -> None:
-        self.random = random.Random(seed)
+        global _driver
+        _driver = _driver or _open()
+        self.driver, self.number = _driver, next(_numbers)
+        self.call("begin", seed)
         self.memory = (ctypes.c_uint8 * size)()
         self.base = ctypes.addressof(self.memory)
-        self.lock = threading.RLock()
-        self.streams: dict[Stream, deque[_Copies | _Gather | _Wait | Event | Callable[[], None]]] = {s: deque() for s in Stream}
-        self.held: set[Stream] = set()
-        self.locked: dict[int, int] = {}
-        self.allocated: list[ctypes.Array[ctypes.c_uint8]] = []
-        self.forgotten: list[int] = []
-        # Faults: longest possible registration, and number of successful calls of `copy_async` and
-        # `query`.
-        self.register_max: int | None = None
-        self.copies_until: int | None = None
-        self.queries_until: int | None = None
-        self.gathers_until: int | None = None
-        self.calls = {"copy": 0, "query": 0, "gather": 0}
+        self.call("know", self.base, size)
+        self.gpu = Gpu(self.number, library=library())
         self.uploaded: list[ctypes.Array[ctypes.c_char]] = []
-        self.wrong: list[str] = []
-        self.watch: Callable[[Copy], None] | None = None
+        self.gathers: list[tuple[TablePlace, RowGather]] = []
+        self.gathered = 0
+        self.gathers_until: int | None = None
 
-    # --- the interface `Device` ---
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Calls a control of the driver for this GPU."""
+        return getattr(self.driver, f"fake_{name}")(self.number, *arguments)
 
-    def register(self, address: int, length: int) -> None:
-        with self.lock:
-            if self.register_max is not None and length > self.register_max:
-                raise DeviceError(f"{length} bytes cannot be locked")
-            assert address not in self.locked
-            self.locked[address] = length
+    def of(self, region: cenote.Region, layers: Sequence[tuple[int, PageLayout]], **how: Any) -> DeviceMemory:
+        """KV memory in this GPU's memory."""
+        return DeviceMemory(self.gpu, region, layers, [(self.base, len(self.memory))], self.memory, lambda: 0, **how)
 
-    def unregister(self, address: int) -> None:
-        with self.lock:
-            del self.locked[address]
-            if any(isinstance(call, _Copies | _Gather) for stream in self.streams.values() for call in stream):
-                self.wrong.append("memory was unregistered under a copy")
+    # --- controls ---
 
-    def allocate(self, length: int) -> int:
-        self.allocated.append((ctypes.c_uint8 * length)())
-        address = ctypes.addressof(self.allocated[-1])
-        self.locked[address] = length
-        return address
+    def hold(self, *what: int) -> None:
+        """Stalls these kinds of work, and no others."""
+        for kind in range(3):
+            self.call("hold", kind, kind in what)
 
-    def forget(self, addresses: Sequence[int]) -> None:
-        with self.lock:
-            if any(isinstance(call, _Copies | _Gather) for stream in self.streams.values() for call in stream):
-                self.wrong.append("memory was forgotten under a copy")
-            for address in addresses:
-                self.forgotten.append(address)
-                self.uploaded = [each for each in self.uploaded if ctypes.addressof(each) != address]
-                for memory in [each for each in self.allocated if ctypes.addressof(each) == address]:
-                    self.allocated.remove(memory)
-                    del self.locked[address]
+    def fail(self, call: str, after: int = 0) -> None:
+        """Makes a call of the driver fail after so many more successful ones."""
+        self.call("fail", call.encode(), after)
 
-    def copy_async(self, stream: Stream, copies: Sequence[Copy]) -> None:
-        with self.lock:
-            self._count("copy", self.copies_until)
-            for to, start, length in copies:
-                host = to if stream is Stream.SAVES else start
-                if not any(at <= host and host + length <= at + size for at, size in self.locked.items()):
-                    self.wrong.append(f"{length} bytes at {host:#x} are not page-locked as a whole")
-            self.streams[stream].append(_Copies(list(copies)))
+    def calls(self, call: str) -> int:
+        return self.call("calls", call.encode())
 
-    def upload(self, data: bytes) -> int:
-        self.uploaded.append(ctypes.create_string_buffer(data, len(data)))
-        return ctypes.addressof(self.uploaded[-1])
+    @property
+    def copies(self) -> int:
+        """Calls that queued copies, without those of the driver's trial."""
+        return self.calls("cuMemcpyBatchAsync") - 2
 
-    def seen(self, address: int) -> int:
-        if not any(at <= address < at + size for at, size in self.locked.items()):
-            raise DeviceError(f"{address:#x} is not registered")
-        return address + SEEN
+    @property
+    def wrong(self) -> str:
+        """What a real driver would not forgive."""
+        text = ctypes.create_string_buffer(4096)
+        return text.raw[: self.call("wrong", ctypes.addressof(text), len(text))].decode()
 
-    def gather_async(self, stream: Stream, table: TablePlace, rows: RowGather) -> None:
-        with self.lock:
-            self._count("gather", self.gathers_until)
-            self.streams[stream].append(_Gather(table, rows, list(range(rows.tokens * rows.heads))))
+    @property
+    def locked(self) -> int:
+        """Bytes of page-locked memory."""
+        return self.call("locked")
 
-    def record(self, stream: Stream) -> Event:
-        with self.lock:
-            event = Event()
-            self.streams[stream].append(event)
-            return event
-
-    def query(self, event: Event) -> bool:
-        with self.lock:
-            self._count("query", self.queries_until)
-            for _ in range(self.random.randrange(20)):
-                self._step()
-            return event.came
-
-    def wait(self, stream: Stream, event: Event) -> None:
-        with self.lock:
-            self.streams[stream].append(_Wait(event))
-
-    def _count(self, call: str, until: int | None) -> None:
-        self.calls[call] += 1
-        if until is not None and self.calls[call] > until:
-            raise DeviceError(f"{call} number {self.calls[call]} fails on purpose")
-
-    # --- controls for tests ---
-
-    def engine(self, work: Callable[[], None]) -> None:
-        """Queues work on the engine's stream."""
-        with self.lock:
-            self.streams[Stream.ENGINE].append(work)
+    def spoil(self, address: int, length: int, byte: int) -> None:
+        """Flips a bit of a byte while a copy reads this memory."""
+        self.call("spoil", address, length, byte)
 
     def write(self, at: int, content: bytes) -> None:
         ctypes.memmove(self.base + at, content, len(content))
@@ -161,11 +122,23 @@ class FakeDevice:
     def read(self, at: int, length: int) -> bytes:
         return ctypes.string_at(self.base + at, length)
 
+    def engine_writes(self, at: int, content: bytes) -> None:
+        """Queues a write on the engine's stream."""
+        self.call("engine_writes", self.base + at, content, len(content))
+
+    def engine_reads(self, at: int, length: int) -> ctypes.Array[ctypes.c_char]:
+        """Queues a read on the engine's stream. The result has the bytes later."""
+        found = ctypes.create_string_buffer(length)
+        self.call("engine_reads", self.base + at, ctypes.addressof(found), length)
+        return found
+
     def run(self) -> None:
         """Executes all work that is not held or waiting."""
-        with self.lock:
-            while self._step():
-                pass
+        self.call("run")
+        gathers, self.gathers = self.gathers, []
+        for table, rows in gathers:
+            for number in range(rows.tokens * rows.heads):
+                self._gather_one(table, rows, number)
 
     def run_until(self, what: str, so: Callable[[], bool]) -> None:
         """Executes work until another thread makes `so` true."""
@@ -178,43 +151,25 @@ class FakeDevice:
 
     def idle(self) -> bool:
         """True if no stream has work left."""
-        return not any(self.streams.values())
+        return self.call("idle") and not self.gathers
 
-    def _step(self) -> bool:
-        able = [stream for stream, calls in self.streams.items() if calls and stream not in self.held and self._may(calls[0])]
-        if not able:
-            return False
-        calls = self.streams[self.random.choice(able)]
-        match calls[0]:
-            case _Copies(left) if left:
-                self._copy_some(left)
-                return True
-            case _Gather(table, rows, left) if left:
-                self._gather_one(table, rows, left.pop(self.random.randrange(len(left))))
-                return True
-            case Event() as event:
-                event.came = True
-            case _Wait() | _Copies() | _Gather():
-                pass
-            case work:
-                work()
-        calls.popleft()
-        return True
+    # --- the interface `RowDevice` ---
 
-    @staticmethod
-    def _may(call: object) -> bool:
-        return call.event.came if isinstance(call, _Wait) else True
+    def register(self, region: cenote.Region) -> Registration:
+        return self.gpu.register(region)
 
-    def _copy_some(self, left: list[Copy]) -> None:
-        place = self.random.randrange(len(left))
-        to, start, length = left.pop(place)
-        now = min(length, self.random.choice((64, 192, 1024, length)))
-        if self.watch is not None:
-            self.watch((to, start, length))
-        ctypes.memmove(to, start, now)
-        if now < length:
-            left.append((to + now, start + now, length - now))
+    def upload(self, data: bytes) -> int:
+        self.uploaded.append(ctypes.create_string_buffer(data, len(data)))
+        return ctypes.addressof(self.uploaded[-1])
 
+    def forget(self, address: int) -> None:
+        self.uploaded = [each for each in self.uploaded if ctypes.addressof(each) != address]
+
+    def gather_async(self, table: TablePlace, rows: RowGather) -> None:
+        self.gathered += 1
+        if self.gathers_until is not None and self.gathered > self.gathers_until:
+            raise RuntimeError(f"gather number {self.gathered} fails on purpose")
+        self.gathers.append((table, rows))
 
     def _gather_one(self, table: TablePlace, rows: RowGather, number: int) -> None:
         """One row, by one row's arithmetic."""
@@ -224,13 +179,17 @@ class FakeDevice:
         if rows.first_row <= row < rows.end_row:
             extent, within = divmod(row, table.extent_rows)
             (start,) = struct.unpack("q", ctypes.string_at(table.starts + 8 * extent, 8))
-            place = table.region - SEEN + start + within * table.row_bytes
-            if not any(at <= place and place + table.row_bytes <= at + size for at, size in self.locked.items()):
-                self.wrong.append(f"row {row} at {place:#x} is not page-locked")
-                return
-            content = ctypes.string_at(place, table.row_bytes)
+            content = ctypes.string_at(table.region - SEEN + start + within * table.row_bytes, table.row_bytes)
             content = decode(table.format, content, table.scale) if rows.decode else content
         else:
             content = bytes(2 * table.row_values if rows.decode else table.row_bytes)
         ctypes.memmove(rows.out + token * rows.out_stride + head * len(content), content, len(content))
 
+
+def on_storages(device: FakeDevice, region: cenote.Region, layers: Any, tensors: Sequence[Any], **how: Any) -> DeviceMemory:
+    """KV memory in the storages of tensors, as `CudaDevice.memory`."""
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in tensors}
+    places = [(address, storage.nbytes()) for address, storage in storages.items()]
+    for place in places:
+        device.call("know", *place)
+    return DeviceMemory(device.gpu, region, layers, places, list(storages.values()), lambda: 0, **how)

@@ -253,7 +253,7 @@ def test_a_device_loads_and_saves_encoded_blocks_through_staging(region: cenote.
 
     def memory(device: FakeDevice) -> DeviceMemory:
         layers = [(device.base + layer * BLOCKS * layout.page_bytes, shape) for layer in range(LAYERS)]
-        return DeviceMemory(device, region, layers, staged=True, staging_bytes=16 * LAYERS * layout.page_bytes)
+        return device.of(region, layers, staged=True, staging_bytes=16 * LAYERS * layout.page_bytes)
 
     one = FakeDevice(LAYERS * BLOCKS * layout.page_bytes, seed)
     first = memory(one)
@@ -269,8 +269,7 @@ def test_a_device_loads_and_saves_encoded_blocks_through_staging(region: cenote.
     assert layout.error(page(one, 2, 6), 2, 6) < BOUND["f32"]
     # Save them again under other names.
     others = blocks.alias([bytes([number]) for number in range(8)])
-    save_again = first.save(blocks, others, list(range(8)), list(range(8)))
-    save_again.finish()
+    first.save([(blocks, others, range(8), range(8), None, 0)])
     one.run_until("eight published blocks", lambda: blocks.count(others) == 8)
     two = FakeDevice(LAYERS * BLOCKS * layout.page_bytes, seed)
     second = memory(two)

@@ -11,7 +11,7 @@ from test_engram import FORMATS, some_rows
 
 import cenote
 from cenote import engram
-from cenote.device import DeviceTable, Stream
+from cenote.device import DeviceTable
 
 if TYPE_CHECKING:
     import torch
@@ -35,12 +35,12 @@ def test_a_gpu_has_the_bytes_of_the_processor(
     table = engram.Table(region, "t")
     rows = some_rows(3000, 512 * 8)
     ids = torch.tensor(rows, dtype=torch.int32, device="cuda")
-    device = CudaDevice.of([ids])
+    device = CudaDevice.of(ids.device)
     reader = DeviceTable(device, region, table)
     out = torch.zeros(len(rows) * reader.out_bytes(decode), dtype=torch.uint8, device="cuda")
 
     def gather() -> None:
-        reader.gather(Stream.ENGINE, (ids.data_ptr(), 4), out.data_ptr(), 512, 8, decode=decode)
+        reader.gather((ids.data_ptr(), 4), out.data_ptr(), 512, 8, decode=decode)
 
     gather()
     if graph:
@@ -64,4 +64,3 @@ def test_a_gpu_has_the_bytes_of_the_processor(
     rate = len(rows) / seconds
     print(f"{stored}, decode {decode}: {rate / 1e6:.1f} million rows/s, {rate * table.row_bytes / 1e9:.1f} GB/s")
     reader.close()
-    device.forget([ids.data_ptr()])

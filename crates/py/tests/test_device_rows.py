@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import dataclasses
 import os
 import random
 import struct
@@ -11,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_device import FakeDevice
+from fake_device import SEEN, FakeDevice
 from tables_of import Made
 from test_engram import FORMATS, some_rows
 
 import cenote
 from cenote import engram
-from cenote.device import DeviceError, DeviceTable, Stream
-from cenote.device.interface import Copy
+from cenote.device import DeviceTable
 from cenote.device.rows import RowGather, TablePlace, to_bfloat16
 
 TOKENS, HEADS = 9, 6
@@ -60,8 +60,8 @@ def rows(region: cenote.Region, tmp_path: Path, request: pytest.FixtureRequest) 
 @pytest.mark.parametrize("kind", "iq")
 def test_a_device_has_the_bytes_of_the_processor(rows: Rows, decode: bool, kind: str) -> None:
     numbers = some_rows(1000, TOKENS * HEADS)
-    rows.reader.gather(Stream.ENGINE, rows.put(numbers, kind), rows.out, TOKENS, HEADS, decode=decode)
-    assert rows.device.calls["gather"] == 1, "one kernel for all rows"
+    rows.reader.gather(rows.put(numbers, kind), rows.out, TOKENS, HEADS, decode=decode)
+    assert rows.device.gathered == 1, "one kernel for all rows"
     wanted = rows.table.gather(numbers, dtype="bfloat16" if decode else "stored")
     assert rows.got(len(wanted)) == wanted == (rows.made.decoded(numbers) if decode else rows.made.gathered(numbers))
 
@@ -76,7 +76,7 @@ def test_rows_of_others_and_heads_beyond_the_last_are_zeros(rows: Rows, decode: 
     stride = 4 * row_bytes + 64
     rows.device.write(1 << 12, b"x" * (TOKENS * stride))
     rows.reader.gather(
-        Stream.ENGINE, (base + 2 * size, size), rows.out, TOKENS, 4,
+        (base + 2 * size, size), rows.out, TOKENS, 4,
         id_strides=(8, 1), known_heads=3, first_row=100, end_row=900, out_stride=stride, decode=decode,
     )  # fmt: skip
     read = rows.made.decoded if decode else rows.made.gathered
@@ -88,44 +88,30 @@ def test_rows_of_others_and_heads_beyond_the_last_are_zeros(rows: Rows, decode: 
     assert rows.got(len(wanted)) == wanted
 
 
-def test_copies_and_rows_of_a_stream_are_in_order(rows: Rows) -> None:
-    """The engine's work before a gather gives its numbers, and the work behind it uses its rows."""
-    numbers = some_rows(1000, 8)
-    base, size = rows.put([0] * 8)
-    used: list[bytes] = []
-    rows.device.engine(lambda: rows.device.write(0, struct.pack("8q", *numbers)))
-    rows.reader.gather(Stream.ENGINE, (base, size), rows.out, 1, 8)
-    rows.device.engine(lambda: used.append(rows.device.read(1 << 12, 8 * rows.made.row_bytes)))
-    rows.got(0)
-    assert used == [rows.made.gathered(numbers)]
-
-
 def test_what_fails_leaves_nothing(region: cenote.Region, tmp_path: Path) -> None:
     rows = Rows(region, tmp_path, *FORMATS[3])
     ids = rows.put([1])
     for wrong in ({"first_row": -1}, {"end_row": 1001}, {"first_row": 5, "end_row": 4}):
         with pytest.raises(ValueError):
-            rows.reader.gather(Stream.ENGINE, ids, rows.out, 1, 1, **wrong)
+            rows.reader.gather(ids, rows.out, 1, 1, **wrong)
     with pytest.raises(ValueError):
-        rows.reader.gather(Stream.ENGINE, (ids[0], 2), rows.out, 1, 1)
-    rows.reader.gather(Stream.ENGINE, ids, rows.out, 0, 5)
+        rows.reader.gather((ids[0], 2), rows.out, 1, 1)
+    rows.reader.gather(ids, rows.out, 0, 5)
     rows.device.gathers_until = 0
-    with pytest.raises(DeviceError):
-        rows.reader.gather(Stream.ENGINE, ids, rows.out, 1, 1)
+    with pytest.raises(RuntimeError):
+        rows.reader.gather(ids, rows.out, 1, 1)
     assert rows.device.idle()
     rows.reader.close()
     rows.reader.close()
     assert not rows.device.locked
 
-    class Blind(FakeDevice):
-        def seen(self, address: int) -> int:
-            raise DeviceError("no address")
-
-    blind = Blind(64)
-    with pytest.raises(DeviceError):
-        DeviceTable(blind, region, rows.table)
-    assert not blind.locked
-    assert not blind.uploaded
+    for call in ("cuMemHostRegister", "cuMemHostGetDevicePointer"):
+        blind = FakeDevice(64)
+        blind.fail(call)
+        with pytest.raises(RuntimeError, match=call):
+            DeviceTable(blind, region, rows.table)
+        assert not blind.locked
+        assert not blind.uploaded
 
 
 def test_scales_round_as_bfloat16() -> None:
@@ -140,17 +126,12 @@ class Interpreted(FakeDevice):
         super().__init__(size)
         self.launched = 0
 
-    def seen(self, address: int) -> int:
-        return address
-
-    def gather_async(self, stream: Stream, table: TablePlace, rows: RowGather) -> None:
+    def gather_async(self, table: TablePlace, rows: RowGather) -> None:
         from cenote.device.rows_kernel import launch
 
         self.launched += 1
-        launch(table, rows)
-
-    def copy_async(self, stream: Stream, copies: list[Copy]) -> None:  # type: ignore[override]
-        raise AssertionError("rows need no copies")
+        # The interpreter has the processor's addresses.
+        launch(dataclasses.replace(table, region=table.region - SEEN), rows)
 
 
 @pytest.fixture
@@ -172,7 +153,7 @@ def test_the_kernel_has_the_bytes_of_the_processor(
     numbers = some_rows(1000, TOKENS * HEADS)
     for kind in "iq":
         rows.device.write(1 << 12, b"x" * (TOKENS * HEADS * values * 2))
-        rows.reader.gather(Stream.ENGINE, rows.put(numbers, kind), rows.out, TOKENS, HEADS, decode=decode)
+        rows.reader.gather(rows.put(numbers, kind), rows.out, TOKENS, HEADS, decode=decode)
         wanted = rows.table.gather(numbers, dtype="bfloat16" if decode else "stored")
         assert rows.got(len(wanted)) == wanted
     # Rows of others, heads beyond the last, gaps behind each token, an odd address.
@@ -182,7 +163,7 @@ def test_the_kernel_has_the_bytes_of_the_processor(
     stride = 4 * row_bytes + 6
     rows.device.write(1 << 12, b"x" * (TOKENS * stride))
     rows.reader.gather(
-        Stream.ENGINE, (base + size, size), rows.out, TOKENS, 4,
+        (base + size, size), rows.out, TOKENS, 4,
         id_strides=(6, 1), known_heads=3, first_row=100, end_row=900, out_stride=stride, decode=decode,
     )  # fmt: skip
     read = rows.made.decoded if decode else rows.made.gathered

@@ -15,7 +15,7 @@ from fake_device import FakeDevice
 
 import cenote
 from cenote import engram
-from cenote.device import DeviceTable, Stream
+from cenote.device import DeviceTable
 
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "engram.json").read_text())
 
@@ -50,7 +50,7 @@ class OnDevice:
     def rows(self, heads: int, first: int, decode: bool, **how: Any) -> str:
         out = self.device.base + (1 << 14)
         ids = (self.device.base + first * self.size, self.size)
-        self.reader.gather(Stream.ENGINE, ids, out, len(self.ids), heads, id_strides=(len(self.ids[0]), 1), decode=decode, **how)
+        self.reader.gather(ids, out, len(self.ids), heads, id_strides=(len(self.ids[0]), 1), decode=decode, **how)
         self.device.run()
         assert not self.device.wrong
         return self.device.read(1 << 14, len(self.ids) * heads * self.reader.out_bytes(decode)).hex()

@@ -5,8 +5,15 @@ use crate::rust_text::{test_modules, words};
 
 /// Crates that handle raw memory, foreign callers or vector instructions (ARCHITECTURE.md).
 /// `crates/rtl` calls Verilated C++ models.
-const UNSAFE_PLACES: [&str; 6] =
-    ["crates/mem/", "crates/codec/", "crates/capi/", "crates/py/", "crates/rtl/", "crates/predict/src/simd"];
+const UNSAFE_PLACES: [&str; 7] = [
+    "crates/mem/",
+    "crates/codec/",
+    "crates/device/",
+    "crates/capi/",
+    "crates/py/",
+    "crates/rtl/",
+    "crates/predict/src/simd",
+];
 /// A crate with one such module cannot forbid `unsafe`, only deny it.
 const UNSAFE_CORNERS: [&str; 1] = ["crates/predict/"];
 const LINES_MAX: usize = 1000;
@@ -25,7 +32,8 @@ fn unsafe_words(file: &SourceFile, blanked: &str) -> Vec<Finding> {
     if UNSAFE_PLACES.iter().any(|place| file.path.starts_with(place)) {
         return Vec::new();
     }
-    let advice = "`unsafe` belongs to the crates mem, codec, capi, py and rtl; call a safe function of theirs instead";
+    let advice =
+        "`unsafe` belongs to the crates mem, codec, device, capi, py and rtl; call a safe function of theirs instead";
     words(blanked, "unsafe").map(|at| file.finding_at(at, advice)).collect()
 }
 

@@ -97,14 +97,30 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             let (fabric, (offset, length)) = (&filling.member.region.fabric, filling.extent());
             // Bytes that went through this processor's caches are not on the device yet.
             fabric.refresh_payload(offset, length);
-            fabric.checksum_payload(offset, length, checksum_key(filling.label.hash, filling.generation))
+            fabric.checksum_payload(offset, length, filling.key())
+        })
+    }
+
+    /// As [`Pool::publish_in_place`], for blocks that the device has summed under
+    /// [`InPlace::checksum_key`]. The processor reads none of their bytes.
+    ///
+    /// # Panics
+    /// As [`Pool::publish_in_place`].
+    pub fn publish_with_sums(&self, fillings: Vec<(InPlace<F, H>, u64)>) -> Vec<Publish> {
+        let (fillings, sums): (Vec<_>, Vec<_>) =
+            fillings.into_iter().map(|(InPlace(filling), sum)| (filling, sum)).unzip();
+        let mut sums = sums.into_iter();
+        self.publish_summed(fillings, |filling| {
+            let (offset, length) = filling.extent();
+            filling.member.region.fabric.refresh_payload(offset, length);
+            sums.next().expect("a sum for each block")
         })
     }
 
     fn publish_summed(
         &self,
         mut fillings: Vec<Filling<F, H>>,
-        sum: impl Fn(&mut Filling<F, H>) -> u64,
+        mut sum: impl FnMut(&mut Filling<F, H>) -> u64,
     ) -> Vec<Publish> {
         let member = &self.0;
         assert!(fillings.iter().all(|filling| Arc::ptr_eq(&filling.member, member)), "a block of another pool");
@@ -178,6 +194,10 @@ impl<F: Fabric, H: HostLocal> Filling<F, H> {
         self.length - self.written
     }
 
+    fn key(&self) -> u64 {
+        checksum_key(self.label.hash, self.generation)
+    }
+
     fn extent(&self) -> (u64, u64) {
         (self.member.region.layout.payload(self.slot.block, self.slot.bytes), self.length)
     }
@@ -208,6 +228,12 @@ impl<F: Fabric, H: HostLocal> InPlace<F, H> {
     #[must_use]
     pub fn extent(&self) -> (u64, u64) {
         self.0.extent()
+    }
+
+    /// The key of the payload's checksum, for a device that sums it (`cenote_mem::checksum`).
+    #[must_use]
+    pub fn checksum_key(&self) -> u64 {
+        self.0.key()
     }
 
     /// Reads the payload once more for its checksum, and publishes the block. The writes must

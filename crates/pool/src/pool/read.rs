@@ -185,6 +185,23 @@ impl<F: Fabric, H: HostLocal> Pin<F, H> {
     }
 }
 
+impl<F: Fabric, H: HostLocal> Pin<F, H> {
+    /// The key of the payload's checksum, for a device that sums its copy (`cenote_mem::checksum`).
+    #[must_use]
+    pub fn checksum_key(&self) -> u64 {
+        checksum_key(self.hit.hash, self.hit.generation)
+    }
+
+    /// As [`Pin::verify`], for a copy that a device has summed.
+    #[must_use]
+    pub fn verify_sum(&self, sum: u64) -> ReadOutcome {
+        if self.member.region.area.is_inherited() {
+            return ReadOutcome::Stale;
+        }
+        self.member.count_pinned_read(&self.hit, sum == self.hit.checksum)
+    }
+}
+
 impl<F: Fabric, H: HostLocal> Drop for Pin<F, H> {
     fn drop(&mut self) {
         // The hazard lines of a slot that another host memory has taken have its pins.

@@ -1,6 +1,6 @@
 """Interface of the compiled part of the package. Sizes are in bytes, times in seconds."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeAlias, final, overload
@@ -60,8 +60,6 @@ def file_digests(paths: Sequence[_Path]) -> list[tuple[_Stamp, bytes]]:
 def _fail_loads(every: int) -> None:
     """Makes every n-th block of later loads of this process fail; 0: none. For tests."""
 
-def _failing_loads() -> int:
-    """The number given to `_fail_loads`, or in `CENOTE_TEST_FAIL_LOADS`."""
 
 def _panic_at(point: str, count: int) -> None:
     """Panics when the process reaches a fault point for the `count`-th time. For tests."""
@@ -488,6 +486,136 @@ class Filling(Buffer):
         """Frees the memory."""
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __release_buffer__(self, buffer: memoryview, /) -> None: ...
+
+@final
+class Gpu:
+    """A GPU, through the library of the CUDA driver, in the context that all libraries of a process share.
+
+    `number` counts the GPUs that this process sees. Raises `CenoteError` without driver or GPU.
+    """
+
+    def __new__(cls, number: int, *, library: str = "libcuda.so.1") -> Self: ...
+    def register(self, region: Region, *, piece_bytes: int = 1 << 30) -> Registration:
+        """Page-locks a region, as a whole or in pieces. All users of this process share that.
+
+        Raises `CenoteError` if the memory cannot be page-locked.
+        """
+    @property
+    def why_one_by_one(self) -> str:
+        """Why each copy is a call of the driver; empty if many copies are one call."""
+
+@final
+class Registration:
+    """A page-locked region."""
+
+    def close(self) -> None:
+        """Ends this use of the pages; the last use unlocks them. The GPU must not read them any more."""
+    @property
+    def seen(self) -> int:
+        """The GPU's address of the region's first byte."""
+
+class _PageLayout(Protocol):
+    """A `cenote.device.PageLayout`."""
+
+    @property
+    def stride(self) -> int: ...
+    @property
+    def runs(self) -> Sequence[tuple[int, int]]: ...
+    @property
+    def num_blocks(self) -> int: ...
+
+@final
+class DeviceMemory:
+    """KV memory on a GPU: blocks, each with one page per layer.
+
+    `layers` has per layer the address of the first block and its layout. `memory` has address and
+    bytes of the allocations that hold them; `owner` keeps these alive. `stream` returns the engine's
+    current stream in the calling thread. Callers must guarantee that the addresses are the GPU's.
+
+    The region is page-locked, once per process. If that fails, or if `staged` is set, blocks pass
+    through `staging_bytes` of page-locked memory.
+    """
+
+    def __new__(
+        cls,
+        gpu: Gpu,
+        region: Region,
+        layers: Sequence[tuple[int, _PageLayout]],
+        memory: Sequence[tuple[int, int]],
+        owner: object,
+        stream: Callable[[], int],
+        *,
+        staging_bytes: int = 256 << 20,
+        staged: bool = False,
+        piece_bytes: int = 1 << 30,
+        threads: int = 2,
+        backlog_bytes: int = 4 << 30,
+        gpu_buffer_bytes: int = 256 << 20,
+        scatter_below: int = 32 << 10,
+    ) -> Self: ...
+    def load(self, lease: Lease, blocks: Sequence[int], *, timeout: float | None = None) -> DeviceLoad:
+        """Begins to load the blocks of a lease into `blocks`. The call consumes the lease.
+
+        Copies that are not queued within `timeout` seconds fail. Only the engine's stream may use the
+        blocks before the load has ended.
+        """
+    def save(
+        self, orders: Iterable[tuple[Namespace, _Hashes, Sequence[int], Sequence[int], Sequence[int] | None, int]]
+    ) -> None:
+        """Saves the blocks of a step, of all its requests. They are published when the GPU has copied them.
+
+        An order is a request's namespace, hashes, depths, blocks, names (or None) and parent, as for
+        `KvMemory.save`. The engine may reuse the blocks in its next step, which begins with
+        `begin_step`. Blocks are skipped that are present, have no room, or would delay a step.
+        """
+    def begin_step(self) -> None:
+        """Tells that the engine begins a step. Its stream waits for copies of earlier saves that it
+        does not wait for yet. Blocks that still wait for a buffer are dropped."""
+    def take_outcomes(self) -> dict[str, int]:
+        """Counts of save outcomes since the last call: `published`, `duplicate`, `no_room`,
+        `over_quota`, `failed`, `late` (no buffer in time), `busy` (too many bytes under way)."""
+    def take_errors(self) -> list[str]:
+        """Texts of the GPU's errors since the last call. Each was a miss."""
+    def close(self, timeout: float = 5.0) -> bool:
+        """Ends all loads and saves, and takes this memory from the GPU, within `timeout` seconds.
+
+        Returns False after the timeout, or if the GPU failed. Then the memory that it may still access
+        stays page-locked until the process ends.
+        """
+    @property
+    def why_staged(self) -> str:
+        """Why blocks pass through the staging memory; empty if they do not."""
+    @property
+    def why_no_kernels(self) -> str:
+        """Why the processor sums blocks, and each page crosses the bus by itself; empty if kernels of
+        the GPU do it."""
+    @property
+    def free_slots(self) -> int | None:
+        """Number of free slots of the staging memory; None without it."""
+    @property
+    def block_bytes(self) -> int: ...
+    @property
+    def num_layers(self) -> int: ...
+    @property
+    def num_blocks(self) -> int: ...
+
+@final
+class DeviceLoad:
+    """A load in progress."""
+
+    def wait(self, timeout: float | None) -> bool:
+        """Waits until the load has ended. Returns False after `timeout` seconds."""
+    @property
+    def done(self) -> bool:
+        """True if the load has ended or was cancelled."""
+    def failed(self) -> list[int]:
+        """Sorted numbers of the invalid blocks in the load; all before its end.
+
+        Later work of the engine on these blocks comes after the remaining copies.
+        """
+    def cancel(self) -> None:
+        """Cancels the load. Later work of the engine comes after the remaining copies."""
+    def __len__(self) -> int: ...
 
 @final
 class KvMemory:

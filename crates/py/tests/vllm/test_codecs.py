@@ -6,6 +6,7 @@ import array
 import json
 import struct
 import sys
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +27,7 @@ from vllm.v1.kv_cache_layout import KVCacheLayout
 import cenote
 
 sys.path.append(str(Path(__file__).parents[1]))
-from fake_device import FakeDevice
+from fake_device import FakeDevice, on_storages
 from waiting import PATIENCE
 
 LAYERS, BLOCKS, HEADS, TOKENS, DIM = 3, 8, 2, 16, 64
@@ -72,7 +73,7 @@ def profile(file: Path) -> Path:
 def on_a_device(region: cenote.Region, tensor: torch.Tensor, part: Part, settings: Settings) -> tuple[FakeDevice, Any]:
     device = FakeDevice(64)
     layers = {page.layer: tensor[number] for number, page in enumerate(part.group.pages)}
-    return device, device_memory(device, layers, part, settings, region, lambda error: pytest.fail(str(error)))
+    return device, device_memory(partial(on_storages, device), layers, part, settings, region)
 
 
 def worst_heads(region: cenote.Region, layout: KVCacheLayout, connector: dict[str, Any]) -> list[float]:
@@ -97,8 +98,7 @@ def worst_heads(region: cenote.Region, layout: KVCacheLayout, connector: dict[st
     there, here = [6, 1, 4, 0, 3], [2, 7, 5, 3, 1]
     part = Part(group, WHOLE, 0, blocks, True)
     device, memory = on_a_device(region, saved, part, settings)
-    save = memory.save(blocks, names, list(range(COUNT)), there)
-    save.finish()
+    memory.save([(blocks, names, range(COUNT), there, None, 0)])
     device.run_until("the published blocks", lambda: blocks.count(names) == COUNT)
     assert memory.close(PATIENCE)
     device, memory = on_a_device(region, loaded, part, settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -14,30 +15,8 @@ from engines import Answer, Engine, in_child
 from test_sharing import FULL, PROMPT, Job, clean
 
 sys.path.append(str(Path(__file__).parents[1]))
-from fake_device import Event, FakeDevice
-from waiting import PATIENCE, until
-
-from cenote.device import Stream
-
-
-class BesideTheProcessor(FakeDevice):
-    """A device next to a CPU engine: engine events have always occurred, and engine waits block."""
-
-    def record(self, stream: Stream) -> Event:
-        return Event(came=True) if stream is Stream.ENGINE else super().record(stream)
-
-    def wait(self, stream: Stream, event: Event) -> None:
-        if stream is not Stream.ENGINE:
-            super().wait(stream, event)
-            return
-
-        def has_come() -> bool:
-            with self.lock:
-                while not event.came and self._step():
-                    pass
-                return event.came
-
-        until("an event of the device", has_come)
+from fake_device import FakeDevice, on_storages
+from waiting import PATIENCE
 
 
 @dataclass
@@ -55,13 +34,15 @@ def on_a_device(_: Connection, job: Job, faults: dict[str, Any]) -> Run:
     from cenote.vllm import worker
     from cenote.vllm.memory import device_memory
 
-    device, memories = BesideTheProcessor(64, seed=1), []
-    for name, value in faults.items():
-        setattr(device, name, value)
+    device, memories = FakeDevice(64, seed=1), []
+    # A CPU engine: its events occur at once, and its waits block.
+    device.call("engine_is_a_thread", True)
+    for call, after in faults.items():
+        device.call(call, after) if call == "register_max" else device.fail(call, after)
 
-    def kv_memory(caches: Any, num_blocks: int, part: Any, settings: Any, region: Any, backends: Any, told: Any) -> Any:
+    def kv_memory(caches: Any, num_blocks: int, part: Any, settings: Any, region: Any, backends: Any) -> Any:
         assert set(backends.values()) == {"CPU_ATTN"}
-        memories.append(device_memory(device, caches, part, settings, region, told))
+        memories.append(device_memory(partial(on_storages, device), caches, part, settings, region))
         return memories[-1]
 
     worker.kv_memory = kv_memory  # type: ignore[assignment]
@@ -92,7 +73,7 @@ def test_an_engine_loads_the_blocks_of_another_through_a_device(tiny: str, regio
     clean(region)
 
 
-@pytest.mark.parametrize("faults", [{"copies_until": 100}, {"queries_until": 5}, {"register_max": 0}])
+@pytest.mark.parametrize("faults", [{"cuMemcpyBatchAsync": 100}, {"cuEventQuery": 5}, {"register_max": 0}])
 def test_a_failing_device_changes_no_token(tiny: str, region: str, faults: dict[str, Any]) -> None:
     prompts = [models.prompt(PROMPT, number) for number in (42, 43)]
     # tidy: a load that the device has lost is given up, and one that is given up too early changes no token.
@@ -102,4 +83,4 @@ def test_a_failing_device_changes_no_token(tiny: str, region: str, faults: dict[
     run = in_child(on_a_device, job, faults)
     assert [answer.tokens for answer in run.answers] == expected
     assert ("page-locked" in run.staged) == ("register_max" in faults)
-    assert run.closed == ("queries_until" not in faults)
+    assert run.closed == ("cuEventQuery" not in faults)

@@ -33,6 +33,7 @@ def refused(_: Connection, model: str, region: str, connector: dict[str, Any], e
         ({"create_size": "64MiB", "chunk_size": "3MiB"}, {}, "chunk size 3145728 is not a power of two"),
         ({"create_size": "64MiB", "eviction": "fifo"}, {}, "kv_connector_extra_config: no eviction policy is called `fifo`"),
         ({"gpu_copies": "fast"}, {}, "may be direct or staged"),
+        ({"save_decoded": "some"}, {}, "may be all, prompts or off"),
         ({"layout": {"order": "DHN"}}, {}, "layout has order 'DHN'"),
         ({"codec": "int8"}, {}, "needs a known page layout"),
         ({}, {"enable_prefix_caching": False}, "prefix caching is off"),

@@ -1,24 +1,21 @@
-"""KV memory on a device. The device copies blocks itself, concurrently with its computation.
+"""KV memory on a GPU. The copies are the compiled part's (`docs/internals/mover.md`).
 
-Pure Python over an interface of eight calls (`Device`). `cenote.device.cuda` implements the
-interface with PyTorch; this package does not import it. `docs/guides/vllm.md#gpus` states the order of
-copies and why the engine never uses wrong bytes.
-"""
+This package describes an engine's memory to them. `cenote.device.cuda` needs PyTorch; the rest does
+not import it."""
 
-from cenote.device.interface import Device, DeviceError, Stream
+from cenote._native import DeviceLoad, DeviceMemory, Gpu, Registration
 from cenote.device.layout import PageLayout, page_layout
-from cenote.device.memory import DeviceMemory
 from cenote.device.rows import DeviceTable, RowDevice, RowGather, TablePlace
 
 __all__ = [
-    "Device",
-    "DeviceError",
+    "DeviceLoad",
     "DeviceMemory",
     "DeviceTable",
+    "Gpu",
     "PageLayout",
+    "Registration",
     "RowDevice",
     "RowGather",
-    "Stream",
     "TablePlace",
     "page_layout",
 ]

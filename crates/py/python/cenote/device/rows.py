@@ -7,12 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import cenote
-from cenote.device.interface import Device, Stream
-from cenote.device.memory import Registered
-
-# The region is registered as a whole, or in pieces of this size. Pieces are adjacent, so a kernel
-# does not see their borders.
-_PIECE_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -54,19 +48,22 @@ class RowGather:
     """Rows become bfloat16; otherwise they stay as they are stored."""
 
 
-class RowDevice(Device, Protocol):
-    """A device that gathers rows by itself."""
+class RowDevice(Protocol):
+    """A device that gathers rows by itself. Every call returns at once."""
+
+    def register(self, region: cenote.Region) -> cenote.device.Registration:
+        """Page-locks a region. The device sees adjacent memory, also if it is locked in pieces."""
+        ...
 
     def upload(self, data: bytes) -> int:
         """Copies bytes into new memory of the device; `forget` frees it."""
         ...
 
-    def seen(self, address: int) -> int:
-        """The device's address of registered memory."""
-        ...
+    def forget(self, address: int) -> None:
+        """Frees memory of `upload`."""
 
-    def gather_async(self, stream: Stream, table: TablePlace, rows: RowGather) -> None:
-        """Gathers all rows with one kernel."""
+    def gather_async(self, table: TablePlace, rows: RowGather) -> None:
+        """Gathers all rows with one kernel, on the engine's current stream."""
 
 
 class DeviceTable:
@@ -78,16 +75,14 @@ class DeviceTable:
     def __init__(self, device: RowDevice, region: cenote.Region, table: cenote.Table) -> None:
         self.device, self.table = device, table
         facts, (starts, extent_rows) = table.facts, table.extents
-        address, length = region.extent
-        self.registered: Registered | None = Registered.share(device, address, length, _PIECE_BYTES)
+        self.registered: cenote.device.Registration | None = device.register(region)
         try:
-            seen = device.seen(address)
             self._starts = device.upload(struct.pack(f"{len(starts)}q", *starts))
         except Exception:
-            self.registered.leave()
+            self.registered.close()
             raise
         self.place = TablePlace(
-            seen, self._starts, extent_rows, table.rows, table.row_bytes, table.row_values, facts["format"],
+            self.registered.seen, self._starts, extent_rows, table.rows, table.row_bytes, table.row_values, facts["format"],
             to_bfloat16(facts.get("scale") or 1.0),
         )  # fmt: skip
 
@@ -95,8 +90,8 @@ class DeviceTable:
         """Bytes of a row in the output."""
         return 2 * self.place.row_values if decode else self.place.row_bytes
 
-    def gather(self, stream: Stream, ids: tuple[int, int], out: int, tokens: int, heads: int, **how: Any) -> None:
-        """Queues a gather of contiguous row numbers. `ids` is their address and their size in bytes.
+    def gather(self, ids: tuple[int, int], out: int, tokens: int, heads: int, **how: Any) -> None:
+        """Queues a gather of contiguous row numbers on the engine's current stream. `ids` is their address and their size in bytes.
 
         `how` replaces fields of `RowGather`."""
         if tokens * heads == 0:
@@ -109,13 +104,13 @@ class DeviceTable:
         rows = RowGather(ids=ids[0], id_bytes=ids[1], tokens=tokens, heads=heads, out=out, **given)
         if rows.id_bytes not in (4, 8) or not 0 <= rows.first_row <= rows.end_row <= self.place.rows:
             raise ValueError(f"numbers of {rows.id_bytes} bytes, rows {rows.first_row} to {rows.end_row} of {self.place.rows}")
-        self.device.gather_async(stream, self.place, rows)
+        self.device.gather_async(self.place, rows)
 
     def close(self) -> None:
         """Unregisters the memory. No gather may be under way."""
         if self.registered is not None:
-            self.device.forget([self._starts])
-            self.registered.leave()
+            self.device.forget(self._starts)
+            self.registered.close()
             self.registered = None
 
 

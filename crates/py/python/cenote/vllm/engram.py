@@ -23,7 +23,7 @@ from vllm.models.qwen4_exp.common import ngram_embedding as qwen
 from vllm.platforms import current_platform
 
 import cenote
-from cenote.device import DeviceTable, Stream
+from cenote.device import DeviceTable
 from cenote.vllm.log import logger_of
 from cenote.vllm.tables import Settings, opened_of, settings
 from cenote.vllm.version import check_version
@@ -49,8 +49,7 @@ class Reader:
         if device.type == "cuda" and device not in self._places:
             from cenote.device.cuda import CudaDevice
 
-            known = CudaDevice.of([torch.empty(64, dtype=torch.uint8, device=device)])
-            self._places[device] = DeviceTable(known, self.region, self.table)
+            self._places[device] = DeviceTable(CudaDevice.of(device), self.region, self.table)
 
     def gather(self, ids: torch.Tensor, out: torch.Tensor, rows: range, known_heads: int) -> None:
         """Fills `out`, of shape (tokens, heads, …), with the rows of `ids`, of shape (tokens, ≥ heads).
@@ -65,7 +64,7 @@ class Reader:
         if ids.device.type == "cuda":
             self.prepare(ids.device)
             self._places[ids.device].gather(
-                Stream.ENGINE, (ids.data_ptr(), ids.element_size()), out.data_ptr(), tokens, heads,
+                (ids.data_ptr(), ids.element_size()), out.data_ptr(), tokens, heads,
                 id_strides=(ids.stride(0), ids.stride(1)), known_heads=known_heads, first_row=rows.start, end_row=rows.stop,
                 out_stride=out.stride(0) * out.element_size(), decode=decode,
             )  # fmt: skip

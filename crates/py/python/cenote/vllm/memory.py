@@ -32,12 +32,11 @@ def kv_memory(
     settings: Settings,
     region: cenote.Region,
     backends: Mapping[str, str],
-    told: Callable[[Exception], None],
 ) -> cenote.KvMemory | DeviceMemory:
     """KV memory of a part, on the CPU or a GPU. Its layers have the order of the group's pages.
 
-    `backends` are the names of the attention backends by layer. `told` gets later errors of copies.
-    Raises ValueError for memory that Cenote cannot copy."""
+    `backends` are the names of the attention backends by layer. Raises ValueError for memory that
+    Cenote cannot copy."""
     own = {page.layer: part_of(caches[page.layer], page, part) for page in part.group.pages}
     devices = {cache.device for cache in own.values()}
     if len(devices) != 1:
@@ -54,10 +53,10 @@ def kv_memory(
             )
     from cenote.device.cuda import CudaDevice
 
-    gpu = CudaDevice.of(list(own.values()))
-    if gpu.why_one_by_one:
-        logger.info("Cenote: the GPU gets each page by a call of its own, because batches failed: %s", gpu.why_one_by_one)
-    return device_memory(gpu, own, part, settings, region, told)
+    on = CudaDevice.of(device)
+    if on.gpu.why_one_by_one:
+        logger.info("Cenote: the GPU gets each page by a call of its own: %s", on.gpu.why_one_by_one)
+    return device_memory(on.memory, own, part, settings, region)
 
 
 def part_of(cache: torch.Tensor, page: Page, part: Part) -> torch.Tensor:
@@ -74,14 +73,13 @@ def part_of(cache: torch.Tensor, page: Page, part: Part) -> torch.Tensor:
 
 
 def device_memory(
-    device: cenote.device.Device,
+    made: Callable[..., DeviceMemory],
     caches: dict[str, torch.Tensor],
     part: Part,
     settings: Settings,
     region: cenote.Region,
-    told: Callable[[Exception], None],
 ) -> DeviceMemory:
-    """KV memory on a device, which executes the copies."""
+    """KV memory on a device, which executes the copies. `made` is `CudaDevice.memory`."""
     layers, encoded = [], settings.codec != "raw" and part.encoded
     for page in part.group.pages:
         cache = caches[page.layer]
@@ -92,18 +90,20 @@ def device_memory(
             raise ValueError(
                 f"layer {page.layer}: the attention backend divides a block into smaller ones, which codec {settings.codec!r} does not support"
             )
-    memory = DeviceMemory(
-        device,
+    memory = made(
         region,
         layers,
+        [caches[page.layer] for page in part.group.pages],
         staging_bytes=settings.staging_bytes,
         # The CPU encodes and decodes, so a codec needs staging memory.
         staged=settings.gpu_copies == "staged" or encoded,
         threads=settings.load_threads,
-        told=told,
+        gpu_buffer_bytes=settings.gpu_buffer_bytes,
     )
-    if memory.staging is not None and settings.gpu_copies == "direct" and not encoded:
+    if memory.free_slots is not None and settings.gpu_copies == "direct" and not encoded:
         logger.warning("Cenote: blocks pass through %d MiB of page-locked memory: %s", settings.staging_bytes >> 20, memory.why_staged)
+    elif memory.free_slots is None and memory.why_no_kernels:
+        logger.info("Cenote: the processor checks blocks, and the GPU gets each page by itself: %s", memory.why_no_kernels)
     return memory
 
 

@@ -34,7 +34,7 @@ class SchedulerSide:
         self.names = shards.names
         self.shards = shards
         self.lookup, self.groups = Lookup(shards.groups, shards.alignment), shards.groups
-        self.loads, self.saves = loads, saves
+        self.loads, self.saves = loads, saves and shards.settings.save_decoded != "off"
         self.manager: KVCacheManager | None = None
         self.requests: dict[str, Request] = {}
         # Per request and group: number of first blocks that were loaded, or ordered to be saved.
@@ -214,7 +214,8 @@ class SchedulerSide:
         saved = self._saved_of(request)
         # A block has a name only when its last token is known. Speculative tokens have no name.
         paged = [group for group in self.groups if not group.is_state]
-        full = {group.number: min(after // group.block_tokens, group.known(request)) for group in paged}
+        end = min(after, request.num_prompt_tokens) if self.settings.save_decoded == "prompts" else after
+        full = {group.number: min(end // group.block_tokens, group.known(request)) for group in paged}
         if all(end <= saved[number] for number, end in full.items()) or not self.names.is_named(request):
             return
         use = self.names.use(request)

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args, get_type_hints
 from cenote.start import given_of_new
 
 GpuCopies = Literal["direct", "staged"]
+SaveDecoded = Literal["all", "prompts", "off"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,11 @@ class Settings:
     buffer."""
     staging_bytes: int = 256 << 20
     """Bytes of that buffer."""
+    gpu_buffer_bytes: int = 256 << 20
+    """Bytes of the GPU's memory through which whole blocks pass; 0: each page is copied by itself."""
+    save_decoded: SaveDecoded = "all"
+    """`all`: blocks with generated tokens are saved too. `prompts`: blocks of prompts alone. `off`:
+    nothing is saved."""
     tenant_salt: str = ""
     """Instances with different salts share nothing."""
     model_fingerprint: str | None = None
@@ -99,6 +105,8 @@ class Settings:
             )
         if settings.gpu_copies not in get_args(GpuCopies):
             raise ValueError(f"kv_connector_extra_config: gpu_copies is {settings.gpu_copies!r}; it may be direct or staged")
+        if settings.save_decoded not in get_args(SaveDecoded):
+            raise ValueError(f"kv_connector_extra_config: save_decoded is {settings.save_decoded!r}; it may be all, prompts or off")
         if settings.mode is not None and re.fullmatch("0?o?[0-7]{3}", settings.mode) is None:
             raise ValueError(f"kv_connector_extra_config: mode is {settings.mode!r}, not octal permissions such as 0660")
         layouts = {"order": ("NHD", "HND"), "kv": ("joint", "split")}

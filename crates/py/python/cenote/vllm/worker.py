@@ -4,12 +4,11 @@ Every wait has a deadline. vLLM recomputes blocks that fail to load."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-
+import cenote
 from cenote import clock
 from cenote.device import DeviceMemory
 from cenote.vllm.log import logger_of
@@ -20,9 +19,7 @@ from cenote.vllm.names import watch_adapters
 if TYPE_CHECKING:
     import torch
 
-    import cenote
-    from cenote.device.loads import DeviceLoad
-    from cenote.device.saves import DeviceSave
+    from cenote.device import DeviceLoad
     from cenote.vllm.metadata import LoadOrder, LoadPart, SaveOrder
     from cenote.vllm.names import AdapterUse
     from cenote.vllm.parts import PartFacts
@@ -30,7 +27,10 @@ if TYPE_CHECKING:
     from cenote.vllm.stats import CenoteStats
 
     # Number of a group, the save of its blocks, and the adapter that computed them.
-    _Saving = tuple[int, cenote.Save | DeviceSave, AdapterUse | None]
+    _Saving = tuple[int, cenote.Save, AdapterUse | None]
+
+    # Namespace, hashes, depths, blocks, names and parent of a request's blocks.
+    _Described = tuple[cenote.Namespace, cenote.Hashes, Sequence[int], Sequence[int], Sequence[int], int]
 
 logger = logger_of(__name__)
 
@@ -56,6 +56,13 @@ class _Loading:
     begun: float
 
 
+def _described(order: SaveOrder, own: _Open) -> _Described:
+    """A request's blocks, as `DeviceMemory.save` takes them."""
+    blocks, count = own.part.blocks, len(order.keys)
+    names = [short_name(key) for key in order.keys]
+    return blocks, blocks.alias(order.keys), range(order.first, order.first + count), order.block_ids, names, short_name(order.parent)
+
+
 class WorkerSide:
     """The worker side of one worker process."""
 
@@ -75,14 +82,13 @@ class WorkerSide:
         self.computed: dict[int, int] = {}
         # Loads of waiting requests, by request id.
         self.waiting: dict[str, list[_Loading]] = {}
-        # Saves of this step, with their groups.
+        # Saves of this step from the processor's memory, with their groups. A GPU saves all at the
+        # step's end.
         self.saves: list[_Saving] | None = None
         self.failed: set[int] = set()
         # Requests with lost blocks, for models where vLLM gets failed requests, not failed blocks.
         self.lost: set[str] = set()
         self.ended: set[str] = set()
-        # Errors of a device, from the copier threads.
-        self.faults: deque[Exception] = deque()
         self._told: set[str] = set()
 
     def register(self, caches: dict[str, torch.Tensor]) -> None:
@@ -93,9 +99,7 @@ class WorkerSide:
             group = part.part.group
             if missing := set(group.layer_names) - caches.keys():
                 raise ValueError(f"vLLM has no KV memory of layers {', '.join(sorted(missing))}")
-            part.memory = kv_memory(
-                caches, self.shards.num_blocks, part.part, self.settings, self.shards.region, backends, self.faults.append
-            )
+            part.memory = kv_memory(caches, self.shards.num_blocks, part.part, self.settings, self.shards.region, backends)
             self.layers |= {name: (group.number, layer) for layer, name in enumerate(group.layer_names)}
 
     def _all(self) -> list[_Open]:
@@ -103,6 +107,9 @@ class WorkerSide:
 
     def begin_step(self) -> None:
         """Aborts unfinished saves of the previous step. vLLM may have reassigned their blocks."""
+        for part in self._all():
+            if isinstance(part.memory, DeviceMemory):
+                part.memory.begin_step()
         if self.saves is not None:
             count = len(self.saves)
             self.abort_step()
@@ -138,7 +145,10 @@ class WorkerSide:
             self.stats.add("loads")
             if count == 0:
                 continue
-            load = memory.load(lease, part.block_ids[:count])
+            if isinstance(memory, DeviceMemory):
+                load = memory.load(lease, part.block_ids[:count], timeout=self.settings.timeout)
+            else:
+                load = memory.load(lease, part.block_ids[:count])
             self.waiting[order.request_id].append(_Loading(load, order, part, clock.now()))
 
     def _note_lost(self, order: LoadOrder, block_ids: list[int]) -> None:
@@ -168,22 +178,23 @@ class WorkerSide:
     def _begin_saves(self, orders: Sequence[SaveOrder]) -> list[_Saving]:
         if self.saves is None:
             self.saves, self.computed = [], {}
-            for order in orders:
-                depths = list(range(order.first, order.first + len(order.keys)))
-                short, parent = [short_name(key) for key in order.keys], short_name(order.parent)
-                for own in self.parts.get(order.group, ()):
-                    blocks, memory = own.part.blocks, own.memory
-                    assert memory is not None
-                    if not own.part.share.writes(order.keys[0]):
-                        continue
-                    save = memory.save(blocks, blocks.alias(order.keys), depths, order.block_ids, names=short, parent=parent)
+            for order, own in self._of_this_rank(orders):
+                if isinstance(own.memory, cenote.KvMemory):
+                    blocks, hashes, depths, block_ids, names, parent = _described(order, own)
+                    save = own.memory.save(blocks, hashes, depths, block_ids, names=names, parent=parent)
                     self.saves.append((order.group, save, order.adapter))
         return self.saves
+
+    def _of_this_rank(self, orders: Sequence[SaveOrder]) -> Iterator[tuple[SaveOrder, _Open]]:
+        for order in orders:
+            for own in self.parts.get(order.group, ()):
+                if own.part.share.writes(order.keys[0]):
+                    yield order, own
 
     def end_step(self, orders: Sequence[SaveOrder]) -> None:
         """Publishes this step's saves, except those from another adapter."""
         saves = self._begin_saves(orders) if orders else self.saves or []
-        uses = {use for _, _, use in saves if use is not None}
+        uses = {order.adapter for order in orders if order.adapter is not None}
         others = {use for use in uses if not self._was_computed_with(use)}
         for _, save, use in saves:
             if use in others:
@@ -192,6 +203,20 @@ class WorkerSide:
                 continue
             self._count(save.finish())
         self.saves = None
+        self._save_from_devices(orders, others)
+
+    def _save_from_devices(self, orders: Sequence[SaveOrder], others: set[AdapterUse]) -> None:
+        """Hands the blocks of all requests to the devices, one call for each memory."""
+        of_memory: dict[int, tuple[DeviceMemory, list[_Described]]] = {}
+        for order, own in self._of_this_rank(orders):
+            if not isinstance(own.memory, DeviceMemory):
+                continue
+            if order.adapter in others:
+                self.stats.add("unnamed_blocks", len(order.keys))
+                continue
+            of_memory.setdefault(id(own), (own.memory, []))[1].append(_described(order, own))
+        for memory, described in of_memory.values():
+            memory.save(described)
 
     def _was_computed_with(self, use: AdapterUse) -> bool:
         """True if the step certainly used this adapter: its number loaded no other content."""
@@ -200,8 +225,8 @@ class WorkerSide:
     def _count(self, outcomes: dict[str, int]) -> None:
         self.stats.add("saved_blocks", outcomes.get("published", 0))
         self.stats.add("duplicate_blocks", outcomes.get("duplicate", 0))
-        refused = outcomes.get("no_room", 0) + outcomes.get("over_quota", 0)
-        self.stats.add("refused_blocks", refused + outcomes.get("failed", 0))
+        self.stats.add("refused_blocks", sum(outcomes.get(name, 0) for name in ("no_room", "over_quota", "failed", "late")))
+        self.stats.add("busy_blocks", outcomes.get("busy", 0))
 
     def abort_step(self) -> None:
         """Aborts the saves of this step, after an error."""
@@ -237,15 +262,15 @@ class WorkerSide:
     def _hear_of_devices(self) -> None:
         """Collects outcomes and errors of copies that devices ended between steps."""
         for part in self._all():
-            if isinstance(part.memory, DeviceMemory) and (outcomes := part.memory.take_outcomes()):
+            if not isinstance(part.memory, DeviceMemory):
+                continue
+            if outcomes := part.memory.take_outcomes():
                 self._count(outcomes)
-        while self.faults:
-            error = self.faults.popleft()
-            self.stats.add("errors")
-            kind = f"{type(error).__name__}: {error}"
-            if kind not in self._told:
-                self._told.add(kind)
-                logger.warning("Cenote: copies failed, which counts as a miss: %s", kind, exc_info=error)
+            for error in part.memory.take_errors():
+                self.stats.add("errors")
+                if error not in self._told:
+                    self._told.add(error)
+                    logger.warning("Cenote: copies failed, which counts as a miss: %s", error)
 
     def take_failed(self) -> set[int]:
         """Returns and clears the ids of vLLM's blocks with invalid content."""

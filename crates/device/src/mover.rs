@@ -1,0 +1,251 @@
+//! Loads and saves of blocks.
+//!
+//! - A *load* is split into parts. A native thread queues a part's copies, and when the device has
+//!   done them, a native thread checks the blocks. `Mover::load` itself queues nothing.
+//! - A *save* queues its copies in the engine's thread, which waits for no other thread, and a native
+//!   thread publishes the blocks when the device has done them. The engine's stream waits for the
+//!   copies, so the engine may reuse the blocks when its step is over.
+//! - *Staged*: blocks pass through page-locked slots. A save without a free slot waits for one until
+//!   the engine begins its next step.
+//!
+//! With kernels (`kit.rs`), a save's pages are gathered in GPU memory on the engine's stream, and whole
+//! blocks cross the bus behind it: the engine may reuse its pages as soon as the gather is done. The
+//! GPU sums the blocks. Without a free place in the buffer, a save copies its pages one by one.
+//!
+//! Memory that a device may still access has an owner: a part. Parts end only after the event behind
+//! their copies. If the device fails, they are kept until the process ends.
+//!
+//! Locks, in this order: `Load::state` or `Shared::step`, then `Shared::queue`. No lock is held while
+//! a block is summed, and no lock of the queue during a call of the driver.
+
+mod kit;
+mod load;
+mod save;
+mod threads;
+
+pub use load::{Load, Source};
+pub use save::{Saving, Sink};
+
+use crate::driver::{Device, DeviceError, EngineStream, Stream};
+use crate::layout::Layout;
+use crate::memory::{Registered, Staging};
+use cenote_base::Clock;
+use kit::Kit;
+use save::Step;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use threads::Queue;
+
+/// Blocks of one part: enough that its copies are a few calls of the driver, few enough that the
+/// threads check the first parts of a short prompt side by side.
+pub const PART_BLOCKS: usize = 32;
+
+/// How copies reach the region.
+pub enum Route {
+    /// The device accesses the region, which is page-locked.
+    Direct(Registered),
+    /// Blocks pass through page-locked slots.
+    Staged(Arc<Staging>),
+}
+
+/// The route, and what the mover has on the GPU beside it.
+pub(crate) struct Path {
+    route: Route,
+    kit: Option<Kit>,
+}
+
+impl Path {
+    const fn registered(&self) -> Option<&Registered> {
+        match &self.route {
+            Route::Direct(registered) => Some(registered),
+            Route::Staged(_) => None,
+        }
+    }
+}
+
+/// Settings of a mover.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Threads that queue loads, check blocks and publish them; at least 2, so that a save's end
+    /// needs no thread that a load keeps busy.
+    pub threads: usize,
+    /// Most bytes of saves between their call and their end. Further blocks are dropped.
+    pub backlog_bytes: u64,
+    /// Bytes of the GPU's memory that blocks pass through.
+    pub gpu_buffer_bytes: u64,
+    /// Loads of smaller pages pass through that buffer. Larger ones are as fast one by one.
+    pub scatter_below: u64,
+    /// The clock of its deadlines.
+    pub clock: Clock,
+}
+
+/// Blocks that were not saved, since the last call of [`Mover::take_counts`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Their copies failed.
+    pub failed: u64,
+    /// They found no slot before the engine's next step.
+    pub late: u64,
+}
+
+/// What the engine's thread and the mover's threads share.
+pub(crate) struct Shared {
+    device: Arc<Device>,
+    layout: Layout,
+    /// None after `close`.
+    route: Mutex<Option<Arc<Path>>>,
+    why_no_kernels: String,
+    loads: Stream,
+    saves: Stream,
+    part_blocks: usize,
+    settings: Settings,
+    queue: Mutex<Queue>,
+    bell: Condvar,
+    step: Mutex<Step>,
+    counts: Mutex<Counts>,
+    told: Mutex<Vec<String>>,
+}
+
+/// The blocks of an engine on a device, and the threads that move them.
+pub struct Mover(Arc<Shared>);
+
+impl Mover {
+    /// Begins the threads. `place` is called in each of them.
+    ///
+    /// # Errors
+    /// The device has no more streams, or the system no more threads.
+    pub fn start(
+        device: &Arc<Device>,
+        layout: Layout,
+        route: Route,
+        settings: Settings,
+        place: impl Fn() + Send + Sync + 'static,
+    ) -> Result<Self, DeviceError> {
+        let part_blocks = match &route {
+            Route::Direct(_) => PART_BLOCKS,
+            // Several parts must fit, so that copies and checks overlap.
+            Route::Staged(staging) => PART_BLOCKS.min(staging.count() / 2).max(1),
+        };
+        let kit = match &route {
+            Route::Direct(_) => {
+                Kit::new(device, &layout, part_blocks, settings.gpu_buffer_bytes, settings.scatter_below)
+            }
+            Route::Staged(_) => Err(DeviceError::new("kernels", "blocks pass through the processor's memory")),
+        };
+        let (kit, why_no_kernels) = match kit {
+            Ok(kit) => (Some(kit), String::new()),
+            Err(error) => (None, error.to_string()),
+        };
+        let shared = Arc::new(Shared {
+            device: Arc::clone(device),
+            layout,
+            route: Mutex::new(Some(Arc::new(Path { route, kit }))),
+            why_no_kernels,
+            loads: Stream::new(device)?,
+            saves: Stream::new(device)?,
+            part_blocks,
+            settings,
+            queue: Mutex::default(),
+            bell: Condvar::new(),
+            step: Mutex::default(),
+            counts: Mutex::default(),
+            told: Mutex::default(),
+        });
+        threads::start(&shared, settings.threads.max(2), place)?;
+        Ok(Self(shared))
+    }
+
+    /// The places of the engine's blocks.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        &self.0.layout
+    }
+
+    /// Why the processor sums blocks, and each page crosses the bus by itself; empty if kernels do it.
+    #[must_use]
+    pub fn why_no_kernels(&self) -> &str {
+        &self.0.why_no_kernels
+    }
+
+    /// Number of free slots of a staged mover.
+    #[must_use]
+    pub fn free_slots(&self) -> Option<usize> {
+        match &self.0.path().ok()?.route {
+            Route::Direct(_) => None,
+            Route::Staged(staging) => Some(staging.free()),
+        }
+    }
+
+    /// Most blocks of one part.
+    #[must_use]
+    pub fn part_blocks(&self) -> usize {
+        self.0.part_blocks
+    }
+
+    /// Counts since the last call.
+    #[must_use]
+    pub fn take_counts(&self) -> Counts {
+        std::mem::take(&mut *lock(&self.0.counts))
+    }
+
+    /// Errors of the device since the last call. Each was a miss, or a block that was not saved.
+    #[must_use]
+    pub fn take_errors(&self) -> Vec<String> {
+        std::mem::take(&mut *lock(&self.0.told))
+    }
+
+    /// Refuses further loads and saves, and waits for those in progress.
+    ///
+    /// Returns true if all ended and none was lost: then the device accesses no memory of theirs.
+    /// Otherwise that memory is kept, until the device ends its work or the process does.
+    #[must_use]
+    pub fn close(&self, timeout: Duration) -> bool {
+        let deadline = self.0.settings.clock.after(timeout);
+        let mut queue = lock(&self.0.queue);
+        queue.close();
+        self.0.bell.notify_all();
+        queue = deadline.wait_while(&self.0.bell, queue, |queue| queue.under_way() > 0);
+        let is_free = queue.under_way() == 0 && !queue.has_lost();
+        drop(queue);
+        if is_free {
+            drop(lock(&self.0.route).take());
+        }
+        is_free
+    }
+}
+
+impl Drop for Mover {
+    fn drop(&mut self) {
+        // The threads end when nothing is under way. They keep what the device may access.
+        lock(&self.0.queue).close();
+        self.0.bell.notify_all();
+    }
+}
+
+impl Shared {
+    fn path(&self) -> Result<Arc<Path>, DeviceError> {
+        lock(&self.route).clone().ok_or_else(|| DeviceError::new("a load or save", "the memory was closed"))
+    }
+
+    fn tell(&self, error: &DeviceError) {
+        const MOST: usize = 64;
+        let mut told = lock(&self.told);
+        if told.len() < MOST {
+            told.push(error.to_string());
+        }
+    }
+
+    /// Orders all later work of the engine's stream after the work queued on this stream.
+    fn fence(&self, stream: &Stream, engine: EngineStream) {
+        let fenced = self.device.record(stream).and_then(|event| self.device.wait_engine(engine, &event));
+        // A device that fails here fails every call, so the engine detects the fault itself.
+        if let Err(error) = fenced {
+            self.tell(&error);
+        }
+    }
+}
+
+/// A poisoned lock is taken as it is.
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,345 @@
+//! Loads: from page-locked memory to the engine's blocks.
+
+use super::kit::{Board, Kit};
+use super::threads::{Lane, Next, Task};
+use super::{Mover, Route, Shared, lock};
+use crate::driver::{Copies, DeviceError, EngineStream, Event};
+use crate::kernels::{LANES, SUM_WORDS};
+use crate::layout::Way;
+use crate::memory::{Slots, Staging};
+use cenote_base::Deadline;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+/// Some blocks of a load, in order. They stay where they are until the value is dropped.
+pub trait Source: Send {
+    /// Addresses of the payloads, for the device.
+    fn places(&self) -> Vec<u64>;
+
+    /// Whether each block has the bytes that were published. Called when the device has copied all
+    /// of them.
+    fn check(&mut self) -> Vec<bool>;
+
+    /// The lanes' keys of each block's checksum.
+    fn lane_keys(&self) -> Vec<[u64; LANES]>;
+
+    /// As [`Source::check`], for copies that the device has summed.
+    fn check_sums(&mut self, sums: &[[u64; SUM_WORDS]]) -> Vec<bool>;
+
+    /// Copies each block into a slot. Returns whether the slot has the bytes that were published.
+    fn read(&mut self, slots: &Slots) -> Vec<bool>;
+}
+
+/// A load in progress.
+pub struct Load {
+    shared: Arc<Shared>,
+    count: usize,
+    deadline: Deadline,
+    state: Mutex<State>,
+    bell: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Parts that have not ended.
+    parts: usize,
+    failed: Vec<usize>,
+    cancelled: bool,
+    /// A part has failed while the device may still have some of its copies.
+    lost: bool,
+}
+
+/// Blocks of a load that are moved together. Its drop ends the part.
+pub(crate) struct LoadPart {
+    load: Arc<Load>,
+    source: Box<dyn Source>,
+    blocks: Vec<usize>,
+    /// Number in the load of the first block.
+    first: usize,
+    /// The copies begin after this event in the engine's stream.
+    ready: Arc<Event>,
+    slots: Option<Slots>,
+    /// Tables of the kernels, if they sum the blocks.
+    board: Option<Board>,
+    /// Invalid blocks, by their numbers in the part; `None` until they are known.
+    failed: Option<Vec<usize>>,
+    ended: bool,
+}
+
+impl Mover {
+    /// Begins to load blocks. Each part has at most [`Mover::part_blocks`] of them. Parts that are
+    /// not queued within `timeout` fail.
+    ///
+    /// Only the engine's stream may use the blocks before the load has ended.
+    ///
+    /// # Errors
+    /// The mover is closed, or the device failed. Nothing is under way then.
+    ///
+    /// # Panics
+    /// A block does not exist: a bug of the caller, which calls [`crate::layout::Layout::check`].
+    pub fn load(
+        &self,
+        parts: Vec<(Box<dyn Source>, Vec<usize>)>,
+        engine: EngineStream,
+        timeout: Duration,
+    ) -> Result<Arc<Load>, DeviceError> {
+        let shared = &self.0;
+        let exist = |(_, blocks): &(_, Vec<usize>)| blocks.iter().all(|&block| block < shared.layout.num_blocks());
+        assert!(parts.iter().all(exist), "a block that does not exist");
+        // Copies begin after the work on these blocks that the engine has queued so far.
+        let ready = Arc::new(shared.device.record_engine(engine)?);
+        let load = Arc::new(Load {
+            shared: Arc::clone(shared),
+            count: parts.iter().map(|(_, blocks)| blocks.len()).sum(),
+            deadline: shared.settings.clock.after(timeout),
+            state: Mutex::new(State { parts: parts.len(), ..State::default() }),
+            bell: Condvar::new(),
+        });
+        let (mut first, count) = (0, parts.len());
+        let tasks = parts.into_iter().map(|(source, blocks)| {
+            let (ready, load, at) = (Arc::clone(&ready), Arc::clone(&load), first);
+            first += blocks.len();
+            Task::Load(LoadPart {
+                load,
+                source,
+                blocks,
+                first: at,
+                ready,
+                slots: None,
+                board: None,
+                failed: None,
+                ended: false,
+            })
+        });
+        shared.enter(count)?;
+        shared.hand_over(tasks);
+        Ok(load)
+    }
+}
+
+impl Load {
+    /// Waits until the load has ended. Returns false after `timeout`; `None` has no timeout.
+    #[must_use]
+    pub fn wait(&self, timeout: Option<Duration>) -> bool {
+        let deadline = self.shared.settings.clock.after(timeout.unwrap_or(Duration::MAX));
+        deadline.wait_while(&self.bell, lock(&self.state), |state| !state.is_done()).is_done()
+    }
+
+    /// True if all parts have ended, or the load was cancelled.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        lock(&self.state).is_done()
+    }
+
+    /// Sorted numbers of the invalid blocks; all numbers until all parts have ended.
+    ///
+    /// Later work of the engine on these blocks comes after the remaining copies.
+    #[must_use]
+    pub fn failed(&self, engine: EngineStream) -> Vec<usize> {
+        let state = lock(&self.state);
+        if state.lost {
+            self.fence(engine);
+        }
+        if state.parts > 0 || state.cancelled {
+            return (0..self.count).collect();
+        }
+        let mut failed = state.failed.clone();
+        failed.sort_unstable();
+        failed
+    }
+
+    /// Cancels the load. Later work of the engine comes after the remaining copies.
+    pub fn cancel(&self, engine: EngineStream) {
+        // A thread that queues copies holds this lock for one call of the driver.
+        let mut state = lock(&self.state);
+        if !state.is_done() {
+            state.cancelled = true;
+            self.bell.notify_all();
+            self.fence(engine);
+        }
+    }
+
+    /// Orders the engine's later work after all copies and kernels of loads.
+    fn fence(&self, engine: EngineStream) {
+        self.shared.fence(&self.shared.loads, engine);
+        if let Some(kit) = self.shared.path().as_ref().ok().and_then(|path| path.kit.as_ref()) {
+            self.shared.fence(&kit.loads, engine);
+        }
+    }
+
+    /// Number of blocks.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether the load has no blocks.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Whether parts that are not queued yet are given up.
+    fn is_over(&self) -> bool {
+        self.deadline.passed() || lock(&self.state).cancelled
+    }
+}
+
+impl State {
+    const fn is_done(&self) -> bool {
+        self.cancelled || self.parts == 0
+    }
+}
+
+impl LoadPart {
+    fn count(&self) -> usize {
+        self.blocks.len()
+    }
+
+    fn is_over(&self) -> bool {
+        self.load.is_over()
+    }
+
+    /// Ends the part for its load, although the device may still have copies of it.
+    pub(crate) fn lose(&mut self) {
+        lock(&self.load.state).lost = true;
+        self.end(None);
+    }
+
+    fn end(&mut self, failed: Option<Vec<usize>>) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        let failed = failed.unwrap_or_else(|| (0..self.blocks.len()).collect());
+        let mut state = lock(&self.load.state);
+        state.failed.extend(failed.into_iter().map(|number| self.first + number));
+        state.parts -= 1;
+        self.load.bell.notify_all();
+    }
+}
+
+impl Drop for LoadPart {
+    fn drop(&mut self) {
+        let failed = self.failed.take();
+        self.end(failed);
+    }
+}
+
+impl Shared {
+    /// Queues the copies of a part.
+    pub(crate) fn issue_load(&self, mut part: LoadPart) -> Next {
+        if part.is_over() {
+            return Next::Ended;
+        }
+        // A part under way keeps the path.
+        let Ok(path) = self.path() else { return Next::Ended };
+        let places = match &path.route {
+            Route::Direct(_) => part.source.places(),
+            Route::Staged(staging) => match self.read_into_slots(staging, &mut part) {
+                Some(places) => places,
+                None => return Next::Waits(Task::Load(part)),
+            },
+        };
+        if let Some(kit) = &path.kit {
+            part.board = kit.take(part.count(), kit.scatters);
+            // Another part gives its tables back when it ends.
+            if part.board.is_none() {
+                return Next::Waits(Task::Load(part));
+            }
+        }
+        let mut copies = Copies::default();
+        let skipped = part.failed.as_deref().unwrap_or_default();
+        let mirror = part.board.as_ref().and_then(|board| board.slots.as_ref()).map(Slots::places);
+        for (number, (&block, &place)) in part.blocks.iter().zip(&places).enumerate() {
+            match &mirror {
+                Some(mirror) => {
+                    self.layout.add_whole(&mut copies, Way::ToDevice, mirror[number], place, path.registered())
+                }
+                None if skipped.contains(&number) => {}
+                None => self.layout.add(&mut copies, Way::ToDevice, block, place, path.registered()),
+            }
+        }
+        let queued = self.device.wait(&self.loads, &part.ready).and_then(|()| self.queue_load(&part, &copies));
+        if let Err(error) = &queued {
+            self.tell(error);
+            part.lose();
+        }
+        let (Some(kit), Some(mut board)) = (&path.kit, part.board.take()) else {
+            return Next::Queued(Lane::Loads, Task::Loaded(part));
+        };
+        board.fill(&self.layout, &part.blocks, &part.source.lane_keys());
+        // After an error too, the part ends behind its copies.
+        let ordered = self.device.record(&self.loads).and_then(|copied| self.device.wait(&kit.loads, &copied));
+        let ran = match (&ordered, queued.is_ok()) {
+            (Ok(()), true) => self.queue_kernels(&part, kit, &board),
+            _ => Ok(()),
+        };
+        part.board = Some(board);
+        if let Err(error) = ordered {
+            self.tell(&error);
+            return Next::Lost(Task::Loaded(part));
+        }
+        if let Err(error) = ran {
+            self.tell(&error);
+            part.lose();
+        }
+        Next::Queued(Lane::LoadKernels, Task::Loaded(part))
+    }
+
+    /// Queues the kernels that scatter and sum the blocks of a part.
+    fn queue_kernels(&self, part: &LoadPart, kit: &Kit, board: &Board) -> Result<(), DeviceError> {
+        let state = lock(&part.load.state);
+        if state.cancelled {
+            return Ok(());
+        }
+        // SAFETY: the tables name the engine's pages, which the layout checked, and places in the
+        // buffer and on the board; the part keeps both until the event behind the kernels.
+        unsafe {
+            kit.kernels.move_pages(&kit.loads, board.upload())?;
+            if board.slots.is_some() {
+                kit.kernels.move_pages(&kit.loads, board.scatter())?;
+            }
+            kit.kernels.sum(&kit.loads, board.sum_places())
+        }
+    }
+
+    /// The addresses of the part's slots, which have its blocks now; `None` if no slots are free.
+    fn read_into_slots(&self, staging: &Arc<Staging>, part: &mut LoadPart) -> Option<Vec<u64>> {
+        let slots = staging.take(part.count())?;
+        let whole = part.source.read(&slots);
+        let failed = whole.iter().enumerate().filter(|(_, whole)| !**whole).map(|(number, _)| number);
+        part.failed = Some(failed.collect());
+        let places = slots.places();
+        part.slots = Some(slots);
+        Some(places)
+    }
+
+    fn queue_load(&self, part: &LoadPart, copies: &Copies) -> Result<(), DeviceError> {
+        for call in copies.calls() {
+            // Under the lock, so that a cancelled load queues nothing behind the engine's fence.
+            let state = lock(&part.load.state);
+            if state.cancelled {
+                break;
+            }
+            // SAFETY: the layout checked the engine's places; others on the device are the board's. The
+            // sources are payloads that `source` keeps in registered memory, or `slots`; all live until
+            // the event behind the copies.
+            // The engine leaves the blocks to the load until it has ended.
+            unsafe { self.device.copy(&self.loads, copies, call)? };
+        }
+        Ok(())
+    }
+
+    /// Ends a part whose copies the device has done.
+    pub(crate) fn end_load(&self, mut part: LoadPart) -> Next {
+        // Blocks in slots were checked before.
+        if part.slots.is_none() && !part.ended && !lock(&part.load.state).cancelled {
+            let whole = match &part.board {
+                Some(board) => part.source.check_sums(&board.take_sums()),
+                None => part.source.check(),
+            };
+            part.failed = Some((0..whole.len()).filter(|&number| !whole[number]).collect());
+        }
+        Next::Ended
+    }
+}

@@ -1,0 +1,276 @@
+//! Saves: from the engine's blocks to page-locked memory.
+
+use super::kit::{Board, Kit};
+use super::threads::{Lane, Next, Task};
+use super::{Mover, Route, Shared, lock};
+use crate::driver::{Copies, DeviceError, EngineStream, Event};
+use crate::kernels::{LANES, SUM_WORDS};
+use crate::layout::Way;
+use crate::memory::Slots;
+use std::sync::Arc;
+
+/// Where the blocks of a save go, in order. The drop gives reserved memory back.
+pub trait Sink: Send {
+    /// Addresses of reserved memory that the device writes.
+    fn places(&self) -> Vec<u64>;
+
+    /// Publishes the blocks. Called when the device has written all of them.
+    fn publish(&mut self);
+
+    /// The lanes' keys of each block's checksum.
+    fn lane_keys(&self) -> Vec<[u64; LANES]>;
+
+    /// As [`Sink::publish`], for blocks that the device has summed.
+    fn publish_with_sums(&mut self, sums: &[[u64; SUM_WORDS]]);
+
+    /// Publishes the blocks from slots.
+    fn publish_from(&mut self, slots: &Slots);
+}
+
+/// A part of a save: at most [`Mover::part_blocks`] blocks.
+pub type Saving = (Box<dyn Sink>, Vec<usize>);
+
+/// The engine's step, as far as saves depend on it.
+#[derive(Default)]
+pub(crate) struct Step {
+    number: u64,
+    /// A native thread has queued copies that the engine's stream does not wait for yet.
+    unfenced: bool,
+    /// Bytes of saves that have not ended.
+    bytes: u64,
+}
+
+/// Blocks of a save that are moved together. Its drop ends the part.
+pub(crate) struct SavePart {
+    shared: Arc<Shared>,
+    sink: Box<dyn Sink>,
+    blocks: Vec<usize>,
+    /// The copies begin after this event in the engine's stream.
+    ready: Arc<Event>,
+    /// The engine may reuse the blocks in a later step than this one.
+    step: u64,
+    slots: Option<Slots>,
+    /// Tables of the kernels and places in the buffer, if the blocks pass through it.
+    board: Option<Board>,
+    outcome: Outcome,
+}
+
+/// What the mover counts if a part ends now.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Failed,
+    Late,
+    /// Nothing: the sink counts what it publishes.
+    Counted,
+}
+
+impl Mover {
+    /// How many more blocks may be saved now. The others are dropped, before they delay a step.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        let left = self.0.settings.backlog_bytes.saturating_sub(lock(&self.0.step).bytes);
+        (left / self.0.layout.block_bytes()) as usize
+    }
+
+    /// Saves all blocks of a step, of all its requests. The calling thread queues the copies and
+    /// waits for no other thread. The engine may reuse the blocks in its later steps, each of which
+    /// begins with [`Mover::begin_step`].
+    ///
+    /// Blocks without a slot of the staging memory wait for one until then.
+    ///
+    /// # Errors
+    /// The mover is closed, or the device failed. The blocks are not saved.
+    pub fn save(&self, parts: Vec<Saving>, engine: EngineStream) -> Result<(), DeviceError> {
+        let shared = &self.0;
+        let ready = Arc::new(shared.device.record_engine(engine)?);
+        shared.enter(parts.len())?;
+        let step = {
+            let mut step = lock(&shared.step);
+            let blocks: usize = parts.iter().map(|(_, blocks)| blocks.len()).sum();
+            step.bytes += blocks as u64 * shared.layout.block_bytes();
+            step.number
+        };
+        for (sink, blocks) in parts {
+            let (own, ready) = (Arc::clone(shared), Arc::clone(&ready));
+            let part =
+                SavePart { shared: own, sink, blocks, ready, step, slots: None, board: None, outcome: Outcome::Failed };
+            shared.go_on(shared.issue_for_engine(part, engine));
+        }
+        self.fence_saves(&mut lock(&shared.step), engine);
+        Ok(())
+    }
+
+    /// Tells that the engine may reuse the blocks of its last step from now on. Its stream waits for
+    /// the copies that native threads queued since; blocks that still have no slot are dropped.
+    pub fn begin_step(&self, engine: EngineStream) {
+        // A thread that queues copies holds this lock for one call of the driver.
+        let mut step = lock(&self.0.step);
+        step.number += 1;
+        self.fence_saves(&mut step, engine);
+    }
+
+    fn fence_saves(&self, step: &mut Step, engine: EngineStream) {
+        if std::mem::take(&mut step.unfenced) {
+            self.0.fence(&self.0.saves, engine);
+        }
+    }
+}
+
+impl SavePart {
+    /// Counts the part as failed, although the device may still have copies of it.
+    pub(crate) fn lose(&mut self) {
+        self.outcome = Outcome::Failed;
+        self.count();
+    }
+
+    fn count(&mut self) {
+        let count = self.blocks.len() as u64;
+        let mut counts = lock(&self.shared.counts);
+        match std::mem::replace(&mut self.outcome, Outcome::Counted) {
+            Outcome::Failed => counts.failed += count,
+            Outcome::Late => counts.late += count,
+            Outcome::Counted => {}
+        }
+    }
+}
+
+impl Drop for SavePart {
+    fn drop(&mut self) {
+        let count = self.blocks.len() as u64;
+        lock(&self.shared.step).bytes -= count * self.shared.layout.block_bytes();
+        self.count();
+    }
+}
+
+impl Shared {
+    /// Queues the copies of a part in the engine's thread: through the GPU's buffer, or page by page.
+    fn issue_for_engine(&self, mut part: SavePart, engine: EngineStream) -> Next {
+        let Ok(path) = self.path() else { return Next::Ended };
+        let Some(kit) = &path.kit else { return self.issue_save(part) };
+        let Some(mut board) = kit.take(part.blocks.len(), true) else { return self.issue_save(part) };
+        board.fill(&self.layout, &part.blocks, &part.sink.lane_keys());
+        let mut copies = Copies::default();
+        let mirror = board.slots.as_ref().map(Slots::places).unwrap_or_default();
+        for (&slot, place) in mirror.iter().zip(part.sink.places()) {
+            self.layout.add_whole(&mut copies, Way::FromDevice, slot, place, path.registered());
+        }
+        // SAFETY: the tables name the engine's pages, which the layout checked, and places in the
+        // buffer; the part keeps buffer and board until the event behind the kernels.
+        let gathers = unsafe { kit.kernels.move_for_engine(engine, board.gather()) };
+        let moves = gathers.is_ok().then(|| self.move_gathered(kit, &board, &copies, engine));
+        part.board = Some(board);
+        match moves {
+            None => self.queued(part, &gathers.map(|()| true), Lane::SaveKernels),
+            Some(Ok(moved)) => self.queued(part, &moved.map(|()| true), Lane::SaveKernels),
+            Some(Err(error)) => {
+                self.tell(&error);
+                Next::Lost(Task::Saved(part))
+            }
+        }
+    }
+
+    /// Behind a gather, queues the blocks' way over the bus and their sums, and behind both the end of
+    /// the kernels' stream. Returns an error if nothing tells that end, and as a result whether all is
+    /// queued.
+    fn move_gathered(
+        &self,
+        kit: &Kit,
+        board: &Board,
+        copies: &Copies,
+        engine: EngineStream,
+    ) -> Result<Result<(), DeviceError>, DeviceError> {
+        let gathered = self.device.record_engine(engine)?;
+        self.device.wait(&kit.saves, &gathered)?;
+        let queued = self.device.wait(&self.saves, &gathered).and_then(|()| {
+            for call in copies.calls() {
+                // SAFETY: the copies are from the buffer to memory that the sink has reserved, which
+                // the part keeps until the event behind them.
+                unsafe { self.device.copy(&self.saves, copies, call)? };
+            }
+            // SAFETY: as for the gather.
+            unsafe {
+                kit.kernels.move_pages(&kit.saves, board.upload())?;
+                kit.kernels.sum(&kit.saves, board.sum_mirror())
+            }
+        });
+        let copied = self.device.record(&self.saves)?;
+        self.device.wait(&kit.saves, &copied)?;
+        Ok(queued)
+    }
+
+    /// Queues the copies of a part, page by page.
+    fn issue_save(&self, mut part: SavePart) -> Next {
+        // A part under way keeps the path.
+        let Ok(path) = self.path() else { return Next::Ended };
+        let places: Vec<u64> = match &path.route {
+            Route::Direct(_) => part.sink.places(),
+            Route::Staged(staging) => {
+                let Some(slots) = staging.take(part.blocks.len()) else { return Next::Waits(Task::Save(part)) };
+                let places = slots.places();
+                part.slots = Some(slots);
+                places
+            }
+        };
+        let mut copies = Copies::default();
+        for (&block, &place) in part.blocks.iter().zip(&places) {
+            self.layout.add(&mut copies, Way::FromDevice, block, place, path.registered());
+        }
+        let queued = self.queue_save(&part, &copies);
+        self.queued(part, &queued, Lane::Saves)
+    }
+
+    /// Notes what became of the copies of a part.
+    fn queued(&self, mut part: SavePart, queued: &Result<bool, DeviceError>, lane: Lane) -> Next {
+        part.outcome = match queued {
+            Ok(true) => Outcome::Counted,
+            Ok(false) => Outcome::Late,
+            Err(_) => Outcome::Failed,
+        };
+        if let Err(error) = queued {
+            self.tell(error);
+        }
+        Next::Queued(lane, Task::Saved(part))
+    }
+
+    /// Returns false if the engine has begun another step meanwhile.
+    fn queue_save(&self, part: &SavePart, copies: &Copies) -> Result<bool, DeviceError> {
+        self.device.wait(&self.saves, &part.ready)?;
+        for call in copies.calls() {
+            // Under the lock, so that nothing is queued behind the fence of the next step.
+            let mut step = lock(&self.step);
+            if step.number != part.step {
+                return Ok(false);
+            }
+            step.unfenced = true;
+            // SAFETY: the layout checked the device's places. The others are memory that `sink` has
+            // reserved, or `slots`; both live until the event behind the copies. The engine's stream
+            // waits for the copies before it writes the blocks again.
+            unsafe { self.device.copy(&self.saves, copies, call)? };
+        }
+        Ok(true)
+    }
+
+    /// Queues the copies of a part that had no slots.
+    pub(crate) fn issue_waiting(&self, mut part: SavePart) -> Next {
+        if lock(&self.step).number == part.step {
+            return self.issue_save(part);
+        }
+        part.outcome = Outcome::Late;
+        Next::Ended
+    }
+
+    /// Publishes a part whose copies the device has done.
+    pub(crate) fn end_save(&self, mut part: SavePart) -> Next {
+        if part.outcome == Outcome::Counted {
+            // A panic counts the part as failed.
+            part.outcome = Outcome::Failed;
+            match (&part.slots, &part.board) {
+                (Some(slots), _) => part.sink.publish_from(slots),
+                (None, Some(board)) => part.sink.publish_with_sums(&board.take_sums()),
+                (None, None) => part.sink.publish(),
+            }
+            part.outcome = Outcome::Counted;
+        }
+        Next::Ended
+    }
+}

@@ -1,0 +1,6 @@
+//! Loads and saves through the fake driver, which is opened as the driver of CUDA is.
+
+mod calls;
+mod faults;
+mod orders;
+mod rig;

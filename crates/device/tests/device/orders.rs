@@ -1,0 +1,106 @@
+//! Bytes, order and completion under the fake driver's schedules.
+
+use crate::rig::{BLOCKS, ENGINE, Rig, WAYS, Way};
+use cenote_base::prng::Prng;
+use cenote_base::testing::{ManualTime, PATIENCE, until};
+use std::time::Duration;
+
+/// Distinct blocks of the engine, paired with as many numbers of the region.
+pub fn pairs(count: usize, seed: u64) -> Vec<(usize, usize)> {
+    let mut prng = Prng::new(seed);
+    let mut blocks: Vec<usize> = (0..BLOCKS).collect();
+    (1..BLOCKS).rev().for_each(|at| blocks.swap(at, prng.below(at as u64 + 1) as usize));
+    blocks.truncate(count);
+    blocks.into_iter().zip(0..).collect()
+}
+
+/// Saves blocks and waits for their end.
+pub fn save(rig: &mut Rig, blocks: &[(usize, usize)]) {
+    rig.compute(blocks);
+    rig.mover.save(rig.saving(blocks), ENGINE).expect("it is queued");
+    until("saved blocks", || {
+        rig.gpu.run();
+        (rig.saved.lock().unwrap().len() == blocks.len()).then_some(())
+    });
+}
+
+#[test]
+fn blocks_survive_the_way_to_the_region_and_back() {
+    for way in WAYS {
+        for seed in 0..12 {
+            let mut rig = Rig::new(way, seed, ManualTime::start().clock());
+            let count = 20 + 6 * seed as usize;
+            save(&mut rig, &pairs(count, seed));
+            let with_sums = rig.saved.lock().unwrap().values().filter(|sums| sums.is_some()).count();
+            // The buffer has 40 places; what finds none goes page by page.
+            assert_eq!(with_sums > 0, matches!(way, Way::Gathered | Way::Scattered), "{way:?}");
+            let elsewhere = pairs(count, seed + 100);
+            rig.compute(&(0..BLOCKS).map(|block| (block, 1000)).collect::<Vec<_>>());
+            let load = rig.mover.load(rig.loading(&elsewhere), ENGINE, PATIENCE).expect("it begins");
+            assert!(load.wait(Some(PATIENCE)));
+            assert_eq!(load.failed(ENGINE), [0; 0], "{way:?}, seed {seed}");
+            assert!(elsewhere.iter().all(|&(block, number)| rig.holds(block, number)), "{way:?}, seed {seed}");
+            let touched: Vec<usize> = elsewhere.iter().map(|&(block, _)| block).collect();
+            assert!((0..BLOCKS).all(|block| touched.contains(&block) || rig.holds(block, 1000)), "{way:?}, {seed}");
+            assert!(rig.mover.close(PATIENCE));
+            assert_eq!((rig.gpu.locked(), rig.gpu.allocations(), rig.gpu.wrong()), (0, 0, String::new()));
+        }
+    }
+}
+
+#[test]
+fn the_engine_may_overwrite_gathered_blocks_before_they_cross_the_bus() {
+    let mut rig = Rig::new(Way::Gathered, 3, ManualTime::start().clock());
+    let blocks = pairs(30, 3);
+    rig.gpu.hold(1, true);
+    rig.compute(&blocks);
+    rig.mover.save(rig.saving(&blocks), ENGINE).expect("it is queued");
+    // The engine's stream runs, and nothing crosses the bus.
+    rig.gpu.run();
+    rig.compute(&(0..BLOCKS).map(|block| (block, 1000)).collect::<Vec<_>>());
+    assert!(rig.saved.lock().unwrap().is_empty());
+    rig.gpu.hold(1, false);
+    // `publish` compares the bytes in the region.
+    until("saved blocks", || {
+        rig.gpu.run();
+        (rig.saved.lock().unwrap().len() == blocks.len()).then_some(())
+    });
+    assert!(rig.mover.close(PATIENCE));
+}
+
+#[test]
+fn the_engines_writes_come_after_a_cancelled_load() {
+    for way in WAYS {
+        let mut rig = Rig::new(way, 5, ManualTime::start().clock());
+        let blocks = pairs(40, 5);
+        save(&mut rig, &blocks);
+        let before = rig.gpu.calls("cuMemcpyBatchAsync");
+        rig.gpu.hold(0, true);
+        let load = rig.mover.load(rig.loading(&blocks), ENGINE, PATIENCE).expect("it begins");
+        until("queued copies", || (rig.gpu.calls("cuMemcpyBatchAsync") > before).then_some(()));
+        load.cancel(ENGINE);
+        assert!(load.is_done() && load.failed(ENGINE).len() == 40);
+        assert!(!rig.mover.close(Duration::ZERO), "the device has copies, so their memory is kept");
+        assert!(rig.gpu.locked() > 0);
+        rig.gpu.hold(0, false);
+        assert!(rig.mover.close(PATIENCE));
+        assert_eq!((rig.gpu.locked(), rig.gpu.wrong()), (0, String::new()), "{way:?}");
+    }
+}
+
+#[test]
+fn a_load_that_is_not_queued_in_time_fails() {
+    let time = ManualTime::start();
+    let mut rig = Rig::new(Way::Staged, 6, time.clock());
+    let blocks = pairs(90, 6);
+    save(&mut rig, &blocks);
+    // The first parts keep all slots.
+    rig.gpu.hold(0, true);
+    let load = rig.mover.load(rig.loading(&blocks), ENGINE, Duration::from_secs(5)).expect("it begins");
+    until("no free slot", || (rig.mover.free_slots() == Some(0)).then_some(()));
+    time.advance(Duration::from_secs(6));
+    rig.gpu.hold(0, false);
+    until("the end of the load", || load.is_done().then_some(()));
+    assert_eq!(load.failed(ENGINE), (24..90).collect::<Vec<_>>());
+    until("an end of the mover", || rig.mover.close(Duration::ZERO).then_some(()));
+}

@@ -1,0 +1,304 @@
+//! A GPU of the fake driver, an engine's blocks on it, and memory that stands for the region.
+
+use cenote_base::Clock;
+use cenote_device::driver::{Device, EngineStream};
+use cenote_device::kernels::{LANES, SUM_WORDS};
+use cenote_device::layout::{Layer, Layout};
+use cenote_device::memory::{Registered, Slots, Staging};
+use cenote_device::mover::{Mover, Route, Saving, Settings, Sink, Source};
+use libloading::Library;
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock, Mutex};
+
+pub const LAYERS: u64 = 3;
+pub const BLOCKS: usize = 96;
+pub const RUN: u64 = 512;
+pub const BLOCK: u64 = LAYERS * 2 * RUN;
+pub const ENGINE: EngineStream = EngineStream(0);
+
+/// Cargo builds the library beside the tests: it is an example of this crate.
+pub static DRIVER: LazyLock<PathBuf> = LazyLock::new(|| {
+    let program = std::env::current_exe().expect("a path");
+    let built = program.parent().and_then(|deps| deps.parent()).expect("a folder of the build");
+    built.join("examples/libfake_driver.so")
+});
+
+static LIBRARY: LazyLock<Library> = LazyLock::new(|| {
+    // SAFETY: the library has no initializers.
+    unsafe { Library::new(&*DRIVER) }.expect("cargo built the fake driver")
+});
+
+/// A control of the fake driver.
+macro_rules! control {
+    ($name:literal, $type:ty) => {{
+        // SAFETY: `fake/lib.rs` declares the control with this type.
+        *unsafe { LIBRARY.get::<$type>($name) }.expect("a control of the fake driver")
+    }};
+}
+
+/// A GPU of a test's own.
+pub struct Gpu(pub u32);
+
+impl Gpu {
+    pub fn new(seed: u64) -> Self {
+        static NUMBERS: AtomicU32 = AtomicU32::new(1);
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        control!(b"fake_begin\0", extern "C" fn(u32, u64))(number, seed);
+        Self(number)
+    }
+
+    pub fn open(&self, clock: Clock) -> Arc<Device> {
+        Device::open(DRIVER.to_str().expect("a path in UTF-8"), self.0, clock).expect("the fake driver opens")
+    }
+
+    pub fn know(&self, memory: &[u64]) {
+        let know = control!(b"fake_know\0", extern "C" fn(u32, usize, usize));
+        know(self.0, memory.as_ptr().expose_provenance(), memory.len() * 8);
+    }
+
+    pub fn hold(&self, what: u32, held: bool) {
+        control!(b"fake_hold\0", extern "C" fn(u32, u32, bool))(self.0, what, held);
+    }
+
+    pub fn fail(&self, call: &str, after: u64) {
+        let call = CString::new(call).expect("a name");
+        control!(b"fake_fail\0", extern "C" fn(u32, *const i8, u64))(self.0, call.as_ptr(), after);
+    }
+
+    pub fn register_max(&self, bytes: usize) {
+        control!(b"fake_register_max\0", extern "C" fn(u32, usize))(self.0, bytes);
+    }
+
+    pub fn run(&self) {
+        control!(b"fake_run\0", extern "C" fn(u32))(self.0);
+    }
+
+    pub fn calls(&self, call: &str) -> u64 {
+        let call = CString::new(call).expect("a name");
+        control!(b"fake_calls\0", extern "C" fn(u32, *const i8) -> u64)(self.0, call.as_ptr())
+    }
+
+    pub fn locked(&self) -> usize {
+        control!(b"fake_locked\0", extern "C" fn(u32) -> usize)(self.0)
+    }
+
+    pub fn allocations(&self) -> usize {
+        control!(b"fake_allocations\0", extern "C" fn(u32) -> usize)(self.0)
+    }
+
+    pub fn wrong(&self) -> String {
+        let mut text = vec![0_u8; 4096];
+        let length = control!(b"fake_wrong\0", extern "C" fn(u32, *mut u8, usize) -> usize);
+        let length = length(self.0, text.as_mut_ptr(), 4096);
+        text.truncate(length);
+        String::from_utf8(text).expect("a text")
+    }
+}
+
+/// A way of blocks to the region and back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Pages one by one, sums by the processor.
+    Pages,
+    /// The same over a region that is locked in pieces.
+    Pieces,
+    /// Saves through the buffer, loads page by page, sums by the GPU.
+    Gathered,
+    /// Both through the buffer.
+    Scattered,
+    Staged,
+}
+
+pub const WAYS: [Way; 5] = [Way::Pages, Way::Pieces, Way::Gathered, Way::Scattered, Way::Staged];
+
+/// An engine, its mover, and a region of as many blocks.
+pub struct Rig {
+    pub gpu: Gpu,
+    pub mover: Mover,
+    blocks: Vec<u64>,
+    region: Arc<Vec<u64>>,
+    /// The sums of saved blocks, by their numbers in the region.
+    pub saved: Arc<Mutex<BTreeMap<usize, Option<[u64; SUM_WORDS]>>>>,
+}
+
+impl Rig {
+    pub fn new(way: Way, seed: u64, clock: Clock) -> Self {
+        let gpu = Gpu::new(seed);
+        let blocks = vec![0_u64; BLOCKS * BLOCK as usize / 8];
+        gpu.know(&blocks);
+        let device = gpu.open(clock);
+        let start = blocks.as_ptr().expose_provenance() as u64;
+        let half = BLOCKS as u64 * RUN;
+        let layer = |layer| Layer { address: start + layer * 2 * half, stride: RUN, runs: vec![(0, RUN), (half, RUN)] };
+        let memory = [(start, BLOCKS as u64 * BLOCK)];
+        let layout = Layout::new(&(0..LAYERS).map(layer).collect::<Vec<_>>(), BLOCKS, &memory).expect("a layout");
+        let region = Arc::new(vec![0_u64; BLOCKS * BLOCK as usize / 8]);
+        if way == Way::Pieces {
+            gpu.register_max(50_048);
+        }
+        let route = if way == Way::Staged {
+            Route::Staged(Staging::new(&device, BLOCK as usize, 24 * BLOCK as usize).expect("slots"))
+        } else {
+            let owner: Arc<dyn Send + Sync> = Arc::clone(&region) as _;
+            let (address, bytes) = (region.as_ptr().expose_provenance(), region.len() * 8);
+            // SAFETY: the owner is the memory.
+            Route::Direct(unsafe { Registered::share(&device, address, bytes, 50_048, &owner) }.expect("it locks"))
+        };
+        let settings = Settings {
+            threads: 2,
+            backlog_bytes: u64::MAX,
+            gpu_buffer_bytes: if matches!(way, Way::Gathered | Way::Scattered) { 40 * BLOCK } else { 0 },
+            scatter_below: if way == Way::Scattered { u64::MAX } else { 0 },
+            clock,
+        };
+        let mover = Mover::start(&device, layout, route, settings, || ()).expect("threads");
+        assert_eq!(mover.why_no_kernels().is_empty(), settings.gpu_buffer_bytes > 0, "{}", mover.why_no_kernels());
+        Self { gpu, mover, blocks, region, saved: Arc::default() }
+    }
+
+    /// The words of a block that are its own.
+    fn word(number: usize, layer: u64) -> u64 {
+        (number as u64 * 7 + layer + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    fn runs(block: usize) -> impl Iterator<Item = (u64, std::ops::Range<usize>)> {
+        (0..2 * LAYERS).map(move |run| {
+            let first = ((run * BLOCKS as u64 + block as u64) * RUN / 8) as usize;
+            (run, first..first + RUN as usize / 8)
+        })
+    }
+
+    /// Computes blocks: their content is that of these numbers.
+    pub fn compute(&mut self, blocks: &[(usize, usize)]) {
+        for &(block, number) in blocks {
+            for (run, words) in Self::runs(block) {
+                self.blocks[words].fill(Self::word(number, run));
+            }
+        }
+    }
+
+    /// Whether a block has the content of this number.
+    pub fn holds(&self, block: usize, number: usize) -> bool {
+        Self::runs(block).all(|(run, words)| self.blocks[words].iter().all(|&word| word == Self::word(number, run)))
+    }
+
+    fn place(region: &[u64], number: usize) -> u64 {
+        region.as_ptr().expose_provenance() as u64 + number as u64 * BLOCK
+    }
+
+    /// Parts of a save of the engine's blocks to these numbers.
+    pub fn saving(&self, blocks: &[(usize, usize)]) -> Vec<Saving> {
+        let part = |part: &[(usize, usize)]| {
+            let numbers = part.iter().map(|&(_, number)| number).collect();
+            let sink = Place { region: Arc::clone(&self.region), numbers, saved: Arc::clone(&self.saved) };
+            (Box::new(sink) as Box<dyn Sink>, part.iter().map(|&(block, _)| block).collect())
+        };
+        blocks.chunks(self.mover.part_blocks()).map(part).collect()
+    }
+
+    /// Parts of a load of these numbers to the engine's blocks.
+    pub fn loading(&self, blocks: &[(usize, usize)]) -> Vec<(Box<dyn Source>, Vec<usize>)> {
+        let part = |part: &[(usize, usize)]| {
+            let numbers = part.iter().map(|&(_, number)| number).collect();
+            let source = Place { region: Arc::clone(&self.region), numbers, saved: Arc::clone(&self.saved) };
+            (Box::new(source) as Box<dyn Source>, part.iter().map(|&(block, _)| block).collect())
+        };
+        blocks.chunks(self.mover.part_blocks()).map(part).collect()
+    }
+}
+
+/// Blocks of the region with these numbers.
+struct Place {
+    region: Arc<Vec<u64>>,
+    numbers: Vec<usize>,
+    saved: Arc<Mutex<BTreeMap<usize, Option<[u64; SUM_WORDS]>>>>,
+}
+
+impl Place {
+    fn addresses(&self) -> Vec<u64> {
+        self.numbers.iter().map(|&number| Rig::place(&self.region, number)).collect()
+    }
+
+    fn keys(&self) -> Vec<[u64; LANES]> {
+        self.numbers.iter().map(|&number| std::array::from_fn(|lane| (number * 8 + lane) as u64)).collect()
+    }
+
+    /// Whether the region has all bytes of a block.
+    fn is_whole(&self, number: usize) -> bool {
+        let words = RUN as usize / 8;
+        let at: *const u64 = std::ptr::with_exposed_provenance(Rig::place(&self.region, number) as usize);
+        // SAFETY: the block is within the region, and the device has ended its copies of it.
+        (0..2 * LAYERS as usize * words)
+            .all(|word| unsafe { at.add(word).read() } == Rig::word(number, (word / words) as u64))
+    }
+}
+
+impl Source for Place {
+    fn places(&self) -> Vec<u64> {
+        self.addresses()
+    }
+
+    fn check(&mut self) -> Vec<bool> {
+        self.numbers.iter().map(|&number| self.is_whole(number)).collect()
+    }
+
+    fn lane_keys(&self) -> Vec<[u64; LANES]> {
+        self.keys()
+    }
+
+    fn check_sums(&mut self, sums: &[[u64; SUM_WORDS]]) -> Vec<bool> {
+        let saved = self.saved.lock().expect("no panic");
+        let same = |number: &usize, sums: &[u64; SUM_WORDS]| saved[number].is_none_or(|saved| saved == *sums);
+        self.numbers.iter().zip(sums).map(|(number, sums)| same(number, sums)).collect()
+    }
+
+    fn read(&mut self, slots: &Slots) -> Vec<bool> {
+        for (place, slot) in self.addresses().into_iter().zip(slots.places()) {
+            let (to, from) = (slot as usize, place as usize);
+            // SAFETY: the slot is this part's own, and the block is within the region.
+            unsafe {
+                std::ptr::with_exposed_provenance_mut::<u8>(to)
+                    .copy_from_nonoverlapping(std::ptr::with_exposed_provenance(from), BLOCK as usize);
+            }
+        }
+        self.check()
+    }
+}
+
+impl Sink for Place {
+    fn places(&self) -> Vec<u64> {
+        self.addresses()
+    }
+
+    fn publish(&mut self) {
+        for &number in &self.numbers {
+            assert!(self.is_whole(number), "the device has written block {number}");
+            self.saved.lock().expect("no panic").insert(number, None);
+        }
+    }
+
+    fn lane_keys(&self) -> Vec<[u64; LANES]> {
+        self.keys()
+    }
+
+    fn publish_with_sums(&mut self, sums: &[[u64; SUM_WORDS]]) {
+        self.publish();
+        let mut saved = self.saved.lock().expect("no panic");
+        self.numbers.iter().zip(sums).for_each(|(&number, sums)| _ = saved.insert(number, Some(*sums)));
+    }
+
+    fn publish_from(&mut self, slots: &Slots) {
+        for (place, slot) in self.addresses().into_iter().zip(slots.places()) {
+            let (to, from) = (place as usize, slot as usize);
+            // SAFETY: the slot is this part's own, and the block is within the region.
+            unsafe {
+                std::ptr::with_exposed_provenance_mut::<u8>(to)
+                    .copy_from_nonoverlapping(std::ptr::with_exposed_provenance(from), BLOCK as usize);
+            }
+        }
+        self.publish();
+    }
+}

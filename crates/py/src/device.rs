@@ -1,0 +1,481 @@
+//! KV memory on a GPU: the mover of `cenote_device`, with the pool's blocks at its other end.
+//!
+//! Each method is one call without the interpreter's lock, whatever the number of blocks. The mover's
+//! threads never take that lock.
+
+mod blocks;
+
+use crate::clock;
+use crate::errors::{CenoteError, guarded, wrong};
+use crate::hashes::AnyHashes;
+use crate::lease::{Lease, Pin};
+use crate::memory::Pages;
+use crate::namespace::{Namespace, chain_names};
+use crate::numbers::{Items, collect};
+use crate::region::Region;
+use crate::save::Target;
+use blocks::{Copied, Pinned, Reserved};
+use cenote_base::BlockHash;
+use cenote_device::driver::{Device, DeviceError, EngineStream};
+use cenote_device::layout::{Layer, Layout};
+use cenote_device::memory::{Registered, Staging};
+use cenote_device::mover::{self, Counts, Mover, Route, Saving, Settings, Source};
+use cenote_mem::fork::ProcessStamp;
+use cenote_mem::{Fabric, numa};
+use cenote_pool::Names;
+use pyo3::prelude::*;
+use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+const LINE: u64 = 64;
+
+/// Counts of save outcomes by name.
+type Outcomes = Arc<Mutex<BTreeMap<&'static str, u64>>>;
+
+fn add(outcomes: &Outcomes, name: &'static str, count: u64) {
+    if count > 0 {
+        *outcomes.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_default() += count;
+    }
+}
+
+fn of_device(error: &DeviceError) -> PyErr {
+    CenoteError::new_err(error.to_string())
+}
+
+fn duration(seconds: Option<f64>) -> PyResult<Option<Duration>> {
+    let duration = seconds.map(Duration::try_from_secs_f64).transpose();
+    duration.map_err(|_| wrong("the timeout is negative or not a number; give seconds or None"))
+}
+
+/// A GPU, through the CUDA driver.
+#[pyclass(frozen, module = "cenote")]
+pub struct Gpu(Arc<Device>);
+
+#[pymethods]
+impl Gpu {
+    #[new]
+    #[pyo3(signature = (number, *, library="libcuda.so.1"))]
+    fn new(py: Python<'_>, number: u32, library: &str) -> PyResult<Self> {
+        py.detach(|| Device::open(library, number, clock())).map(Self).map_err(|error| of_device(&error))
+    }
+
+    /// Why each copy is a call of the driver; empty if many copies are one call.
+    #[getter]
+    fn why_one_by_one(&self) -> &str {
+        self.0.why_one_by_one()
+    }
+
+    /// Page-locks a region, which all users of this process share.
+    #[pyo3(signature = (region, *, piece_bytes=1 << 30))]
+    fn register(&self, py: Python<'_>, region: &Region, piece_bytes: usize) -> PyResult<Registration> {
+        let shared = py.detach(|| self.share(&region.open.pool()?, piece_bytes).map_err(|error| of_device(&error)))?;
+        let seen = shared.seen().map_err(|error| of_device(&error))?;
+        Ok(Registration { registered: Mutex::new(Some(shared)), seen })
+    }
+}
+
+impl Gpu {
+    fn share(&self, pool: &cenote_pool::HostPool, piece_bytes: usize) -> Result<Registered, DeviceError> {
+        let fabric = pool.fabric();
+        let (address, length) = (fabric.address(0, LINE).addr(), fabric.len());
+        let owner: Arc<dyn Send + Sync> = Arc::clone(fabric) as _;
+        // SAFETY: the fabric keeps the region mapped.
+        unsafe { Registered::share(&self.0, address, length as usize, piece_bytes, &owner) }
+    }
+}
+
+/// A page-locked region.
+#[pyclass(frozen, module = "cenote")]
+pub struct Registration {
+    registered: Mutex<Option<Registered>>,
+    /// The GPU's address of the region's first byte.
+    #[pyo3(get)]
+    seen: u64,
+}
+
+#[pymethods]
+impl Registration {
+    /// Ends this use of the pages; the last use unlocks them. The GPU must not read them any more.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| drop(self.registered.lock().unwrap_or_else(PoisonError::into_inner).take()));
+    }
+}
+
+/// A `cenote.device.PageLayout`.
+#[derive(FromPyObject)]
+struct PageLayout {
+    stride: u64,
+    runs: Vec<(u64, u64)>,
+    num_blocks: usize,
+}
+
+/// Blocks of one namespace that are saved at the end of a step.
+struct Order {
+    /// The Python object of the namespace, for comparison.
+    id: usize,
+    to: Target,
+    hashes: Vec<BlockHash>,
+    depths: Vec<u32>,
+    blocks: Vec<usize>,
+    names: Vec<Names>,
+}
+
+type Given<'py> = (Bound<'py, Namespace>, Bound<'py, PyAny>, Items<u32>, Items<usize>, Option<Items<u64>>, u64);
+
+impl Order {
+    fn of(given: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let (namespace, hashes, depths, blocks, names, parent): Given<'_> = given.extract()?;
+        let hashes: AnyHashes<'_> = hashes.extract()?;
+        let own = namespace.get();
+        let hashes = hashes.names(&own.namespace.hasher).into_owned();
+        let (depths, blocks, count) = (depths.0, blocks.0, hashes.len());
+        if depths.len() != count || blocks.len() != count {
+            let counts = format!("{count} hashes, {} depths, {} blocks", depths.len(), blocks.len());
+            return Err(wrong(format!("{counts}: give one of each per block")));
+        }
+        let names = chain_names(names.map(|names| names.0), count, parent)?;
+        let (pool, coding, below) = (own.open.pool()?, own.coding.clone(), own.below());
+        let to = Target { pool, namespace: own.namespace.clone(), coding, below };
+        Ok(Self { id: namespace.as_ptr().addr(), to, hashes, depths, blocks, names })
+    }
+
+    /// One order for each run of requests of one namespace, so that their blocks share locks, copies
+    /// and events.
+    fn joined(orders: Vec<Self>) -> Vec<Self> {
+        let mut joined: Vec<Self> = Vec::new();
+        for mut order in orders {
+            match joined.last_mut().filter(|last| last.id == order.id) {
+                None => joined.push(order),
+                Some(last) => {
+                    last.hashes.append(&mut order.hashes);
+                    last.depths.append(&mut order.depths);
+                    last.blocks.append(&mut order.blocks);
+                    last.names.append(&mut order.names);
+                }
+            }
+        }
+        joined
+    }
+
+    fn keep(&mut self, count: usize) {
+        self.hashes.truncate(count);
+        self.depths.truncate(count);
+        self.blocks.truncate(count);
+        self.names.truncate(count);
+    }
+}
+
+/// KV memory on a GPU.
+#[pyclass(frozen, module = "cenote")]
+pub struct DeviceMemory {
+    mover: ManuallyDrop<Mover>,
+    /// The staging memory's slots as blocks.
+    slots: Option<Arc<Pages>>,
+    outcomes: Outcomes,
+    /// Returns the engine's current stream.
+    stream: Py<PyAny>,
+    /// Keeps the engine's memory alive while the GPU may access it.
+    owner: Mutex<Option<Py<PyAny>>>,
+    #[pyo3(get)]
+    why_staged: String,
+    stamp: ProcessStamp,
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        // Without `close`, the GPU may still access the engine's memory.
+        std::mem::forget(self.owner.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        // A forked child has no threads, and one of the parent's may have held a lock at the fork.
+        if !self.stamp.is_inherited() {
+            // SAFETY: this value ends here, so nothing uses the mover after its drop.
+            unsafe { ManuallyDrop::drop(&mut self.mover) };
+        }
+    }
+}
+
+#[pymethods]
+impl DeviceMemory {
+    /// `layers`: per layer the address of the first block and its `PageLayout`. `memory`: address and
+    /// bytes of the allocations that hold them. `owner` keeps those alive. `stream` returns the
+    /// engine's current stream.
+    #[new]
+    #[pyo3(signature = (gpu, region, layers, memory, owner, stream, *, staging_bytes=256 << 20, staged=false,
+                        piece_bytes=1 << 30, threads=2, backlog_bytes=4 << 30, gpu_buffer_bytes=256 << 20,
+                        scatter_below=32 << 10))]
+    fn new(
+        py: Python<'_>,
+        gpu: &Gpu,
+        region: &Region,
+        layers: Items<(u64, PageLayout)>,
+        memory: Items<(u64, u64)>,
+        owner: Py<PyAny>,
+        stream: Py<PyAny>,
+        staging_bytes: usize,
+        staged: bool,
+        piece_bytes: usize,
+        threads: usize,
+        backlog_bytes: u64,
+        gpu_buffer_bytes: u64,
+        scatter_below: u64,
+    ) -> PyResult<Self> {
+        let layers = layers.0;
+        let num_blocks = layers.first().map_or(0, |(_, layout)| layout.num_blocks);
+        if layers.iter().any(|(_, layout)| layout.num_blocks != num_blocks) || !(1..=64).contains(&threads) {
+            let count = layers.len();
+            return Err(wrong(format!(
+                "{count} layers with different numbers of blocks, or {threads} threads; give 1 to 64"
+            )));
+        }
+        let pages: Vec<usize> =
+            layers.iter().map(|(_, layout)| layout.runs.iter().map(|run| run.1 as usize).sum()).collect();
+        let described =
+            layers.into_iter().map(|(address, layout)| Layer { address, stride: layout.stride, runs: layout.runs });
+        let layout = Layout::new(&described.collect::<Vec<_>>(), num_blocks, &memory.0).map_err(wrong)?;
+        let pool = region.open.pool()?;
+        let made = py.detach(|| {
+            let registered = if staged { None } else { Some(gpu.share(&pool, piece_bytes)) };
+            let (route, why_staged) = match registered {
+                Some(Ok(registered)) => (Route::Direct(registered), String::new()),
+                failed => {
+                    let why = failed.and_then(Result::err).map_or_else(
+                        || "requested".to_owned(),
+                        |error| format!("the region cannot be page-locked: {error}"),
+                    );
+                    (Route::Staged(Staging::new(&gpu.0, layout.block_bytes() as usize, staging_bytes)?), why)
+                }
+            };
+            let slots = match &route {
+                Route::Direct(_) => None,
+                Route::Staged(staging) => Some(Arc::new(Pages::of_slots(staging.address(), &pages, staging.count()))),
+            };
+            let near = Arc::clone(pool.fabric());
+            let place = move || _ = numa::stay_near(near.mapping());
+            let settings = Settings { threads, backlog_bytes, gpu_buffer_bytes, scatter_below, clock: clock() };
+            Ok((Mover::start(&gpu.0, layout, route, settings, place)?, slots, why_staged))
+        });
+        let (mover, slots, why_staged) = made.map_err(|error: DeviceError| match error.is_of_arguments() {
+            true => wrong(error.to_string()),
+            false => of_device(&error),
+        })?;
+        Ok(Self {
+            mover: ManuallyDrop::new(mover),
+            slots,
+            outcomes: Outcomes::default(),
+            stream,
+            owner: Mutex::new(Some(owner)),
+            why_staged,
+            stamp: ProcessStamp::current(),
+        })
+    }
+
+    /// Begins to load the blocks of a lease into `blocks`. The call consumes the lease.
+    ///
+    /// Only the engine's stream may use the blocks before the load has ended.
+    #[pyo3(signature = (lease, blocks, *, timeout=None))]
+    fn load(&self, py: Python<'_>, lease: &Lease, blocks: Items<usize>, timeout: Option<f64>) -> PyResult<DeviceLoad> {
+        let (mover, blocks, timeout) = (self.mover()?, blocks.0, duration(timeout)?.unwrap_or(Duration::MAX));
+        let (fabric, coding) = (lease.fabric(), lease.coding.clone());
+        let engine = self.engine(py)?;
+        let begin = || {
+            mover.layout().check(&blocks).map_err(wrong)?;
+            let pins = lease.take();
+            if pins.len() != blocks.len() {
+                let (pins, blocks) = (pins.len(), blocks.len());
+                return Err(wrong(format!("a lease of {pins} blocks cannot be loaded into {blocks} blocks")));
+            }
+            let is_raw = |pin: &&Arc<Pin>| self.slots.is_none() || pin.hit().encoding == 0 || coding.is_none();
+            let wanted = mover.layout().block_bytes();
+            if let Some(pin) = pins.iter().filter(is_raw).find(|pin| pin.hit().length != wanted) {
+                let found = pin.hit().length;
+                return Err(wrong(format!("a block of {found} bytes, but this memory's blocks have {wanted}")));
+            }
+            let fabric = fabric.ok_or_else(|| CenoteError::new_err("the region is closed"))?;
+            let (size, mut first, mut parts) = (mover.part_blocks(), 0, Vec::new());
+            let mut pins = pins.into_iter();
+            for blocks in blocks.chunks(size) {
+                let pins = pins.by_ref().take(size).collect();
+                let (fabric, coding, slots) = (Arc::clone(&fabric), coding.clone(), self.slots.clone());
+                let source: Box<dyn Source> = Box::new(Pinned { fabric, coding, slots, pins, first });
+                parts.push((source, blocks.to_vec()));
+                first += blocks.len();
+            }
+            mover.load(parts, engine, timeout).map_err(|error| of_device(&error))
+        };
+        let load = guarded(|| py.detach(begin))?;
+        Ok(DeviceLoad { load, stream: self.stream.clone_ref(py) })
+    }
+
+    /// Saves the blocks of a step, of all its requests: per request its namespace, hashes, depths,
+    /// blocks, names (or None) and parent. The blocks are published when the GPU has copied them.
+    ///
+    /// The engine may reuse the blocks in the steps after this one. Blocks are skipped that are
+    /// present, have no room, or would delay a step.
+    fn save(&self, py: Python<'_>, orders: &Bound<'_, PyAny>) -> PyResult<()> {
+        let mover = self.mover()?;
+        let orders = Order::joined(collect(orders, Order::of)?);
+        let all: Vec<usize> = orders.iter().flat_map(|order| &order.blocks).copied().collect();
+        mover.layout().check(&all).map_err(wrong)?;
+        let wanted = mover.layout().block_bytes();
+        for order in &orders {
+            let found = order.to.namespace.block_bytes;
+            if found != wanted {
+                return Err(wrong(format!(
+                    "this memory's blocks have {wanted} bytes, but the namespace's have {found}"
+                )));
+            }
+        }
+        let engine = self.engine(py)?;
+        guarded(|| py.detach(|| self.begin_save(mover, orders, engine)).map_err(|error| of_device(&error)))
+    }
+
+    /// Tells that the engine begins a step: its stream waits for copies of earlier saves that it may
+    /// not wait for yet, and blocks that still wait for a buffer are dropped.
+    fn begin_step(&self, py: Python<'_>) -> PyResult<()> {
+        let (mover, engine) = (self.mover()?, self.engine(py)?);
+        py.detach(|| mover.begin_step(engine));
+        Ok(())
+    }
+
+    /// Counts of save outcomes since the last call, by name.
+    fn take_outcomes(&self) -> BTreeMap<&'static str, u64> {
+        if let Ok(mover) = self.mover() {
+            let Counts { failed, late } = mover.take_counts();
+            for (name, count) in [("failed", failed), ("late", late)] {
+                add(&self.outcomes, name, count);
+            }
+        }
+        std::mem::take(&mut *self.outcomes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Texts of the device's errors since the last call. Each was a miss.
+    fn take_errors(&self) -> Vec<String> {
+        self.mover().map_or_else(|_| Vec::new(), |mover| mover.take_errors())
+    }
+
+    /// Ends all loads and saves, and takes this memory from the GPU, within `timeout` seconds.
+    ///
+    /// Returns False after the timeout, or if the GPU failed. Then the memory that it may still
+    /// access stays page-locked until the process ends.
+    #[pyo3(signature = (timeout=5.0))]
+    fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
+        let timeout = duration(Some(timeout))?.unwrap_or_default();
+        let mover = self.mover()?;
+        let is_free = py.detach(|| mover.close(timeout));
+        if is_free {
+            drop(self.owner.lock().unwrap_or_else(PoisonError::into_inner).take());
+        }
+        Ok(is_free)
+    }
+
+    /// Why the processor sums blocks, and each page crosses the bus by itself; empty if kernels of the
+    /// GPU do it.
+    #[getter]
+    fn why_no_kernels(&self) -> PyResult<&str> {
+        Ok(self.mover()?.why_no_kernels())
+    }
+
+    /// Number of free slots of the staging memory; None if blocks do not pass through it.
+    #[getter]
+    fn free_slots(&self) -> PyResult<Option<usize>> {
+        Ok(self.mover()?.free_slots())
+    }
+
+    #[getter]
+    fn num_layers(&self) -> PyResult<usize> {
+        Ok(self.mover()?.layout().num_layers())
+    }
+
+    #[getter]
+    fn num_blocks(&self) -> PyResult<usize> {
+        Ok(self.mover()?.layout().num_blocks())
+    }
+
+    #[getter]
+    fn block_bytes(&self) -> PyResult<u64> {
+        Ok(self.mover()?.layout().block_bytes())
+    }
+}
+
+impl DeviceMemory {
+    fn mover(&self) -> PyResult<&Mover> {
+        match self.stamp.is_inherited() {
+            false => Ok(&self.mover),
+            true => Err(CenoteError::new_err("another process opened this memory of a GPU")),
+        }
+    }
+
+    fn engine(&self, py: Python<'_>) -> PyResult<EngineStream> {
+        Ok(EngineStream(self.stream.bind(py).call0()?.extract()?))
+    }
+
+    fn begin_save(&self, mover: &Mover, mut orders: Vec<Order>, engine: EngineStream) -> Result<(), DeviceError> {
+        let (mut room, size) = (mover.room(), mover.part_blocks());
+        let (mut parts, mut count) = (Vec::<Saving>::new(), 0);
+        for order in &mut orders {
+            let kept = order.blocks.len().min(room);
+            add(&self.outcomes, "busy", (order.blocks.len() - kept) as u64);
+            order.keep(kept);
+            room -= kept;
+            match &self.slots {
+                None => Reserved::add_parts(order, size, &self.outcomes, &mut parts),
+                Some(slots) => Copied::add_parts(order, size, slots, &self.outcomes, &mut parts),
+            }
+        }
+        count += parts.iter().map(|(_, blocks)| blocks.len() as u64).sum::<u64>();
+        let begun = mover.save(parts, engine);
+        if begun.is_err() {
+            add(&self.outcomes, "failed", count);
+        }
+        begun
+    }
+}
+
+/// A load in progress.
+#[pyclass(frozen, module = "cenote")]
+pub struct DeviceLoad {
+    load: Arc<mover::Load>,
+    stream: Py<PyAny>,
+}
+
+impl DeviceLoad {
+    fn engine(&self, py: Python<'_>) -> PyResult<EngineStream> {
+        Ok(EngineStream(self.stream.bind(py).call0()?.extract()?))
+    }
+}
+
+#[pymethods]
+impl DeviceLoad {
+    /// Waits until the load has ended. Returns False after `timeout` seconds.
+    #[pyo3(signature = (timeout))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        let timeout = duration(timeout)?;
+        Ok(py.detach(|| self.load.wait(timeout)))
+    }
+
+    /// True if the load has ended or was cancelled.
+    #[getter]
+    fn done(&self) -> bool {
+        self.load.is_done()
+    }
+
+    /// Sorted numbers of the invalid blocks in the load; all before its end.
+    ///
+    /// Later work of the engine on these blocks comes after the remaining copies.
+    fn failed(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
+        let engine = self.engine(py)?;
+        Ok(py.detach(|| self.load.failed(engine)))
+    }
+
+    /// Cancels the load. Later work of the engine comes after the remaining copies.
+    fn cancel(&self, py: Python<'_>) -> PyResult<()> {
+        let engine = self.engine(py)?;
+        py.detach(|| self.load.cancel(engine));
+        Ok(())
+    }
+
+    fn __len__(&self) -> usize {
+        self.load.len()
+    }
+}

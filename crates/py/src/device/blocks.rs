@@ -1,0 +1,202 @@
+//! The pool's ends of loads and saves.
+
+use super::{Order, Outcomes, add};
+use crate::codec::Coding;
+use crate::lease::Pin;
+use crate::load::{is_refused, read_now};
+use crate::memory::Pages;
+use crate::namespace::outcome;
+use crate::save::{Save, Target};
+use cenote_base::BlockHash;
+use cenote_device::memory::Slots;
+use cenote_device::mover::{Saving, Sink, Source};
+use cenote_mem::Mapped;
+use cenote_mem::checksum::{ACCUMULATORS, LANES, fold_lanes, lane_keys};
+use cenote_pool::{InPlace, Names, NewBlock, Publish, ReadOutcome};
+use std::sync::Arc;
+
+/// Pinned blocks of a load. No process writes a pinned block, and the checksum's key covers the block
+/// and the use of its slot. So a checksum that matches after the copy also matched during the copy.
+pub struct Pinned {
+    pub fabric: Arc<Mapped>,
+    pub coding: Option<Arc<Coding>>,
+    /// The staging memory's slots as blocks.
+    pub slots: Option<Arc<Pages>>,
+    pub pins: Vec<Arc<Pin>>,
+    /// Number of the first block in the load.
+    pub first: usize,
+}
+
+impl Source for Pinned {
+    fn places(&self) -> Vec<u64> {
+        let place = |pin: &Arc<Pin>| {
+            let (at, length) = pin.extent();
+            self.fabric.address(at, length).addr() as u64
+        };
+        self.pins.iter().map(place).collect()
+    }
+
+    fn check(&mut self) -> Vec<bool> {
+        let pins = std::mem::take(&mut self.pins).into_iter().enumerate();
+        let is_whole = |pin: Arc<Pin>| pin.verify() == ReadOutcome::Whole;
+        pins.map(|(number, pin)| is_whole(pin) && !is_refused(self.first + number)).collect()
+    }
+
+    fn lane_keys(&self) -> Vec<[u64; LANES]> {
+        self.pins.iter().map(|pin| lane_keys(pin.checksum_key())).collect()
+    }
+
+    fn check_sums(&mut self, sums: &[[u64; ACCUMULATORS]]) -> Vec<bool> {
+        let pins = std::mem::take(&mut self.pins).into_iter().zip(sums).enumerate();
+        let is_whole = |pin: &Pin, sums| {
+            let sum = fold_lanes(sums, pin.hit().length, pin.checksum_key());
+            pin.verify_sum(sum) == ReadOutcome::Whole
+        };
+        pins.map(|(number, (pin, sums))| is_whole(&pin, sums) && !is_refused(self.first + number)).collect()
+    }
+
+    fn read(&mut self, slots: &Slots) -> Vec<bool> {
+        let (pins, pages) = (std::mem::take(&mut self.pins), self.slots.as_ref().expect("it is a staged load"));
+        let mut whole = vec![true; pins.len()];
+        let blocks = pins.into_iter().zip(slots.numbers()).enumerate();
+        let blocks = blocks.map(|(number, (pin, &slot))| (self.first + number, pin, slot));
+        for failed in read_now(pages, self.coding.clone(), blocks.collect()) {
+            whole[failed - self.first] = false;
+        }
+        whole
+    }
+}
+
+/// Reserved blocks of the region, which the GPU writes.
+pub struct Reserved {
+    to: Target,
+    fillings: Vec<InPlace<Arc<Mapped>>>,
+    hashes: Vec<BlockHash>,
+    outcomes: Outcomes,
+}
+
+impl Reserved {
+    /// Reserves memory for the blocks of an order. Adds parts for those that are new and have room.
+    pub fn add_parts(order: &Order, size: usize, outcomes: &Outcomes, parts: &mut Vec<Saving>) {
+        let new = order.hashes.iter().zip(&order.depths).zip(&order.names);
+        let new =
+            new.map(|((&hash, &depth), &names)| NewBlock { names, ..NewBlock::new(&order.to.namespace, hash, depth) });
+        let begun = order.to.pool.begin_all_in_place(&new.collect::<Vec<_>>());
+        let mut begun =
+            begun.into_iter().zip(&order.hashes).zip(&order.blocks).filter_map(|((begun, &hash), &block)| {
+                begun.map_err(|why| add(outcomes, outcome(why), 1)).ok().map(|filling| (filling, hash, block))
+            });
+        loop {
+            let mut part =
+                Self { to: order.to.clone(), fillings: Vec::new(), hashes: Vec::new(), outcomes: Arc::clone(outcomes) };
+            let mut blocks = Vec::new();
+            for (filling, hash, block) in begun.by_ref().take(size) {
+                part.fillings.push(filling);
+                part.hashes.push(hash);
+                blocks.push(block);
+            }
+            if blocks.is_empty() {
+                return;
+            }
+            parts.push((Box::new(part), blocks));
+        }
+    }
+}
+
+impl Reserved {
+    fn published(&self, ended: &[Publish]) {
+        ended.iter().for_each(|&ended| add(&self.outcomes, outcome(ended), 1));
+        if let Some(below) = &self.to.below {
+            let is_there = |ended: &Publish| matches!(ended, Publish::Published | Publish::Duplicate);
+            let there = self.hashes.iter().zip(ended).filter(|(_, ended)| is_there(ended));
+            below.offer(there.map(|(&hash, _)| hash));
+        }
+    }
+}
+
+impl Sink for Reserved {
+    fn places(&self) -> Vec<u64> {
+        let place = |filling: &InPlace<Arc<Mapped>>| {
+            let (at, length) = filling.extent();
+            self.to.pool.fabric().address(at, length).addr() as u64
+        };
+        self.fillings.iter().map(place).collect()
+    }
+
+    fn publish(&mut self) {
+        let ended = self.to.pool.publish_in_place(std::mem::take(&mut self.fillings));
+        self.published(&ended);
+    }
+
+    fn lane_keys(&self) -> Vec<[u64; LANES]> {
+        self.fillings.iter().map(|filling| lane_keys(filling.checksum_key())).collect()
+    }
+
+    fn publish_with_sums(&mut self, sums: &[[u64; ACCUMULATORS]]) {
+        let summed = |(filling, sums): (InPlace<Arc<Mapped>>, _)| {
+            let sum = fold_lanes(sums, filling.extent().1, filling.checksum_key());
+            (filling, sum)
+        };
+        let fillings = std::mem::take(&mut self.fillings).into_iter().zip(sums).map(summed);
+        let ended = self.to.pool.publish_with_sums(fillings.collect());
+        self.published(&ended);
+    }
+
+    fn publish_from(&mut self, _slots: &Slots) {
+        unreachable!("the blocks are in the region");
+    }
+}
+
+/// Blocks that the processor copies from the staging memory into the region, encoded if need be.
+pub struct Copied {
+    to: Target,
+    pages: Arc<Pages>,
+    hashes: Vec<BlockHash>,
+    depths: Vec<u32>,
+    names: Vec<Names>,
+    outcomes: Outcomes,
+}
+
+impl Copied {
+    /// Adds parts for the blocks of an order that the region lacks.
+    pub fn add_parts(order: &Order, size: usize, slots: &Arc<Pages>, outcomes: &Outcomes, parts: &mut Vec<Saving>) {
+        let new = |number: &usize| order.to.pool.peek(std::slice::from_ref(&order.hashes[*number])).is_empty();
+        let new: Vec<usize> = (0..order.hashes.len()).filter(new).collect();
+        add(outcomes, outcome(Publish::Duplicate), (order.hashes.len() - new.len()) as u64);
+        for part in new.chunks(size) {
+            let copied = Self {
+                to: order.to.clone(),
+                pages: Arc::clone(slots),
+                hashes: part.iter().map(|&number| order.hashes[number]).collect(),
+                depths: part.iter().map(|&number| order.depths[number]).collect(),
+                names: part.iter().map(|&number| order.names[number]).collect(),
+                outcomes: Arc::clone(outcomes),
+            };
+            parts.push((Box::new(copied), part.iter().map(|&number| order.blocks[number]).collect()));
+        }
+    }
+}
+
+impl Sink for Copied {
+    fn places(&self) -> Vec<u64> {
+        unreachable!("the blocks go through the staging memory");
+    }
+
+    fn publish(&mut self) {
+        unreachable!("the blocks go through the staging memory");
+    }
+
+    fn lane_keys(&self) -> Vec<[u64; LANES]> {
+        unreachable!("the blocks go through the staging memory");
+    }
+
+    fn publish_with_sums(&mut self, _sums: &[[u64; ACCUMULATORS]]) {
+        unreachable!("the blocks go through the staging memory");
+    }
+
+    fn publish_from(&mut self, slots: &Slots) {
+        let (to, pages) = (self.to.clone(), Arc::clone(&self.pages));
+        let save = Save::begin(to, pages, &self.hashes, &self.depths, slots.numbers(), &self.names);
+        save.end().into_iter().for_each(|(outcome, count)| add(&self.outcomes, outcome, count));
+    }
+}
