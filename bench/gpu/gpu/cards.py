@@ -106,10 +106,17 @@ class DriverOfTests:
 
     def __init__(self, library: str) -> None:
         self.name = f"rehearsal with {library}"
-        self.gpu = cenote.device.Gpu(0, library=library)
+        # The number of its GPU, and calls that control it.
+        self.number, self.driver = ctypes.c_uint32(1), ctypes.CDLL(library)
+        self.driver.fake_begin(self.number, ctypes.c_uint64(1))
+        # The driver forgets no memory, so none is freed.
+        self.kept: list[Any] = []
+        self.gpu = cenote.device.Gpu(self.number.value, library=library)
 
     def make(self, size: int) -> Any:
         memory = (ctypes.c_uint8 * size)()
+        self.driver.fake_know(self.number, ctypes.c_size_t(ctypes.addressof(memory)), ctypes.c_size_t(size))
+        self.kept.append(memory)
         pattern = bytes((at * 131 + at // 251) % 251 for at in range(1 << 16))
         for at in range(0, size, len(pattern)):
             # Another first byte in each piece, so that no two pages are equal.
@@ -133,7 +140,7 @@ class DriverOfTests:
         return all(bytes_of(one) == bytes_of(other) for one, other in zip(some, others, strict=True))
 
     def synchronize(self) -> None:
-        """The driver works while its events are asked for."""
+        self.driver.fake_run(self.number)
 
     def kv(self, region: cenote.Region, layers: Sequence[Any], memory: Sequence[Any], **how: Any) -> Any:
         places = [(self.address(each), ctypes.sizeof(each)) for each in memory]

@@ -43,7 +43,8 @@ SHAPES = (
 WAYS: dict[str, dict[str, Any]] = {
     "direct": {},
     "staged": {"staged": True, "staging_bytes": 1 << 30},
-    "sums on the processor": {"gpu_sums": False},
+    # Without room for a block on the GPU, its kernels are not used.
+    "sums on the processor": {"gpu_buffer_bytes": 0},
 }
 TOKENS = (8192, 32768)
 
@@ -61,8 +62,9 @@ def measure(report: Report, card: Card, region: cenote.Region, shape: Shape, way
     case = Case(card, region, shape, way, tokens)
     try:
         times = [case.round() for _ in range(rounds)]
-    finally:
-        case.close()
+    except Exception:
+        case.kv.close(20)
+        raise
     bounds, size = limits.of(report), case.size
     for what in ("save", "load", "both"):
         # The first round is cold.
@@ -71,9 +73,10 @@ def measure(report: Report, card: Card, region: cenote.Region, shape: Shape, way
         report.add(
             "product", what=what, way=way, tokens=tokens, **asdict(shape), blocks=case.count, MiB=size >> 20, GBps=gbps,
             of_limit=round(gbps / bounds[what], 3) if what in bounds else None, ms=round(1e3 * best.seconds, 2),
-            engine_ms=round(1e3 * best.engine, 3), cpu_ms_per_GiB=round(1e3 * best.cpu * (1 << 30) / size, 2),
+            why_staged=case.kv.why_staged, why_no_kernels=getattr(case.kv, "why_no_kernels", None), engine_ms=round(1e3 * best.engine, 3), cpu_ms_per_GiB=round(1e3 * best.cpu * (1 << 30) / size, 2),
             equal=all(round_[what].is_right for round_ in times),
         )  # fmt: skip
+    case.close()
 
 
 @dataclass
