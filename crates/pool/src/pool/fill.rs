@@ -7,11 +7,10 @@ use crate::blocks::Label;
 use crate::blocks::life::{Draft, Publish};
 use crate::members::Member;
 use crate::region::counters::Counter;
-use crate::region::lines::checksum_key;
 use crate::space::{Fill, Slot};
 use cenote_base::Generation;
-use cenote_mem::checksum::PayloadSum;
-use cenote_mem::{Fabric, HostArea, HostLocal};
+use cenote_base::seal::SealWord;
+use cenote_mem::{Fabric, Guard, HostArea, HostLocal, PayloadSum, Tag};
 use std::sync::Arc;
 
 /// A block that is being written. Lookups do not find it before [`Filling::publish`]. Dropping it
@@ -25,6 +24,8 @@ pub struct Filling<F: Fabric, H: HostLocal = HostArea> {
     generation: Generation,
     length: u64,
     written: u64,
+    guard: Guard,
+    seal: SealWord,
     sum: PayloadSum,
     published: bool,
 }
@@ -50,7 +51,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// # Errors
     /// As [`Pool::begin`]. There is also no room in chunks adopted from a dead host, because its
     /// caches may still write there: they take copies only, until that host has no worker of the
-    /// time before and one of it has joined again.
+    /// time before and one of it has joined again. An [encrypted](Pool::seal) region has no room for
+    /// any: the bytes would lie in it unencrypted.
     pub fn begin_in_place(&self, new: &NewBlock<'_>) -> Result<InPlace<F, H>, Publish> {
         self.begin_all_in_place(std::slice::from_ref(new)).remove(0)
     }
@@ -62,16 +64,22 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
 
     fn begin_filling(&self, new: &[NewBlock<'_>], fill: Fill) -> Vec<Result<Filling<F, H>, Publish>> {
         assert!(new.iter().all(|new| new.encoding == 0), "an encoded block is published whole");
+        if fill == Fill::InPlace && self.0.region.is_encrypted() {
+            self.0.region.counters().add(Counter::NoRoom, new.len() as u64);
+            return new.iter().map(|_| Err(Publish::NoRoom)).collect();
+        }
         // Before the reservation, which a later life may not keep.
         let life = self.0.region.incarnation();
         let mut wishes: Vec<Wish<'_>> = new.iter().map(Wish::of_pages).collect();
         wishes.chunks_mut(TOGETHER_MAX).for_each(|wishes| self.0.reserve_new(wishes, fill));
         let begun = |wish: Wish<'_>| {
-            let (member, slot, hash) = (Arc::clone(&self.0), wish.slot?, wish.new.hash);
+            let (member, slot) = (Arc::clone(&self.0), wish.slot?);
             let generation = member.blocks.next_generation(slot.block);
-            let sum = PayloadSum::new(checksum_key(hash, generation));
             let (label, length) = (member.label(wish.new), wish.new.namespace.block_bytes);
-            Ok(Filling { member, label, slot, life, generation, length, written: 0, sum, published: false })
+            let (guard, seal) = member.region.guard_new(&label.facts(slot, generation, length));
+            let sum = PayloadSum::writing(&guard);
+            let written = 0;
+            Ok(Filling { member, label, slot, life, generation, length, written, guard, seal, sum, published: false })
         };
         wishes.into_iter().map(begun).collect()
     }
@@ -97,14 +105,16 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             let (fabric, (offset, length)) = (&filling.member.region.fabric, filling.extent());
             // Bytes that went through this processor's caches are not on the device yet.
             fabric.refresh_payload(offset, length);
-            fabric.checksum_payload(offset, length, checksum_key(filling.label.hash, filling.generation))
+            let mut sum = PayloadSum::writing(&filling.guard);
+            fabric.absorb_payload(offset, length, &mut sum);
+            sum.finish()
         })
     }
 
     fn publish_summed(
         &self,
         mut fillings: Vec<Filling<F, H>>,
-        sum: impl Fn(&mut Filling<F, H>) -> u64,
+        sum: impl Fn(&mut Filling<F, H>) -> Tag,
     ) -> Vec<Publish> {
         let member = &self.0;
         assert!(fillings.iter().all(|filling| Arc::ptr_eq(&filling.member, member)), "a block of another pool");
@@ -117,7 +127,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             let mut drafts = Vec::with_capacity(group.len());
             for at in group {
                 let filling = &mut fillings[at];
-                let checksum = sum(filling);
+                let tag = sum(filling);
                 // The checksum must cover only bytes that were written and summed in one life. If
                 // another host adopts the slot after this check, its bytes do not have this
                 // checksum. (docs/internals/protocol.md#publish)
@@ -126,8 +136,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
                     continue;
                 }
                 filling.published = true;
-                let Filling { slot, label, generation, length, .. } = *filling;
-                drafts.push(Draft { at, slot, label, generation, length, checksum });
+                let Filling { slot, label, generation, length, seal, .. } = *filling;
+                drafts.push(Draft { at, slot, label, generation, length, tag, seal });
             }
             member.enter_new(&drafts, |at, outcome| outcomes[at] = outcome);
         }

@@ -2,6 +2,7 @@
 
 use crate::error::PoolError;
 use crate::region::layout::NAMESPACES;
+use cenote_base::seal::{KeyId, Seal, SealKeys};
 use cenote_base::{Clock, HashSeed, HostId};
 use cenote_mem::LINE;
 use cenote_policy::Eviction;
@@ -91,6 +92,10 @@ pub struct PoolConfig {
     pub design: Design,
     /// The policy that orders evictions.
     pub eviction: Eviction,
+    /// How payloads are sealed.
+    pub seal: Seal,
+    /// Name of the key with which the creator seals; 0 without a seal.
+    pub seal_key: u64,
     /// Secret from which all block hashes derive.
     pub seed: HashSeed,
     /// Identity of the region; names its host-local memory.
@@ -115,6 +120,8 @@ impl PoolConfig {
             hosts_lock: HostsLock::Bakery,
             design: Design::Cenote,
             eviction: Eviction::Lru,
+            seal: Seal::None,
+            seal_key: 0,
             seed,
             uuid,
             created: 0,
@@ -136,6 +143,12 @@ impl PoolConfig {
         let line_of_all = u64::from(self.max_hosts) * u64::from(self.workers_per_host) * LINE;
         let lines = region_bytes / 64 / line_of_all.max(1);
         lines.clamp(least, u64::from(HAZARD_LINES_MAX)) as u16
+    }
+
+    /// The same settings with payloads that are sealed by the first of these keys.
+    #[must_use]
+    pub fn sealed(self, seal: Seal, key: KeyId) -> Self {
+        Self { seal, seal_key: key.0, ..self }
     }
 
     /// Rejects settings that the format cannot hold.
@@ -177,6 +190,9 @@ impl PoolConfig {
         if !(1..=NAMESPACES).contains(&self.namespaces.into()) {
             return wrong(format!("{} namespaces; a region has 1 to {NAMESPACES}", self.namespaces));
         }
+        if (self.seal == Seal::None) != (self.seal_key == 0) {
+            return wrong(format!("seal `{}` and a key named {}", self.seal, KeyId(self.seal_key)));
+        }
         if self.design == Design::Plain && self.eviction != Eviction::Lru {
             return wrong(format!("the plain design evicts by its own list, not by {}", self.eviction));
         }
@@ -205,6 +221,8 @@ pub struct AttachOptions {
     pub quarantine: Duration,
     /// The region is anonymous memory of this process; so is its host-local memory.
     pub private: bool,
+    /// Keys of a sealed region. A worker needs them; a view of the region reads no payload without them.
+    pub keys: Option<SealKeys>,
     /// Clock of all timeouts; `None`: the kernel's monotonic clock, which all processes of a host
     /// share. Memory that [`crate::Pool::attach_on`] is given has its own clock.
     pub clock: Option<Clock>,
@@ -239,6 +257,7 @@ impl AttachOptions {
             host_timeout: Duration::from_secs(10),
             quarantine: Duration::from_secs(30),
             private: false,
+            keys: None,
             clock: None,
         }
     }

@@ -250,6 +250,8 @@ impl SnapshotSettings {
             design: Design::ALL.into_iter().find(|design| lines.get("design") == Some(&design.name()))?,
             eviction: number::<Eviction>(&lines, "eviction")?,
             seed: HashSeed(unhex(lines.get("seed")?)?),
+            seal: cenote_base::seal::Seal::None,
+            seal_key: 0,
             uuid: [0; 16],
             created: 0,
         };
