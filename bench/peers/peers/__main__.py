@@ -177,7 +177,7 @@ def _hits(taken: dict[str, serving.Taken]) -> list[str]:
     print(table(["connector", "hit", "own cache", *names, "further steps of vLLM"], rows))
     goals = []
     for name, run in taken.items():
-        if name in ("Cenote", "Cenote, load: layers"):
+        if name == "Cenote":
             share = 1000 * _median([one.wall - one.local for one in run.second])
             word = "reached" if share <= HIT_SHARE else "MISSED"
             goals.append(f"{name}: a hit takes {share:.1f} ms more than one in vLLM's own cache (goal {HIT_SHARE} ms: {word})")

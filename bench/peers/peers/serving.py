@@ -190,12 +190,7 @@ def measure(packages: Path, rounds: int, prompts_each: int, failed: dict[str, st
                 failed[f"LMCache, chunks of {chunk}"] = str(error)
         rivals.append(Rival("Cenote", "no server; every block checksummed", transfer=ours))
         timed = ours | {"kv_connector": "TimedConnector", "kv_connector_module_path": "peers.timed"}
-        layers = {"kv_connector_extra_config": {"region": f"shm:{region}", "load": "layers"}}
-        rivals.append(Rival("Cenote, load: layers", "the request does not wait for its load", transfer=ours | layers, saves=False))
-        rivals += [
-            Rival("Cenote, timed", "with a clock around each call", transfer=timed, saves=False),
-            Rival("Cenote, load: layers, timed", "with a clock around each call", transfer=timed | layers, saves=False),
-        ]
+        rivals.append(Rival("Cenote, timed", "with a clock around each call", transfer=timed, saves=False))
         taken = {rival.name: Taken(rival.about) for rival in rivals}
         for round_ in range(rounds):
             prompts = [models.prompt(TOKENS, 1000 + prompts_each * round_ + number) for number in range(prompts_each)]

@@ -22,7 +22,6 @@ PARTS = {
     "request_finished_all_groups": "orders",
     "bind_connector_metadata": "loads begun and ended",
     "start_load_kv": "loads begun and ended",
-    "wait_for_layer_load": "loads begun and ended",
     "get_transfer_results": "loads begun and ended",
     "get_block_ids_with_load_errors": "loads begun and ended",
     "save_kv_layer": "saves",

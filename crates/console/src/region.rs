@@ -243,18 +243,21 @@ impl NewRegionArgs {
             }
             seed = found;
         }
-        Ok(PoolConfig {
+        let config = PoolConfig {
             chunk_bytes: self.chunk_size.0,
             min_block_bytes: self.min_block.0,
             max_hosts: self.max_hosts,
             hosts_lock: self.hosts_lock.kind(),
             design: self.design.kind(),
             eviction: self.eviction,
-            hazard_lines_per_worker: self.hazard_lines(),
             events_per_host: self.events,
             created: Clock::system().unix().as_secs(),
             ..PoolConfig::new(seed, random_bytes()?)
-        })
+        };
+        // A region without a size takes a whole device.
+        let size = self.size.map_or(u64::MAX, |size| size.0);
+        let lines = self.pins_per_worker.map_or_else(|| config.hazard_lines_in(size), PoolConfig::hazard_lines_for);
+        Ok(PoolConfig { hazard_lines_per_worker: lines, ..config })
     }
 
     /// The configuration with the seal that is asked for.
@@ -273,12 +276,6 @@ impl NewRegionArgs {
                 .hint("sealing takes many times as long as a copy here; --seal-slowly does it all the same"));
         }
         Ok(config.sealed(seal, keys.sealing()))
-    }
-
-    fn hazard_lines(&self) -> u16 {
-        // Pins of this number take 16 MiB of a region, for all workers of all its hosts.
-        let is_small = self.size.is_some_and(|size| size.0 < 256 << 20);
-        PoolConfig::hazard_lines_for(self.pins_per_worker.unwrap_or(if is_small { 448 } else { 1792 }))
     }
 
     fn flush(&self) -> Result<Flush, Failure> {

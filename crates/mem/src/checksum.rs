@@ -31,6 +31,10 @@ use cenote_base::prng::Prng;
 use std::sync::OnceLock;
 
 const LINE_BYTES: usize = LINE as usize;
+/// Lanes of a line: its words.
+pub const LANES: usize = 8;
+/// Accumulators of all lanes.
+pub const ACCUMULATORS: usize = 3 * LANES;
 /// Lines between two mixings of `product`.
 const MIX_LINES: u64 = 16;
 /// The golden ratio's fraction in 64 bits: odd, so that `k_i` runs through all values.
@@ -108,15 +112,49 @@ pub fn checksum(bytes: &[u8], key: u64) -> u64 {
     sum.finish()
 }
 
+/// The keys of the eight lanes at a payload's first line, `k_i` of the definition.
+#[must_use]
+pub fn lane_keys(key: u64) -> [u64; LANES] {
+    let mut prng = Prng::new(key);
+    std::array::from_fn(|_| prng.next_u64())
+}
+
+/// Folds the lanes' accumulators after the last line into the checksum of a payload of `bytes` bytes.
+///
+/// Their order: `product` of lane 0 to 7, then `sum`, then `prefix`. For payload that another device
+/// has summed, such as a GPU.
+#[must_use]
+pub fn fold_lanes(accumulators: &[u64; ACCUMULATORS], bytes: u64, key: u64) -> u64 {
+    // Each step is a bijection of the word so far and of the accumulator, so a difference in a single
+    // accumulator always shows.
+    let mut folded = avalanche(key ^ bytes.wrapping_mul(STEP));
+    for (index, value) in accumulators.iter().enumerate() {
+        let value = avalanche(value.wrapping_add(STEP.wrapping_mul(index as u64 + 1)));
+        folded = (folded ^ value).rotate_left(29).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    }
+    avalanche(folded)
+}
+
 /// Accumulators of the eight lanes.
 #[derive(Clone)]
 #[repr(C, align(64))]
 struct State {
-    key: [u64; 8],
-    product: [u64; 8],
-    sum: [u64; 8],
-    prefix: [u64; 8],
+    key: [u64; LANES],
+    product: [u64; LANES],
+    sum: [u64; LANES],
+    prefix: [u64; LANES],
     lines: u64,
+}
+
+impl State {
+    /// The accumulators in the order of [`fold_lanes`].
+    fn accumulators(&self) -> [u64; ACCUMULATORS] {
+        let mut all = [0; ACCUMULATORS];
+        for (to, from) in all.chunks_exact_mut(LANES).zip([&self.product, &self.sum, &self.prefix]) {
+            to.copy_from_slice(from);
+        }
+        all
+    }
 }
 
 /// Source and destination of a kernel.
@@ -155,9 +193,8 @@ impl Checksummer {
 
     /// A checksum with the kernel of a level. The machine must have the level.
     pub(crate) fn at_level(level: Level, key: u64) -> Self {
-        let mut prng = Prng::new(key);
-        let key_lanes = std::array::from_fn(|_| prng.next_u64());
-        let state = State { key: key_lanes, product: [0; 8], sum: [0; 8], prefix: [0; 8], lines: 0 };
+        let none = [0; LANES];
+        let state = State { key: lane_keys(key), product: none, sum: none, prefix: none, lines: 0 };
         Self { state, level, seed: key, bytes: 0, ended: false }
     }
 
@@ -233,7 +270,7 @@ impl Checksummer {
 
     /// The checksum of all parts.
     pub(crate) fn finish(self) -> u64 {
-        fold(&self.state, self.bytes, self.seed)
+        fold_lanes(&self.state.accumulators(), self.bytes, self.seed)
     }
 
     /// Counts a part and cuts it into whole lines and a tail.
@@ -288,18 +325,6 @@ unsafe fn copy_tail_out(from: *const u8, to: &mut [u8]) {
         // processes may write these bytes meanwhile.
         *byte = unsafe { from.add(index).read_volatile() };
     }
-}
-
-/// Folds the accumulators into one word. Each step is a bijection of the word so far and of the
-/// accumulator, so a difference in a single accumulator always shows.
-fn fold(state: &State, bytes: u64, key: u64) -> u64 {
-    let mut folded = avalanche(key ^ bytes.wrapping_mul(STEP));
-    let all = [&state.product, &state.sum, &state.prefix];
-    for (index, value) in all.into_iter().flatten().enumerate() {
-        let value = avalanche(value.wrapping_add(STEP.wrapping_mul(index as u64 + 1)));
-        folded = (folded ^ value).rotate_left(29).wrapping_mul(0xff51_afd7_ed55_8ccd);
-    }
-    avalanche(folded)
 }
 
 /// SplitMix64's finaliser (Stafford's mix 13): a bijection that flips about half of the output bits

@@ -58,7 +58,6 @@ pub fn keys(file: Option<PathBuf>) -> PyResult<Option<SealKeys>> {
     source.map(|source| source.read()).transpose().map_err(|error| CenoteError::new_err(format!("seal key: {error}")))
 }
 
-const PINS_PER_WORKER: u32 = 1792;
 const PINS_PER_LINE: u32 = 7;
 const MODE: u32 = 0o600;
 
@@ -68,7 +67,8 @@ impl Wanted {
     /// With `exist_ok`, an existing region stays unchanged; returns its settings that differ.
     pub fn create(&self, py: Python<'_>, region: &str, source: &RegionSource) -> PyResult<Vec<Difference>> {
         // Validate first, so that an existing region does not hide invalid settings.
-        let (size, flush, config) = (self.size.bytes("size")?, self.flush()?, self.config()?);
+        let size = self.size.bytes("size")?;
+        let (flush, config) = (self.flush()?, self.config(size)?);
         config.validate().map_err(|error| of_pool(region, &error))?;
         if size < config.chunk_bytes && !matches!(source, RegionSource::DevDax(_)) {
             let (size, chunk) = (ByteSize(size), ByteSize(config.chunk_bytes));
@@ -98,12 +98,14 @@ impl Wanted {
         }
     }
 
-    fn config(&self) -> PyResult<PoolConfig> {
+    /// The settings of a region of `size` bytes.
+    fn config(&self, size: u64) -> PyResult<PoolConfig> {
         let mut config = PoolConfig::new(HashSeed(self.hash_seed.map_or_else(random_bytes, Ok)?), random_bytes()?);
         config.created = clock().unix().as_secs();
         config.max_hosts = self.max_hosts.unwrap_or(config.max_hosts);
         config.events_per_host = self.events.unwrap_or(config.events_per_host);
-        config.hazard_lines_per_worker = PoolConfig::hazard_lines_for(self.pins_per_worker.unwrap_or(PINS_PER_WORKER));
+        config.hazard_lines_per_worker =
+            self.pins_per_worker.map_or_else(|| config.hazard_lines_in(size), PoolConfig::hazard_lines_for);
         if let Some(name) = &self.eviction {
             config.eviction = name.parse().map_err(|error: cenote_pool::UnknownEviction| wrong(error.to_string()))?;
         }

@@ -185,8 +185,8 @@ pub struct NewRegionArgs {
     /// Eviction policy: lru, sieve, s3-fifo or cost-aware
     #[arg(long, value_name = "POLICY", default_value_t = Eviction::Lru)]
     pub eviction: Eviction,
-    /// Blocks that one process can pin at once [default: 1792, or 448 in a region of less than
-    /// 256MiB]
+    /// Blocks that one process can pin at once [default: 1792; 448 in a region of less than 256MiB;
+    /// up to 7168 in a larger one if all pins take at most a 64th of it]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=7168))]
     pub pins_per_worker: Option<u32>,
     /// Seal payloads with the first of the keys: mac (others cannot forge KV), encrypt (nor read it) or

@@ -6,6 +6,12 @@ use std::collections::HashSet;
 
 /// The module's definition, word by word, without any kernel.
 fn oracle(bytes: &[u8], key: u64) -> u64 {
+    let (accumulators, bytes) = (oracle_lanes(bytes, key), bytes.len() as u64);
+    fold_lanes(&accumulators, bytes, key)
+}
+
+/// The accumulators of the module's definition.
+fn oracle_lanes(bytes: &[u8], key: u64) -> [u64; ACCUMULATORS] {
     let mut prng = Prng::new(key);
     let mut k: [u64; 8] = std::array::from_fn(|_| prng.next_u64());
     let (mut product, mut sum, mut prefix) = ([0_u64; 8], [0_u64; 8], [0_u64; 8]);
@@ -25,7 +31,7 @@ fn oracle(bytes: &[u8], key: u64) -> u64 {
             }
         }
     }
-    fold(&State { key: k, product, sum, prefix, lines: 0 }, bytes.len() as u64, key)
+    [product, sum, prefix].concat().try_into().expect("three times eight")
 }
 
 fn random(seed: u64, len: usize) -> Vec<u8> {
@@ -155,6 +161,24 @@ proptest! {
                 prop_assert_eq!(sum, wanted, "{:?}", level);
             }
         }
+    }
+}
+
+#[test]
+fn lanes_that_another_device_summed_fold_into_the_same_checksum() {
+    for (key, len) in [(0, 0), (7, 64), (u64::MAX, 1024), (1 << 63, 4096 + 64)] {
+        let bytes = random(key, len);
+        let mut prng = Prng::new(key);
+        assert_eq!(lane_keys(key), std::array::from_fn(|_| prng.next_u64()));
+        let mut accumulators = oracle_lanes(&bytes, key);
+        let length = len as u64;
+        assert_eq!(fold_lanes(&accumulators, length, key), checksum(&bytes, key));
+        for at in 0..ACCUMULATORS {
+            accumulators[at] ^= 1 << 63;
+            assert_ne!(fold_lanes(&accumulators, length, key), checksum(&bytes, key), "accumulator {at}");
+            accumulators[at] ^= 1 << 63;
+        }
+        assert_ne!(fold_lanes(&accumulators, length + 64, key), checksum(&bytes, key));
     }
 }
 

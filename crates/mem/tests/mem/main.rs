@@ -3,4 +3,5 @@
 
 mod fabric;
 mod host;
+mod kernels;
 mod region;

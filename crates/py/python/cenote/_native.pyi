@@ -123,7 +123,8 @@ class Region:
         Sizes are numbers of bytes, or texts such as `4GiB`.
 
         - `chunk_size` (2 MiB) is the largest block size, `min_block` (16 KiB) the smallest.
-        - Further defaults: `max_hosts` 16, `pins_per_worker` 1792, `mode` 0o600.
+        - Further defaults: `max_hosts` 16, `mode` 0o600, and `pins_per_worker` by size: 448 below
+          256 MiB, 1,792, or up to 7,168 while all pins take at most a 64th of the region.
         - `flush` is `none`; `auto` is for a device that several hosts share without coherence.
         - `events` is the number of lines in each host's event log (0: no log).
         - `eviction` is `lru` (default), `sieve`, `s3-fifo` or `cost-aware`.

@@ -130,18 +130,16 @@ def test_tokens_that_are_computed_again_are_not_cached(computed: int, cached: tu
     assert older.num_cached_tokens == 32
 
 
-def asks(_: Any, model: str, region: str | None, load: str) -> Answer:
-    more = {"async_scheduling": False} if load == "layers" else {}
-    return Engine(model, region, connector={"load": load}, **more).ask(prompt(8 * BLOCK + 5, 1))
+def asks(_: Any, model: str, region: str | None) -> Answer:
+    return Engine(model, region).ask(prompt(8 * BLOCK + 5, 1))
 
 
-@pytest.mark.parametrize("load", ["async", "layers"])
 @pytest.mark.parametrize("every", [1, 3])
-def test_damaged_blocks_are_not_cached_tokens(tiny: str, region_name: str, monkeypatch: pytest.MonkeyPatch, load: str, every: int) -> None:
-    """With `load: layers` all blocks of a hit were damaged and computed again, and `cached_tokens` still had them."""
-    cold = in_child(asks, tiny, region_name, "async")
+def test_damaged_blocks_are_not_cached_tokens(tiny: str, region_name: str, monkeypatch: pytest.MonkeyPatch, every: int) -> None:
+    """All blocks of a hit were damaged and computed again, and `cached_tokens` still had them."""
+    cold = in_child(asks, tiny, region_name)
     monkeypatch.setenv("CENOTE_TEST_FAIL_LOADS", str(every))
-    warm = in_child(asks, tiny, region_name, load)
+    warm = in_child(asks, tiny, region_name)
     assert warm.tokens == cold.tokens
     # Every block fails, or each third one: blocks after a failed one are computed.
     assert warm.cached <= (every - 1) * BLOCK

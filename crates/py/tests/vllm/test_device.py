@@ -78,10 +78,9 @@ def alone(_: Connection, job: Job) -> list[list[int]]:
     return [engine.ask(prompt, job.tokens).tokens for prompt in job.prompts]
 
 
-@pytest.mark.parametrize("load", ["async", "layers"])
 @pytest.mark.parametrize("copies", ["direct", "staged"])
-def test_an_engine_loads_the_blocks_of_another_through_a_device(tiny: str, region: str, load: str, copies: str) -> None:
-    connector = {"load": load, "gpu_copies": copies}
+def test_an_engine_loads_the_blocks_of_another_through_a_device(tiny: str, region: str, copies: str) -> None:
+    connector = {"gpu_copies": copies}
     job = Job(tiny, region, [models.prompt(PROMPT, 41)], connector=connector)
     [expected] = in_child(alone, job)
     cold, warm = (in_child(on_a_device, job, {}) for _ in range(2))
@@ -93,12 +92,11 @@ def test_an_engine_loads_the_blocks_of_another_through_a_device(tiny: str, regio
     clean(region)
 
 
-@pytest.mark.parametrize("load", ["async", "layers"])
 @pytest.mark.parametrize("faults", [{"copies_until": 100}, {"queries_until": 5}, {"register_max": 0}])
-def test_a_failing_device_changes_no_token(tiny: str, region: str, load: str, faults: dict[str, Any]) -> None:
+def test_a_failing_device_changes_no_token(tiny: str, region: str, faults: dict[str, Any]) -> None:
     prompts = [models.prompt(PROMPT, number) for number in (42, 43)]
     # tidy: a load that the device has lost is given up, and one that is given up too early changes no token.
-    job = Job(tiny, region, prompts, connector={"load": load, "timeout": 2})
+    job = Job(tiny, region, prompts, connector={"timeout": 2})
     expected = in_child(alone, job)
     in_child(on_a_device, Job(tiny, region, prompts[:1]), {})
     run = in_child(on_a_device, job, faults)

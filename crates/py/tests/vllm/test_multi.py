@@ -85,16 +85,15 @@ def test_the_connector_loads_and_counts_under_multi_connector(tiny: str, region:
     clean(region)
 
 
-def test_only_loads_by_layer_require_piecewise_graphs() -> None:
+def test_the_connector_permits_full_cuda_graphs() -> None:
     from cenote.vllm import CenoteConnector
     from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector
 
     ours = {"kv_connector": "CenoteConnector", "kv_connector_module_path": "cenote.vllm", "kv_role": "kv_both"}
-    for load, needs in ({}, False), ({"load": "async"}, False), ({"load": "layers"}, True):
-        settings = {"region": "shm:none", **load}
-        assert CenoteConnector.requires_piecewise_for_cudagraph(settings) == needs
-        among = {"connectors": [{**ours, "kv_connector_extra_config": settings}]}
-        assert MultiConnector.requires_piecewise_for_cudagraph(among) == needs
+    settings = {"region": "shm:none"}
+    assert not CenoteConnector.requires_piecewise_for_cudagraph(settings)
+    among = {"connectors": [{**ours, "kv_connector_extra_config": settings}]}
+    assert not MultiConnector.requires_piecewise_for_cudagraph(among)
 
 
 def test_hits_count_as_host_memory() -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from multiprocessing.connection import Connection
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from cenote.vllm.settings import Settings
-from cenote.vllm.shards import _check_steps
 from engines import Engine, in_child
 
 
@@ -25,7 +23,7 @@ def refused(_: Connection, model: str, region: str, connector: dict[str, Any], e
     [
         ({"regoin": "x"}, {}, "unknown regoin"),
         ({"region": "shm:cenote-none-such"}, {}, "there is no such region"),
-        ({"load": "slowly"}, {}, "may be async or layers"),
+        ({"load": "layers"}, {}, "load is 'layers', but this setting was removed"),
         ({"timeout": -1}, {}, "timeout is -1"),
         ({"timeout": 0}, {}, "timeout is 0, so every load would time out; give seconds above 0"),
         ({"load_threads": 0}, {}, "load_threads is 0, so no thread would copy; give at least 1"),
@@ -45,17 +43,8 @@ def test_a_refusal_names_the_setting(tiny: str, region: str, connector: dict[str
     assert said in in_child(refused, tiny, region, connector, engine)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "ahead", "said"), [(1, False, None), (1, True, "has async scheduling"), (2, False, "has 2 ranks"), (2, True, "has 2 ranks")]
-)
-def test_loads_by_layer_are_refused_with_async_scheduling_or_several_ranks(ranks: int, ahead: bool, said: str | None) -> None:
-    config: Any = SimpleNamespace(
-        parallel_config=SimpleNamespace(world_size=ranks), scheduler_config=SimpleNamespace(async_scheduling=ahead)
-    )
-    _check_steps(config, Settings.of({"region": "shm:none"}))
-    by_layer = Settings.of({"region": "shm:none", "load": "layers"})
-    if said is None:
-        _check_steps(config, by_layer)
-        return
-    with pytest.raises(ValueError, match=f"load is layers.*{said}.*use async"):
-        _check_steps(config, by_layer)
+@pytest.mark.parametrize("load", ["async", "layers"])
+def test_the_removed_setting_for_loads_is_refused_with_the_next_step(load: str) -> None:
+    Settings.of({"region": "shm:none"})
+    with pytest.raises(ValueError, match=f"load is '{load}', but this setting was removed.*delete the setting"):
+        Settings.of({"region": "shm:none", "load": load})

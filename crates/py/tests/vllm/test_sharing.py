@@ -70,15 +70,29 @@ def test_an_instance_loads_the_prefix_of_another(mid: str, region: str) -> None:
     clean(region)
 
 
-@pytest.mark.parametrize("load", ["async", "layers"])
-def test_both_ways_of_loading_give_the_same_tokens(tiny: str, region: str, load: str) -> None:
+def test_prompts_around_full_blocks_give_the_same_tokens(tiny: str, region: str) -> None:
     prompts = [models.prompt(length, 3) for length in (PROMPT, PROMPT - 1, FULL + 1, FULL, BLOCK + 1, BLOCK, 7)]
     alone = in_child(ask_all, Job(tiny, None, prompts))
-    in_child(ask_all, Job(tiny, region, prompts[:1], connector={"load": load}))
-    warm = in_child(ask_all, Job(tiny, region, prompts, connector={"load": load}))
+    in_child(ask_all, Job(tiny, region, prompts[:1]))
+    warm = in_child(ask_all, Job(tiny, region, prompts))
     assert [answer.tokens for answer in warm] == [answer.tokens for answer in alone]
     # Later prompts are prefixes of the first, which vLLM's own cache has by then.
     assert warm[0].cached == FULL
+    clean(region)
+
+
+def test_a_prompt_of_whole_blocks_is_loaded_whole(tiny: str, region: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine computed the last block of 32 tokens to sample from one."""
+    prompts = [models.prompt(length, 30 + length) for length in (FULL, 2 * BLOCK, BLOCK)]
+    alone = in_child(ask_all, Job(tiny, None, prompts))
+    cold = in_child(ask_all, Job(tiny, region, prompts))
+    warm = in_child(ask_all, Job(tiny, region, prompts))
+    monkeypatch.setenv("CENOTE_TEST_FAIL_LOADS", "2")
+    failing = in_child(ask_all, Job(tiny, region, prompts))
+    for answers in (cold, warm, failing):
+        assert [answer.tokens for answer in answers] == [answer.tokens for answer in alone]
+    assert [answer.cached for answer in warm] == [FULL, 2 * BLOCK, BLOCK]
+    assert [answer.cached for answer in failing] == [0, 0, 0], "the first block of each load fails"
     clean(region)
 
 
@@ -136,16 +150,13 @@ def test_wrong_kv_changes_the_tokens(tiny: str, region: str) -> None:
     assert wrong.tokens != cold.tokens
 
 
-@pytest.mark.parametrize("load", ["async", "layers"])
-def test_failed_loads_change_no_token(
-    tiny: str, region: str, load: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_loads_change_no_token(tiny: str, region: str, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = [models.prompt(PROMPT, number) for number in (5, 6)]
     alone = in_child(ask_all, Job(tiny, None, prompts))
     in_child(ask_all, Job(tiny, region, prompts))
     for every in (2, 1):
         monkeypatch.setenv("CENOTE_TEST_FAIL_LOADS", str(every))
-        answers = in_child(ask_all, Job(tiny, region, prompts, connector={"load": load}))
+        answers = in_child(ask_all, Job(tiny, region, prompts))
         assert [answer.tokens for answer in answers] == [answer.tokens for answer in alone]
     monkeypatch.delenv("CENOTE_TEST_FAIL_LOADS")
     assert [answer.tokens for answer in in_child(ask_all, Job(tiny, region, prompts))] == [

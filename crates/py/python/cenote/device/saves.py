@@ -105,7 +105,7 @@ class DeviceSave:
         last = device.record(Stream.SAVES)
         while not device.query(last):
             yield False
-        # The engine aborts the save if a load of the step failed, which is known at the step's end.
+        # The engine may still abort the save at the step's end.
         while not self.wanted and not self.stopped:
             yield False
         if self.wanted:

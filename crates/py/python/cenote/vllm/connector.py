@@ -195,10 +195,8 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
         assert self._worker is not None
         self._worker.start_loads(self._step().loads)
 
-    @serving(lambda: None)
     def wait_for_layer_load(self, layer_name: str) -> None:
-        assert self._worker is not None
-        self._worker.wait_for_layer(layer_name)
+        """Does nothing: a request runs after all of its blocks are loaded."""
 
     @serving(lambda: None)
     def save_kv_layer(
@@ -218,8 +216,6 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
     @serving(KVConnectorTransferResults)
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         assert self._worker is not None
-        # With speculative decoding, vLLM asks for failed loads before it ends the step's saves.
-        self._worker.end_loads()
         if self._step().idle:
             self._worker.await_load()
         ended, lost = self._worker.take_ended()
@@ -268,9 +264,3 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
         cls, vllm_config: Any, metric_types: Any, labelnames: list[str], per_engine_labelvalues: Any
     ) -> CenotePromMetrics:
         return CenotePromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
-
-    @classmethod
-    def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
-        # Full CUDA graphs call no per-layer hook. Only `load: layers` needs the hooks; otherwise
-        # the end of a step saves the layers that no hook announced.
-        return extra_config.get("load") == "layers"

@@ -26,12 +26,10 @@ class LoadPart:
 
 @dataclass
 class LoadOrder:
-    """Blocks to load for a request."""
+    """Blocks to load for a request, which waits for them."""
 
     request_id: str
     parts: list[LoadPart]
-    waits: bool
-    """True if the request waits for its blocks; False if it runs in this step."""
     adapter: AdapterUse | None = None
 
 

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from cenote.vllm.shards import Shards
     from cenote.vllm.stats import CenoteStats
 
-# Steps after which a step's loads have certainly ended: vLLM prepares at most two steps ahead.
-_STEPS_AHEAD = 3
-
 
 class SchedulerSide:
     """The scheduler side of one engine."""
@@ -36,9 +33,8 @@ class SchedulerSide:
         self.settings, self.stats, self.weights = shards.settings, stats, shards.weights
         self.names = shards.names
         self.shards = shards
-        self.lookup, self.groups = Lookup(shards.groups, shards.alignment), shards.groups
+        self.lookup, self.groups = Lookup(shards.groups, shards.alignment, shards.has_all_groups), shards.groups
         self.loads, self.saves = loads, saves
-        self.waits = self.settings.load == "async"
         self.manager: KVCacheManager | None = None
         self.requests: dict[str, Request] = {}
         # Per request and group: number of first blocks that were loaded, or ordered to be saved.
@@ -56,7 +52,6 @@ class SchedulerSide:
         self.orders: list[LoadOrder] = []
         # Requests with a failed load. Their lookups return no hit, so vLLM computes the rest.
         self.given_up: set[str] = set()
-        self.step = 0
         self.publishes = events
         self.events: KvEvents | None = None
 
@@ -94,7 +89,7 @@ class SchedulerSide:
             found.release()
             return 0, False
         self.found[request.request_id] = found
-        return found.end - start, self.waits
+        return found.end - start, True
 
     def _is_promoting(self, request: Request, start: int, end: int) -> bool:
         """True while blocks are on their way from the cold tier and their deadline has not passed.
@@ -130,7 +125,7 @@ class SchedulerSide:
             self.stats.add("lookup_blocks", looked_up[0])
             self.stats.add("stateless_blocks", looked_up[1])
         found = self.found.get(request.request_id)
-        if found is None or found.ordered_at_step is not None:
+        if found is None or found.is_ordered:
             return
         if num_external_tokens == 0:
             # vLLM does not load from this connector: another one has the blocks, or none has.
@@ -141,9 +136,9 @@ class SchedulerSide:
             raise ValueError(f"vLLM asks for tokens up to {end}, but the states found are those after token {found.end}")
         tables = blocks.get_block_ids()
         parts = [self._part(group, request, tables[group.number], found.start, end) for group in self.groups]
-        found.ordered_at_step = self.step
+        found.is_ordered = True
         found.block_ids = {block for part in parts for block in part.block_ids}
-        self.orders.append(LoadOrder(request.request_id, parts, self.waits, self.names.use(request)))
+        self.orders.append(LoadOrder(request.request_id, parts, self.names.use(request)))
         # Of windows and states fewer blocks are loaded than the hit has. Each of these ends as loaded or as failed.
         ordered = sum(len(part.block_ids) for part in parts)
         self.stats.add("hit_blocks", min(num_external_tokens // self.lookup.alignment, ordered))
@@ -161,7 +156,7 @@ class SchedulerSide:
             LoadPart(group.number, [], [block for block in tables[group.number] if block != self._no_block()])
             for group in self.groups
         ]
-        self.orders.append(LoadOrder(request.request_id, parts, self.waits))
+        self.orders.append(LoadOrder(request.request_id, parts))
 
     def _part(self, group: Group, request: Request, block_ids: list[int], start: int, end: int) -> LoadPart:
         """A group's blocks between two tokens, without leading blocks before the window."""
@@ -186,7 +181,6 @@ class SchedulerSide:
 
     def end_step(self, output: SchedulerOutput) -> list[SaveOrder]:
         """The saves of this step. Forgets finished requests and releases old leases."""
-        self.step += 1
         try:
             return list(self._saves(output))
         finally:
@@ -279,8 +273,8 @@ class SchedulerSide:
         self.given_up |= {request_id for request_id, found in self.found.items() if found.block_ids & failed}
         self.given_up |= output.failed_recving & self.found.keys()
         if failed or output.failed_recving:
-            # The workers did not save blocks computed from failed ones. So order all saves again;
-            # present blocks cost one lookup each.
+            # Blocks ordered to be loaded count as saved, and some of them are computed now. So order
+            # all saves again; present blocks cost one lookup each.
             self.saved.clear()
             # vLLM has taken the failed blocks back by now, and computes them.
             for request in self.requests.values():
@@ -324,11 +318,10 @@ class SchedulerSide:
     def _let_go_of_old(self) -> None:
         now = clock.now()
         for request_id, found in list(self.found.items()):
-            ordered = found.ordered_at_step
-            loaded = ordered is not None and not self.waits and self.step - ordered > _STEPS_AHEAD
-            old = now - found.since > self.settings.lease_timeout
-            if loaded or (old and ordered is None):
+            if now - found.since <= self.settings.lease_timeout:
+                continue
+            if not found.is_ordered:
                 self._let_go(request_id)
-            elif old:
+            else:
                 # The workers have their own pins. Keep the entry, because their result is pending.
                 found.release()

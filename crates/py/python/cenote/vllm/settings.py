@@ -10,7 +10,6 @@ from typing import Any, Literal, get_args, get_type_hints
 
 from cenote.start import given_of_new
 
-LoadMode = Literal["async", "layers"]
 GpuCopies = Literal["direct", "staged"]
 
 
@@ -34,9 +33,6 @@ class Settings:
     `/var/cache/cenote,size=64GiB` or `s3://bucket/kv`."""
     host_slot: int = 0
     """Number of this machine among the machines that share the region."""
-    load: LoadMode = "async"
-    """`async`: a request waits until its blocks are loaded, while others run. `layers`: the request
-    runs at once, and each layer waits for its own load."""
     timeout: float = 5.0
     """Seconds for a load. After that, vLLM computes the missing blocks."""
     lease_timeout: float = 60.0
@@ -72,6 +68,11 @@ class Settings:
         """Reads the settings. Raises ValueError for unknown names and invalid values."""
         known = {known.name for known in fields(cls)}
         hints = {name: int if hint == int | None else hint for name, hint in get_type_hints(cls).items()}
+        if "load" in given:
+            raise ValueError(
+                f"kv_connector_extra_config: load is {given['load']!r}, but this setting was removed, because each request waits for "
+                "its blocks while others run (as with async); delete the setting"
+            )
         if unknown := sorted(set(given) - known):
             raise ValueError(f"kv_connector_extra_config: unknown {', '.join(unknown)}; known are {', '.join(sorted(known))}")
         if not given.get("region"):
@@ -96,8 +97,6 @@ class Settings:
                 f"kv_connector_extra_config: timeout is {given['timeout']!r}, so every load would time out; give seconds above 0 "
                 "(default 5)"
             )
-        if settings.load not in get_args(LoadMode):
-            raise ValueError(f"kv_connector_extra_config: load is {settings.load!r}; it may be async or layers")
         if settings.gpu_copies not in get_args(GpuCopies):
             raise ValueError(f"kv_connector_extra_config: gpu_copies is {settings.gpu_copies!r}; it may be direct or staged")
         if settings.mode is not None and re.fullmatch("0?o?[0-7]{3}", settings.mode) is None:

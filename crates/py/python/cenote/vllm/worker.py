@@ -75,16 +75,12 @@ class WorkerSide:
         self.computed: dict[int, int] = {}
         # Loads of waiting requests, by request id.
         self.waiting: dict[str, list[_Loading]] = {}
-        # Loads that this step's layers wait for.
-        self.now: list[_Loading] = []
         # Saves of this step, with their groups.
         self.saves: list[_Saving] | None = None
         self.failed: set[int] = set()
         # Requests with lost blocks, for models where vLLM gets failed requests, not failed blocks.
         self.lost: set[str] = set()
         self.ended: set[str] = set()
-        # A load of this step has failed, so blocks that the step computed must not be saved.
-        self.tainted = False
         # Errors of a device, from the copier threads.
         self.faults: deque[Exception] = deque()
         self._told: set[str] = set()
@@ -116,13 +112,12 @@ class WorkerSide:
         """Begins this step's loads. Reports every load that cannot begin as failed."""
         wrong: Exception | None = None
         for order in orders:
-            if order.waits:
-                self.waiting[order.request_id] = []
+            self.waiting[order.request_id] = []
             for part in order.parts:
                 try:
                     self._start(order, part)
                 except Exception as error:
-                    self._give_up(order, part, 0)
+                    self._note_lost(order, part.block_ids)
                     wrong = error
         if wrong is not None:
             raise wrong
@@ -131,7 +126,7 @@ class WorkerSide:
         use = order.adapter
         if use is not None and (self.loaded is None or self.loaded.is_another(use.number, use.path, use.adapter)):
             self.stats.add("unnamed_blocks", len(part.block_ids))
-            self._give_up(order, part, 0)
+            self._note_lost(order, part.block_ids)
             return
         for own in self.parts.get(part.group, ()):
             blocks, memory = own.part.blocks, own.memory
@@ -139,17 +134,12 @@ class WorkerSide:
             lease = blocks.lookup(blocks.alias(part.keys))
             count = len(lease)
             if count < len(part.block_ids):
-                self._give_up(order, part, count)
+                self._note_lost(order, part.block_ids[count:])
             self.stats.add("loads")
             if count == 0:
                 continue
             load = memory.load(lease, part.block_ids[:count])
-            loading = _Loading(load, order, part, clock.now())
-            (self.waiting[order.request_id] if order.waits else self.now).append(loading)
-
-    def _give_up(self, order: LoadOrder, part: LoadPart, start: int) -> None:
-        self._note_lost(order, part.block_ids[start:])
-        self.tainted |= not order.waits
+            self.waiting[order.request_id].append(_Loading(load, order, part, clock.now()))
 
     def _note_lost(self, order: LoadOrder, block_ids: list[int]) -> None:
         self.stats.add("failed_blocks", len(block_ids))
@@ -157,16 +147,6 @@ class WorkerSide:
             self.failed.update(block_ids)
         elif block_ids:
             self.lost.add(order.request_id)
-
-    def wait_for_layer(self, name: str) -> None:
-        """Waits until this step's loads have copied the layer."""
-        if name not in self.layers:
-            return
-        group, layer = self.layers[name]
-        for loading in self.now:
-            if loading.part.group == group and not loading.load.wait_layer(layer, self._left(loading)):
-                # The layers compute with invalid data, and vLLM discards the result of the step.
-                loading.load.cancel()
 
     def save_layer(self, name: str, orders: Sequence[SaveOrder]) -> None:
         """Saves a computed layer of this step's blocks.
@@ -200,28 +180,18 @@ class WorkerSide:
                     self.saves.append((order.group, save, order.adapter))
         return self.saves
 
-    def end_loads(self) -> None:
-        """Waits for the end of the loads that this step's layers use."""
-        for loading in self.now:
-            self._end(loading)
-        self.now = []
-
     def end_step(self, orders: Sequence[SaveOrder]) -> None:
-        """Publishes this step's saves, except those from failed loads or from another adapter."""
-        self.end_loads()
-        saves = self._begin_saves(orders) if orders and not self.tainted else self.saves or []
+        """Publishes this step's saves, except those from another adapter."""
+        saves = self._begin_saves(orders) if orders else self.saves or []
         uses = {use for _, _, use in saves if use is not None}
-        others = set() if self.tainted else {use for use in uses if not self._was_computed_with(use)}
+        others = {use for use in uses if not self._was_computed_with(use)}
         for _, save, use in saves:
-            if self.tainted:
-                save.abort()
-                continue
             if use in others:
                 self.stats.add("unnamed_blocks", len(save))
                 save.abort()
                 continue
             self._count(save.finish())
-        self.saves, self.tainted = None, False
+        self.saves = None
 
     def _was_computed_with(self, use: AdapterUse) -> bool:
         """True if the step certainly used this adapter: its number loaded no other content."""
@@ -234,13 +204,10 @@ class WorkerSide:
         self.stats.add("refused_blocks", refused + outcomes.get("failed", 0))
 
     def abort_step(self) -> None:
-        """Aborts the saves and cancels the loads of this step, after an error."""
-        for loading in self.now:
-            loading.load.cancel()
-            self._end(loading)
+        """Aborts the saves of this step, after an error."""
         for _, save, _ in self.saves or []:
             save.abort()
-        self.now, self.saves, self.tainted = [], None, False
+        self.saves = None
 
     def await_load(self) -> None:
         """Waits a moment for a request's loads, in a step without other work.
@@ -287,11 +254,12 @@ class WorkerSide:
 
     def close(self) -> None:
         """Cancels all loads, aborts all saves and closes the KV memory."""
-        for loading in [*self.now, *(loading for loadings in self.waiting.values() for loading in loadings)]:
-            loading.load.cancel()
+        for loadings in self.waiting.values():
+            for loading in loadings:
+                loading.load.cancel()
         for _, save, _ in self.saves or []:
             save.abort()
-        self.now, self.waiting, self.saves = [], {}, None
+        self.waiting, self.saves = {}, None
         for part in self._all():
             if part.memory is not None:
                 part.memory.close()
@@ -307,6 +275,5 @@ class WorkerSide:
             load.cancel()
         lost = [loading.part.block_ids[place] for place in load.failed()]
         self._note_lost(order, lost)
-        self.tainted |= bool(lost) and not order.waits
         self.stats.add("loaded_blocks", len(load) - len(lost))
         self.stats.add("load_seconds", clock.now() - loading.begun)
