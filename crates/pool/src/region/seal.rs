@@ -26,6 +26,8 @@ pub(crate) struct RegionSeal {
     mode: Seal,
     /// `None`: the region is not sealed, or this participant only looks at it.
     keys: Option<PlaceKeys>,
+    /// Those of which they were derived, for places below the region.
+    given: Option<SealKeys>,
     /// For payloads that no other worker reads.
     own: PlaceKey,
     /// Source of [`SealWord`]s.
@@ -39,7 +41,13 @@ impl RegionSeal {
         if mode == Seal::None {
             return match keys {
                 Some(_) => Err(PoolError::NotSealed),
-                None => Ok(Self { mode, keys: None, own: PlaceKey::random([0; 32]), random: AtomicU64::new(0) }),
+                None => Ok(Self {
+                    mode,
+                    keys: None,
+                    given: None,
+                    own: PlaceKey::random([0; 32]),
+                    random: AtomicU64::new(0),
+                }),
             };
         }
         let drawn: [u8; 40] = random_bytes().map_err(|error| PoolError::Config(error.to_string()))?;
@@ -47,6 +55,7 @@ impl RegionSeal {
         Ok(Self {
             mode,
             keys: keys.map(|keys| keys.at(CONTEXT, uuid)),
+            given: keys.cloned(),
             own: PlaceKey::random(own.try_into().expect("32 bytes")),
             random: AtomicU64::new(u64::from_le_bytes(random.try_into().expect("8 bytes"))),
         })
@@ -85,6 +94,11 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
     #[inline]
     pub const fn seal_mode(&self) -> Seal {
         self.superblock.config.seal
+    }
+
+    /// The keys that this participant was given for a sealed region.
+    pub fn seal_keys(&self) -> Option<&SealKeys> {
+        self.seal.given.as_ref()
     }
 
     /// Whether payloads are unreadable in their place.
