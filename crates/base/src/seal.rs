@@ -176,6 +176,14 @@ impl SealKeys {
         self.0[0].0
     }
 
+    /// The same keys, of which the one with this name seals.
+    #[must_use]
+    pub fn sealing_with(&self, name: KeyId) -> Self {
+        let mut keys: Vec<_> = self.0.iter().map(|(id, key)| (*id, Master(key.0))).collect();
+        keys.sort_by_key(|(id, _)| *id != name);
+        Self(keys.into())
+    }
+
     /// The keys for a place: `context` names its kind, and `place` tells it from all others of it.
     #[must_use]
     pub fn at(&self, context: &str, place: &[u8]) -> PlaceKeys {

@@ -13,7 +13,7 @@ pub use plan::{PlanCommands, PlanEngramArgs, PlanKvArgs, SettingArgs};
 pub use pool::{
     MemoryOf, PoolArgs, PoolCheckArgs, PoolColdArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolDiffArgs,
     PoolEventsArgs, PoolFenceArgs, PoolGcArgs, PoolHistoryArgs, PoolListArgs, PoolManageArgs, PoolQuotaArgs,
-    PoolRestoreArgs, PoolSnapshotArgs,
+    PoolRestoreArgs, PoolRotateArgs, PoolSnapshotArgs,
 };
 
 use cenote_base::units::ByteSize;

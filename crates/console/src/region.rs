@@ -3,8 +3,10 @@
 use crate::args::{DesignArg, FlushArg, HostsLockArg, NewRegionArgs, RegionArgs, WatchArgs};
 use crate::failure::Failure;
 use crate::signals::EndSignals;
+use cenote_base::seal::{Seal, SealKeys};
 use cenote_base::units::ByteSize;
 use cenote_base::{Clock, HashSeed, HostId};
+use cenote_mem::keys::processor_has_aes;
 use cenote_mem::numa::{self, Place};
 use cenote_mem::{
     Flush, MapError, MapOptions, Mapped, Mapping, ReadMapping, ReadOnly, RegionSource, UnsupportedFlush, files,
@@ -93,7 +95,7 @@ impl RegionArgs {
 
     /// Inspects the named region without joining it.
     pub fn inspect(&self) -> Result<RegionInspector, Failure> {
-        let options = self.attach_options("", &WatchArgs::default());
+        let options = self.attach_options("", &WatchArgs::default())?;
         Inspector::open(&self.map_read_only()?, &options).map_err(|error| self.explain(&error))
     }
 
@@ -102,7 +104,7 @@ impl RegionArgs {
         let source = self.source()?.clone();
         let file = source.file().ok();
         let fabric = self.map_read_only()?;
-        let options = self.attach_options("", &WatchArgs::default());
+        let options = self.attach_options("", &WatchArgs::default())?;
         let inspector = Inspector::open(&fabric, &options).map_err(|error| self.explain(&error))?;
         if source.file().ok() != file {
             return Err(Failure::new(format!("{source}: the region was replaced while it was opened"))
@@ -168,13 +170,19 @@ impl RegionArgs {
     }
 
     /// Attach options of a process with this name.
-    pub fn attach_options(&self, worker_name: &str, watch: &WatchArgs) -> AttachOptions {
-        AttachOptions {
+    pub fn attach_options(&self, worker_name: &str, watch: &WatchArgs) -> Result<AttachOptions, Failure> {
+        Ok(AttachOptions {
             host: HostId(self.host_slot),
             host_timeout: watch.host_timeout,
             quarantine: watch.quarantine,
+            keys: self.keys()?,
             ..AttachOptions::named(worker_name)
-        }
+        })
+    }
+
+    /// The keys of a sealed region, if a source of them is named.
+    pub fn keys(&self) -> Result<Option<SealKeys>, Failure> {
+        Ok(self.key_source().map(|source| source.read()).transpose()?)
     }
 
     /// Prefixes an error of the pool with the region's name.
@@ -211,6 +219,8 @@ impl NewRegionArgs {
             hosts_lock: HostsLockArg::Bakery,
             design: DesignArg::Cenote,
             eviction: Eviction::Lru,
+            seal: Seal::None,
+            seal_slowly: false,
             pins_per_worker: Some(448),
             events: 1024,
             mode: 0o600,
@@ -247,6 +257,24 @@ impl NewRegionArgs {
         })
     }
 
+    /// The configuration with the seal that is asked for.
+    fn sealed(&self, config: PoolConfig, region: &RegionArgs) -> Result<PoolConfig, Failure> {
+        if self.seal == Seal::None {
+            return Ok(config);
+        }
+        let seal = self.seal;
+        let Some(keys) = region.keys()? else {
+            return Err(Failure::new(format!("--seal {seal} needs a key")).hint(
+                "make one with `openssl rand -hex 32 > seal.key; chmod 600 seal.key`, and give --seal-key-file seal.key",
+            ));
+        };
+        if !processor_has_aes() && !self.seal_slowly {
+            return Err(Failure::new(format!("--seal {seal}: this processor has no instructions for AES"))
+                .hint("sealing takes many times as long as a copy here; --seal-slowly does it all the same"));
+        }
+        Ok(config.sealed(seal, keys.sealing()))
+    }
+
     fn hazard_lines(&self) -> u16 {
         // Pins of this number take 16 MiB of a region, for all workers of all its hosts.
         let is_small = self.size.is_some_and(|size| size.0 < 256 << 20);
@@ -266,7 +294,7 @@ impl NewRegionArgs {
 /// Creates the region and formats it. Removes it again if formatting fails.
 pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(Arc<Mapped>, Superblock), Failure> {
     let source = region.source()?;
-    let config = new.config()?;
+    let config = new.sealed(new.config()?, region)?;
     config.validate()?;
     let flush = new.flush()?;
     if !flush.is_coherent() && !Flush::available().contains(&flush) {
@@ -402,7 +430,7 @@ fn create_again(
     // Not shared until it has the right group.
     let (fabric, _, fresh) =
         prepare_region(source, size, 0o600, settings.flush, &config, &region.map_options()).map_err(refused)?;
-    let options = region.attach_options(RESTORER, &WatchArgs::default());
+    let options = region.attach_options(RESTORER, &WatchArgs::default())?;
     let pool = Pool::attach(fabric, &options).map_err(|error| region.explain(&error))?;
     snapshot::begin(&pool, settings, path)?;
     fresh.publish().map_err(|error| refused(error.into()))?;
@@ -441,7 +469,7 @@ fn share(path: &Path, old: Option<Sharing>, mode: Option<u32>) -> Result<(), Fai
 
 /// Joins a region without a word about a restoration.
 fn attach(region: &RegionArgs, worker_name: &str, watch: &WatchArgs) -> Result<HostPool, Failure> {
-    Pool::attach(region.map()?, &region.attach_options(worker_name, watch)).map_err(|error| region.explain(&error))
+    Pool::attach(region.map()?, &region.attach_options(worker_name, watch)?).map_err(|error| region.explain(&error))
 }
 
 /// Reports host memory that only other users of the group may remove.
@@ -481,8 +509,8 @@ impl TemporaryRegion {
 
     /// Creates one with the same settings.
     pub fn make(purpose: &str, new: &NewRegionArgs) -> Result<Self, Failure> {
-        let region = Some(RegionSource::Shm(crate::stale::own_name(purpose)));
-        let args = RegionArgs { region, numa_node: None, no_huge_pages: false, host_slot: 0 };
+        let region = RegionSource::Shm(crate::stale::own_name(purpose));
+        let args = RegionArgs::of(region);
         let (_, superblock) = create(&args, new, false)?;
         let owned = crate::stale::own(args.source()?)?;
         Ok(Self { args, superblock, _owned: owned })
@@ -498,7 +526,7 @@ impl TemporaryRegion {
         let made = std::fs::File::create_new(&path).and_then(|file| file.set_len(size));
         made.map_err(|error| Failure::new(format!("{}: cannot make the file: {error}", path.display())))?;
         // A huge page would take memory for the unused pages around a used one.
-        let args = RegionArgs { region: Some(source), numa_node: None, no_huge_pages: true, host_slot: 0 };
+        let args = RegionArgs { no_huge_pages: true, ..RegionArgs::of(source) };
         let (_, superblock) = create(&args, new, true).inspect_err(|_| drop(std::fs::remove_file(&path)))?;
         let owned = crate::stale::own(args.source()?)?;
         Ok(Self { args, superblock, _owned: owned })

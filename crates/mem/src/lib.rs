@@ -21,6 +21,7 @@ pub mod fabric;
 pub mod files;
 pub mod fork;
 pub mod host;
+pub mod keys;
 pub mod numa;
 pub mod offset;
 pub mod payload;

@@ -1,12 +1,15 @@
 //! Creation of a region, and comparison of an existing region with the requested settings.
 
 use crate::clock;
-use crate::errors::{of_opening, of_pool, wrong};
+use crate::errors::{CenoteError, of_opening, of_pool, wrong};
 use cenote_base::HashSeed;
+use cenote_base::seal::{Seal, SealKeys};
 use cenote_base::units::ByteSize;
+use cenote_mem::keys::KeySource;
 use cenote_mem::{Flush, MapOptions, Mapping, RegionSource};
 use cenote_pool::{OpenError, PoolConfig, make_region, peek, random_bytes};
 use pyo3::prelude::*;
+use std::path::PathBuf;
 
 /// A size from Python: a number of bytes, or a text such as `4GiB`.
 #[derive(FromPyObject)]
@@ -44,6 +47,15 @@ pub struct Wanted {
     pub exist_ok: bool,
     pub events: Option<u32>,
     pub eviction: Option<String>,
+    /// How payloads are sealed.
+    pub seal: Option<String>,
+    pub keys: Option<SealKeys>,
+}
+
+/// The keys in a file, or those that the environment names.
+pub fn keys(file: Option<PathBuf>) -> PyResult<Option<SealKeys>> {
+    let source = file.map(KeySource::File).or_else(KeySource::of_environment);
+    source.map(|source| source.read()).transpose().map_err(|error| CenoteError::new_err(format!("seal key: {error}")))
 }
 
 const PINS_PER_WORKER: u32 = 1792;
@@ -94,6 +106,14 @@ impl Wanted {
         config.hazard_lines_per_worker = PoolConfig::hazard_lines_for(self.pins_per_worker.unwrap_or(PINS_PER_WORKER));
         if let Some(name) = &self.eviction {
             config.eviction = name.parse().map_err(|error: cenote_pool::UnknownEviction| wrong(error.to_string()))?;
+        }
+        if let Some(name) = &self.seal {
+            let known = || wrong(format!("seal is {name:?}; it may be none, mac or encrypt"));
+            let seal = Seal::from_name(name).ok_or_else(known)?;
+            let no_key = || wrong("seal: it needs a key; give seal_key_file, or set CENOTE_SEAL_KEY_FILE");
+            if seal != Seal::None {
+                config = config.sealed(seal, self.keys.as_ref().ok_or_else(no_key)?.sealing());
+            }
         }
         if let Some(size) = &self.chunk_size {
             config.chunk_bytes = size.bytes("chunk_size")?;
@@ -152,6 +172,7 @@ impl Wanted {
             config.events_per_host.to_string(),
         );
         compare("eviction", self.eviction.is_some(), wanted.eviction.to_string(), config.eviction.to_string());
+        compare("seal", self.seal.is_some(), wanted.seal.to_string(), config.seal.to_string());
         Ok(found)
     }
 }

@@ -39,6 +39,11 @@ pub enum PoolCommands {
     /// does not suffice, the block is not published, which `pool info` counts. Other hosts apply a
     /// new limit at their next tick.
     Quota(PoolQuotaArgs),
+    /// Let the processes of a sealed region use another key
+    ///
+    /// The first key of the file seals from then on in processes that start with this file; the others
+    /// still open older blocks. docs/guides/seals.md has the steps.
+    Rotate(PoolRotateArgs),
     /// Show what a cold tier holds, and change its limit
     ///
     /// The limit lies in the place. A larger `size=` of a process makes it larger; only this command
@@ -128,6 +133,15 @@ pub struct PoolCheckArgs {
     pub quick: bool,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct PoolRotateArgs {
+    #[command(flatten)]
+    pub region: RegionArgs,
+    /// Refuse processes with older keys from now on
+    #[arg(long)]
+    pub only: bool,
 }
 
 #[derive(Args, Debug)]

@@ -1,10 +1,13 @@
 //! Flags that name a region, a new region's settings, and the watch over other hosts.
 
+use cenote_base::seal::Seal;
 use cenote_base::units::ByteSize;
+use cenote_mem::keys::KeySource;
 use cenote_mem::{Flush, RegionSource};
 use cenote_pool::{Design, Eviction, HostsLock};
 use cenote_store::cold::Settings;
 use clap::{Args, ValueEnum};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Region and mapping options.
@@ -22,6 +25,34 @@ pub struct RegionArgs {
     /// Host slot of this machine; each machine that shares the region has its own
     #[arg(long, value_name = "N", env = "CENOTE_HOST_SLOT", default_value_t = 0, value_parser = host_slot())]
     pub host_slot: u8,
+    /// Keys of a sealed region: 64 hex digits a line; the first seals, all open
+    #[arg(long, value_name = "FILE", env = "CENOTE_SEAL_KEY_FILE")]
+    pub seal_key_file: Option<PathBuf>,
+    /// Command that prints such a file, for example a key store's client
+    #[arg(long, value_name = "COMMAND", env = "CENOTE_SEAL_KEY_COMMAND", conflicts_with = "seal_key_file")]
+    pub seal_key_command: Option<String>,
+}
+
+impl RegionArgs {
+    /// A region without further settings.
+    #[must_use]
+    pub const fn of(region: RegionSource) -> Self {
+        Self {
+            region: Some(region),
+            numa_node: None,
+            no_huge_pages: false,
+            host_slot: 0,
+            seal_key_file: None,
+            seal_key_command: None,
+        }
+    }
+
+    /// Where the keys of a sealed region are.
+    #[must_use]
+    pub fn key_source(&self) -> Option<KeySource> {
+        let file = self.seal_key_file.clone().map(KeySource::File);
+        file.or_else(|| self.seal_key_command.clone().map(KeySource::Command))
+    }
 }
 
 /// A host slot: 0 to 63.
@@ -158,6 +189,13 @@ pub struct NewRegionArgs {
     /// 256MiB]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=7168))]
     pub pins_per_worker: Option<u32>,
+    /// Seal payloads with the first of the keys: mac (others cannot forge KV), encrypt (nor read it) or
+    /// none (docs/guides/seals.md)
+    #[arg(long, value_name = "SEAL", env = "CENOTE_SEAL", default_value = "none", value_parser = parse_seal)]
+    pub seal: Seal,
+    /// Seal on a processor without instructions for AES, where it takes many times as long as a copy
+    #[arg(long)]
+    pub seal_slowly: bool,
     /// Lines of each host's event log for routers, for example 1024; 0: no log
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub events: u32,
@@ -174,6 +212,10 @@ pub struct NewRegionArgs {
     /// --cold find its blocks (docs/guides/cold.md)
     #[arg(long, value_name = "PLACE", env = "CENOTE_COLD")]
     pub cold: Option<Settings>,
+}
+
+fn parse_seal(text: &str) -> Result<Seal, String> {
+    Seal::from_name(text).ok_or_else(|| format!("`{text}` is no seal: none, mac or encrypt"))
 }
 
 /// Permissions in octal digits.

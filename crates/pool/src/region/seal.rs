@@ -32,23 +32,17 @@ pub(crate) struct RegionSeal {
     own: PlaceKey,
     /// Source of [`SealWord`]s.
     random: AtomicU64,
+    /// Whether keys were given for a region that has no seal.
+    has_useless_keys: bool,
 }
 
 impl RegionSeal {
-    /// The seal of a region of this mode. Keys for a region that has no seal are an error: its
-    /// operator believes that it has one.
+    /// The seal of a region of this mode.
     pub fn new(mode: Seal, uuid: &[u8; 16], keys: Option<&SealKeys>) -> Result<Self, PoolError> {
         if mode == Seal::None {
-            return match keys {
-                Some(_) => Err(PoolError::NotSealed),
-                None => Ok(Self {
-                    mode,
-                    keys: None,
-                    given: None,
-                    own: PlaceKey::random([0; 32]),
-                    random: AtomicU64::new(0),
-                }),
-            };
+            let (has_useless_keys, random) = (keys.is_some(), AtomicU64::new(0));
+            let own = PlaceKey::random([0; 32]);
+            return Ok(Self { mode, keys: None, given: None, own, random, has_useless_keys });
         }
         let drawn: [u8; 40] = random_bytes().map_err(|error| PoolError::Config(error.to_string()))?;
         let (own, random) = drawn.split_at(32);
@@ -58,6 +52,7 @@ impl RegionSeal {
             given: keys.cloned(),
             own: PlaceKey::random(own.try_into().expect("32 bytes")),
             random: AtomicU64::new(u64::from_le_bytes(random.try_into().expect("8 bytes"))),
+            has_useless_keys: false,
         })
     }
 
@@ -178,10 +173,11 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
         ids.into_iter().filter(|id| *id != 0).map(KeyId).collect()
     }
 
-    /// Refuses a worker that could not read what others write.
+    /// Refuses a worker that could not read what others write, or that has keys for a region without a
+    /// seal: its operator believes that it has one.
     pub fn demand_keys(&self) -> Result<(), PoolError> {
         if self.seal.mode == Seal::None {
-            return Ok(());
+            return if self.seal.has_useless_keys { Err(PoolError::NotSealed) } else { Ok(()) };
         }
         let admitted = self.admitted_keys();
         let names = || admitted.iter().map(KeyId::to_string).collect::<Vec<_>>().join(", ");

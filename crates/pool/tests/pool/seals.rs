@@ -24,6 +24,14 @@ fn place_of(fabric: &Coherent, payload: &[u8]) -> u64 {
     at.expect("the payload is in the region") as u64 * 8
 }
 
+/// The place of a block's descriptor.
+fn descriptor_of(fabric: &Coherent, hit: &Hit) -> u64 {
+    let [low, high] = hit.hash.words();
+    let ready = hit.generation.0 << 16 | 1;
+    let at = words(fabric).windows(3).position(|found| found == [ready, low, high]);
+    at.expect("the descriptor is in the region") as u64 * 8
+}
+
 /// Whether any eight bytes of a payload are in the region.
 fn shows(fabric: &Coherent, payload: &[u8]) -> bool {
     let all: std::collections::BTreeSet<u64> = words(fabric).into_iter().collect();
@@ -77,7 +85,7 @@ fn sealed_blocks_objects_and_swap_space_come_back_and_encrypted_ones_are_unreada
         }
         // Encrypted bytes are never handed out in their place.
         assert_eq!(pool.pin(&hits[0]).expect("it is there").extent().is_none(), encrypted);
-        assert_eq!(pool.part_reader(&hits[0], &payloads[0], &[0..4096]).is_none(), encrypted);
+        assert_eq!(pool.part_reader(&hits[0], &payloads[0], std::slice::from_ref(&(0..4096))).is_none(), encrypted);
         let shape = RowShape { offset: 0, stride: 64, bytes: 64, pieces: 1, piece_stride: 0, rows: 4 };
         let rows = pool.pin_rows(&hits[..1]);
         let gathered = rows.gather(&[RowRef { block: 0, row: 1 }], &shape, &mut [0; 64]).expect("a row of the block");
@@ -171,25 +179,14 @@ fn a_forged_payload_with_a_right_checksum_is_believed_only_without_a_seal() {
 /// would have. Returns the descriptor's place.
 fn forge(fabric: &Coherent, pool: &TestPool, hit: &Hit, payload: &[u8]) -> u64 {
     let [low, high] = hit.hash.words();
-    let all = words(fabric);
-    let at = all.windows(2).step_by(1).position(|pair| pair == [low, high]).expect("the descriptor") as u64 * 8 - 8;
-    assert!(at.is_multiple_of(64), "the hash is words 1 and 2 of a line");
+    let at = descriptor_of(fabric, hit);
     let mut line = fabric.load_line(at);
     let offset = (line[3] >> 24) * 64;
     let mixed = (low ^ high.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let key = (mixed ^ line[0] >> 16).wrapping_mul(0xd6e8_feb8_6659_fd93) ^ (mixed >> 31);
     line[4] = fabric.write_payload(offset, &[payload], key);
-    let identity: [u64; 2] = pool
-        .superblock()
-        .config
-        .uuid
-        .as_chunks::<8>()
-        .0
-        .iter()
-        .map(|half| u64::from_le_bytes(*half))
-        .collect::<Vec<_>>()
-        .try_into()
-        .expect("two");
+    let uuid = u128::from_le_bytes(pool.superblock().config.uuid);
+    let identity = [uuid as u64, (uuid >> 64) as u64];
     let start = (identity[0] ^ identity[1].rotate_left(17)) ^ at.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mix = |sum: u64, word: &u64| {
         let sum = (sum ^ word).wrapping_mul(0xd6e8_feb8_6659_fd93);
@@ -218,8 +215,7 @@ fn a_replayed_payload_is_damaged() {
         assert_eq!((hit.block, hit.generation.0), (old_hit.block, old_hit.generation.0 + 1), "the slot is used again");
         let new = words(&fabric);
         // All that changed but the descriptor and what else is below it: payload and seal.
-        let descriptor = new.windows(2).position(|pair| pair == second.words()).expect("the descriptor") - 1;
-        let after = descriptor + 8;
+        let after = descriptor_of(&fabric, &hit) as usize / 8 + 8;
         for at in (after..new.len()).filter(|&at| old[at] != new[at]) {
             fabric.store(Offset::new(at as u64 * 8), old[at]);
         }

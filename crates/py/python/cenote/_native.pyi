@@ -115,6 +115,8 @@ class Region:
         events: int | None = None,
         eviction: str | None = None,
         cold: str | None = None,
+        seal: str | None = None,
+        seal_key_file: _Path | None = None,
     ) -> list[_Difference]:
         """Creates a region: `shm:NAME`, a file, or a hugetlbfs path.
 
@@ -126,6 +128,8 @@ class Region:
         - `events` is the number of lines in each host's event log (0: no log).
         - `eviction` is `lru` (default), `sieve`, `s3-fifo` or `cost-aware`.
         - `cold` takes the hash seed from this disk directory or object store, as `open` needs it.
+        - `seal` is `none` (default); with `mac` others cannot forge KV, with `encrypt` nor read it.
+          `seal_key_file` has the keys; by default the file that `CENOTE_SEAL_KEY_FILE` names.
 
         With `exist_ok`, an existing region stays unchanged. The return value lists the given
         settings that differ from those of the existing region.
@@ -143,6 +147,7 @@ class Region:
         numa_node: int | None = None,
         huge_pages: bool = True,
         cold: str | None = None,
+        seal_key_file: _Path | None = None,
     ) -> Region:
         """Joins a region.
 
@@ -153,6 +158,8 @@ class Region:
         `DIR`, or a URL (`s3:`, `gs:`, `az:`), with options as in
         `/var/cache/cenote,size=64GiB,write=published,deadline=2`. While the place cannot be used,
         its blocks are misses.
+
+        A sealed region needs `seal_key_file`, or the file that `CENOTE_SEAL_KEY_FILE` names.
         """
     def namespace(
         self,
