@@ -165,7 +165,7 @@ pub const fn part_bytes(length: u64) -> u64 {
 }
 
 /// The sums of a part of this kind in a snapshot with these sums.
-const fn sums_of<'a>(kind: Kind, sums: &'a Sums) -> &'a Sums {
+const fn sums_of(kind: Kind, sums: &Sums) -> &Sums {
     if kind.is_open() { &Sums::PLAIN } else { sums }
 }
 

@@ -224,7 +224,7 @@ fn a_sealed_region_has_a_sealed_place_below_it() {
         let settings: Settings = directory.path().display().to_string().parse().expect("a setting");
         for other in [None, sealing(seal, 2)] {
             let given = Settings { seal: other.clone(), ..settings.clone() };
-            let error = seed_of(&given, &HashSeed([1; 32]), Clock::system()).err().expect("it is refused");
+            let error = seed_of(&given, &HashSeed([1; 32]), Clock::system()).expect_err("it is refused");
             assert!(error.is_refusal() && error.to_string().contains("another place"), "{error}");
             let other_place = tempfile::tempdir().expect("a directory");
             let made = World::with_seal(other_place.path(), 8 << 20, 1, "size=64MiB", 1, other);
