@@ -16,6 +16,7 @@ use cenote_pool::{
     AttachOptions, Eviction, Inspector, OpenError, Pool, PoolConfig, PoolError, Superblock, make_region, open_region,
     peek, prepare_region, random_bytes,
 };
+use cenote_store::cold::{Sealing, Settings};
 use cenote_store::snapshot::{self, Restoring, Sharing, SnapshotError, SnapshotSettings};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -230,12 +231,14 @@ impl NewRegionArgs {
         }
     }
 
-    fn config(&self) -> Result<PoolConfig, Failure> {
+    fn config(&self, sealing: &Sealing) -> Result<PoolConfig, Failure> {
         let mut seed = HashSeed(match self.hash_seed {
             Some(seed) => seed,
             None => random_bytes()?,
         });
         if let Some(settings) = &self.cold {
+            // A new place gets the seal of its region.
+            let settings = &Settings { seal: sealing.clone(), ..settings.clone() };
             let found = crate::cold::seed(settings, &seed)?;
             if self.hash_seed.is_some() && found != seed {
                 return Err(Failure::new(format!("--cold {}: its regions have another hash seed", settings.place))
@@ -243,7 +246,7 @@ impl NewRegionArgs {
             }
             seed = found;
         }
-        Ok(PoolConfig {
+        let config = PoolConfig {
             chunk_bytes: self.chunk_size.0,
             min_block_bytes: self.min_block.0,
             max_hosts: self.max_hosts,
@@ -254,13 +257,17 @@ impl NewRegionArgs {
             events_per_host: self.events,
             created: Clock::system().unix().as_secs(),
             ..PoolConfig::new(seed, random_bytes()?)
+        };
+        Ok(match sealing {
+            Some((seal, keys)) => config.sealed(*seal, keys.sealing()),
+            None => config,
         })
     }
 
-    /// The configuration with the seal that is asked for.
-    fn sealed(&self, config: PoolConfig, region: &RegionArgs) -> Result<PoolConfig, Failure> {
+    /// The seal that is asked for, with the region's keys.
+    fn sealing(&self, region: &RegionArgs) -> Result<Sealing, Failure> {
         if self.seal == Seal::None {
-            return Ok(config);
+            return Ok(None);
         }
         let seal = self.seal;
         let Some(keys) = region.keys()? else {
@@ -272,7 +279,7 @@ impl NewRegionArgs {
             return Err(Failure::new(format!("--seal {seal}: this processor has no instructions for AES"))
                 .hint("sealing takes many times as long as a copy here; --seal-slowly does it all the same"));
         }
-        Ok(config.sealed(seal, keys.sealing()))
+        Ok(Some((seal, keys)))
     }
 
     fn hazard_lines(&self) -> u16 {
@@ -294,7 +301,7 @@ impl NewRegionArgs {
 /// Creates the region and formats it. Removes it again if formatting fails.
 pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(Arc<Mapped>, Superblock), Failure> {
     let source = region.source()?;
-    let config = new.sealed(new.config()?, region)?;
+    let config = new.config(&new.sealing(region)?)?;
     config.validate()?;
     let flush = new.flush()?;
     if !flush.is_coherent() && !Flush::available().contains(&flush) {
