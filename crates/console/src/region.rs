@@ -16,6 +16,7 @@ use cenote_pool::{
     AttachOptions, Eviction, Inspector, OpenError, Pool, PoolConfig, PoolError, Superblock, make_region, open_region,
     peek, prepare_region, random_bytes,
 };
+use cenote_store::cold::{Sealing, Settings};
 use cenote_store::snapshot::{self, Restoring, Sharing, SnapshotError, SnapshotSettings};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -182,7 +183,7 @@ impl RegionArgs {
 
     /// The keys of a sealed region, if a source of them is named.
     pub fn keys(&self) -> Result<Option<SealKeys>, Failure> {
-        Ok(self.key_source().map(|source| source.read()).transpose()?)
+        Ok(self.keys.read()?)
     }
 
     /// Prefixes an error of the pool with the region's name.
@@ -230,12 +231,14 @@ impl NewRegionArgs {
         }
     }
 
-    fn config(&self) -> Result<PoolConfig, Failure> {
+    fn config(&self, sealing: &Sealing) -> Result<PoolConfig, Failure> {
         let mut seed = HashSeed(match self.hash_seed {
             Some(seed) => seed,
             None => random_bytes()?,
         });
         if let Some(settings) = &self.cold {
+            // A new place gets the seal of its region.
+            let settings = &Settings { seal: sealing.clone(), ..settings.clone() };
             let found = crate::cold::seed(settings, &seed)?;
             if self.hash_seed.is_some() && found != seed {
                 return Err(Failure::new(format!("--cold {}: its regions have another hash seed", settings.place))
@@ -257,13 +260,17 @@ impl NewRegionArgs {
         // A region without a size takes a whole device.
         let size = self.size.map_or(u64::MAX, |size| size.0);
         let lines = self.pins_per_worker.map_or_else(|| config.hazard_lines_in(size), PoolConfig::hazard_lines_for);
-        Ok(PoolConfig { hazard_lines_per_worker: lines, ..config })
+        let config = PoolConfig { hazard_lines_per_worker: lines, ..config };
+        Ok(match sealing {
+            Some((seal, keys)) => config.sealed(*seal, keys.sealing()),
+            None => config,
+        })
     }
 
-    /// The configuration with the seal that is asked for.
-    fn sealed(&self, config: PoolConfig, region: &RegionArgs) -> Result<PoolConfig, Failure> {
+    /// The seal that is asked for, with the region's keys.
+    fn sealing(&self, region: &RegionArgs) -> Result<Sealing, Failure> {
         if self.seal == Seal::None {
-            return Ok(config);
+            return Ok(None);
         }
         let seal = self.seal;
         let Some(keys) = region.keys()? else {
@@ -275,7 +282,7 @@ impl NewRegionArgs {
             return Err(Failure::new(format!("--seal {seal}: this processor has no instructions for AES"))
                 .hint("sealing takes many times as long as a copy here; --seal-slowly does it all the same"));
         }
-        Ok(config.sealed(seal, keys.sealing()))
+        Ok(Some((seal, keys)))
     }
 
     fn flush(&self) -> Result<Flush, Failure> {
@@ -291,7 +298,7 @@ impl NewRegionArgs {
 /// Creates the region and formats it. Removes it again if formatting fails.
 pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(Arc<Mapped>, Superblock), Failure> {
     let source = region.source()?;
-    let config = new.sealed(new.config()?, region)?;
+    let config = new.config(&new.sealing(region)?)?;
     config.validate()?;
     let flush = new.flush()?;
     if !flush.is_coherent() && !Flush::available().contains(&flush) {

@@ -107,6 +107,16 @@ impl PayloadSum {
         piece
     }
 
+    /// Adds a piece of any length, and turns it into what is to be stored for it.
+    pub fn outgoing_in_place(&mut self, piece: &mut [u8]) {
+        for piece in piece.chunks_mut(PIECE_BYTES) {
+            match &mut self.0 {
+                State::Encrypt(cipher) => piece.copy_from_slice(cipher.encrypt(piece)),
+                _ => self.absorb(piece),
+            }
+        }
+    }
+
     /// Adds the next piece as it was stored, and turns it into what its writer had.
     pub fn incoming(&mut self, piece: &mut [u8]) {
         match &mut self.0 {

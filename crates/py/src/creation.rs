@@ -8,6 +8,7 @@ use cenote_base::units::ByteSize;
 use cenote_mem::keys::KeySource;
 use cenote_mem::{Flush, MapOptions, Mapping, RegionSource};
 use cenote_pool::{OpenError, PoolConfig, make_region, peek, random_bytes};
+use cenote_store::cold::Sealing;
 use pyo3::prelude::*;
 use std::path::PathBuf;
 
@@ -50,6 +51,15 @@ pub struct Wanted {
     /// How payloads are sealed.
     pub seal: Option<String>,
     pub keys: Option<SealKeys>,
+}
+
+/// The seal of this name with these keys.
+pub fn sealing(name: Option<&str>, keys: Option<&SealKeys>) -> PyResult<Sealing> {
+    let Some(name) = name else { return Ok(None) };
+    let known = || wrong(format!("seal is {name:?}; it may be none, mac or encrypt"));
+    let seal = Seal::from_name(name).ok_or_else(known)?;
+    let no_key = || wrong("seal: it needs a key; give seal_key_file, or set CENOTE_SEAL_KEY_FILE");
+    if seal == Seal::None { Ok(None) } else { Ok(Some((seal, keys.ok_or_else(no_key)?.clone()))) }
 }
 
 /// The keys in a file, or those that the environment names.
@@ -109,13 +119,8 @@ impl Wanted {
         if let Some(name) = &self.eviction {
             config.eviction = name.parse().map_err(|error: cenote_pool::UnknownEviction| wrong(error.to_string()))?;
         }
-        if let Some(name) = &self.seal {
-            let known = || wrong(format!("seal is {name:?}; it may be none, mac or encrypt"));
-            let seal = Seal::from_name(name).ok_or_else(known)?;
-            let no_key = || wrong("seal: it needs a key; give seal_key_file, or set CENOTE_SEAL_KEY_FILE");
-            if seal != Seal::None {
-                config = config.sealed(seal, self.keys.as_ref().ok_or_else(no_key)?.sealing());
-            }
+        if let Some((seal, keys)) = sealing(self.seal.as_deref(), self.keys.as_ref())? {
+            config = config.sealed(seal, keys.sealing());
         }
         if let Some(size) = &self.chunk_size {
             config.chunk_bytes = size.bytes("chunk_size")?;

@@ -3,7 +3,7 @@
 use crate::clock;
 use crate::codec::Codec;
 use crate::cold;
-use crate::creation::{Difference, Size, Wanted, keys};
+use crate::creation::{Difference, Size, Wanted, keys, sealing};
 use crate::errors::{CenoteError, guarded, of_opening, of_pool, wrong};
 use crate::events::Follower;
 use crate::namespace::Namespace;
@@ -123,8 +123,12 @@ impl Region {
     ) -> PyResult<Vec<Difference>> {
         // An existing region has its seed already.
         let exists = exist_ok && Mapping::open(&source(region)?, &MapOptions::default()).is_ok();
+        let keys = py.detach(|| keys(seal_key_file))?;
         let hash_seed = match cold.filter(|_| !exists) {
-            Some(cold) => Some(py.detach(|| cold::seed(cold, hash_seed))?),
+            Some(cold) => {
+                let seal = sealing(seal.as_deref(), keys.as_ref())?;
+                Some(py.detach(|| cold::seed(cold, hash_seed, seal))?)
+            }
             None => hash_seed,
         };
         let wanted = Wanted {
@@ -141,7 +145,7 @@ impl Region {
             events,
             eviction,
             seal,
-            keys: py.detach(|| keys(seal_key_file))?,
+            keys,
         };
         wanted.create(py, region, &source(region)?)
     }

@@ -1,7 +1,9 @@
 //! Flags of `cenote pool`.
 
+use cenote_base::seal::Seal;
 use cenote_base::units::ByteSize;
-use cenote_console::args::{NewRegionArgs, RegionArgs, host_slot, parse_mode, parse_seconds};
+use cenote_console::args::{KeyArgs, NewRegionArgs, RegionArgs, host_slot, parse_mode, parse_seal, parse_seconds};
+use cenote_console::failure::Failure;
 use cenote_console::output::OutputArgs;
 use cenote_pool::Maker;
 use cenote_store::cold::Settings;
@@ -164,8 +166,21 @@ pub struct PoolColdArgs {
     /// The new limit of its bytes, as in 200GiB
     #[arg(long, value_name = "SIZE")]
     pub size: Option<ByteSize>,
+    /// How the place is sealed: none, mac or encrypt
+    #[arg(long, value_name = "SEAL", env = "CENOTE_SEAL", default_value = "none", value_parser = parse_seal)]
+    pub seal: Seal,
+    #[command(flatten)]
+    pub keys: KeyArgs,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+impl PoolColdArgs {
+    /// The place with its seal.
+    pub fn settings(&self) -> Result<Settings, Failure> {
+        let keys = if self.seal == Seal::None { None } else { self.keys.read()? };
+        Ok(Settings { seal: keys.map(|keys| (self.seal, keys)), ..self.cold.clone() })
+    }
 }
 
 #[derive(Args, Debug)]

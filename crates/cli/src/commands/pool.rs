@@ -4,6 +4,7 @@ use crate::args::{
     MemoryOf, PoolArgs, PoolCheckArgs, PoolColdArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolFenceArgs,
     PoolGcArgs, PoolHistoryArgs, PoolManageArgs, PoolQuotaArgs, PoolRotateArgs,
 };
+use cenote_base::seal::Seal;
 use cenote_base::units::ByteSize;
 use cenote_base::{Clock, HostId};
 use cenote_console::args::WatchArgs;
@@ -177,13 +178,16 @@ impl ColdInfo {
 fn info(args: &PoolArgs) -> Result<ExitCode, Failure> {
     let inspector = args.region.inspect()?;
     let superblock = inspector.superblock();
+    let seal = superblock.config.seal;
+    let keys = if args.cold.is_none() || seal == Seal::None { None } else { args.region.keys()? };
+    let sealed = |cold: &Settings| Settings { seal: keys.clone().map(|keys| (seal, keys)), ..cold.clone() };
     let info = Info {
         host: args.region.host_slot,
         max_hosts: superblock.config.max_hosts,
         flush: superblock.flush.name(),
         hosts_lock: lock_name(superblock.config.hosts_lock),
         restoring: Restoring::seen(&inspector).map(|restoring| restoring.path),
-        cold: args.cold.as_ref().map(ColdInfo::of).transpose()?,
+        cold: args.cold.as_ref().map(|cold| ColdInfo::of(&sealed(cold))).transpose()?,
         pool: inspector.info(),
     };
     args.output.show(&info, || info_text(&info, superblock.flush))?;
@@ -485,7 +489,7 @@ fn rotate(args: &PoolRotateArgs) -> Result<ExitCode, Failure> {
 }
 
 fn cold(args: &PoolColdArgs) -> Result<ExitCode, Failure> {
-    let settings = &args.cold;
+    let settings = &args.settings()?;
     let info = match args.size {
         None => ColdInfo::of(settings)?,
         Some(ByteSize(bytes)) => {

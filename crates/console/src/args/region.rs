@@ -1,12 +1,13 @@
 //! Flags that name a region, a new region's settings, and the watch over other hosts.
 
-use cenote_base::seal::Seal;
+use cenote_base::seal::{Seal, SealKeys};
 use cenote_base::units::ByteSize;
 use cenote_mem::keys::KeySource;
 use cenote_mem::{Flush, RegionSource};
 use cenote_pool::{Design, Eviction, HostsLock};
 use cenote_store::cold::Settings;
 use clap::{Args, ValueEnum};
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -25,12 +26,31 @@ pub struct RegionArgs {
     /// Host slot of this machine; each machine that shares the region has its own
     #[arg(long, value_name = "N", env = "CENOTE_HOST_SLOT", default_value_t = 0, value_parser = host_slot())]
     pub host_slot: u8,
+    #[command(flatten)]
+    pub keys: KeyArgs,
+}
+
+/// Keys of what is sealed.
+#[derive(Args, Clone, Debug)]
+pub struct KeyArgs {
     /// Keys of a sealed region: 64 hex digits a line; the first seals, all open
     #[arg(long, value_name = "FILE", env = "CENOTE_SEAL_KEY_FILE")]
     pub seal_key_file: Option<PathBuf>,
     /// Command that prints such a file, for example a key store's client
     #[arg(long, value_name = "COMMAND", env = "CENOTE_SEAL_KEY_COMMAND", conflicts_with = "seal_key_file")]
     pub seal_key_command: Option<String>,
+}
+
+impl KeyArgs {
+    /// Reads the keys, if a source of them is named.
+    ///
+    /// # Errors
+    /// As [`KeySource::read`].
+    pub fn read(&self) -> io::Result<Option<SealKeys>> {
+        let file = self.seal_key_file.clone().map(KeySource::File);
+        let source = file.or_else(|| self.seal_key_command.clone().map(KeySource::Command));
+        source.map(|source| source.read()).transpose()
+    }
 }
 
 impl RegionArgs {
@@ -42,16 +62,8 @@ impl RegionArgs {
             numa_node: None,
             no_huge_pages: false,
             host_slot: 0,
-            seal_key_file: None,
-            seal_key_command: None,
+            keys: KeyArgs { seal_key_file: None, seal_key_command: None },
         }
-    }
-
-    /// Where the keys of a sealed region are.
-    #[must_use]
-    pub fn key_source(&self) -> Option<KeySource> {
-        let file = self.seal_key_file.clone().map(KeySource::File);
-        file.or_else(|| self.seal_key_command.clone().map(KeySource::Command))
     }
 }
 
@@ -214,7 +226,11 @@ pub struct NewRegionArgs {
     pub cold: Option<Settings>,
 }
 
-fn parse_seal(text: &str) -> Result<Seal, String> {
+/// The seal of this name.
+///
+/// # Errors
+/// There is none.
+pub fn parse_seal(text: &str) -> Result<Seal, String> {
     Seal::from_name(text).ok_or_else(|| format!("`{text}` is no seal: none, mac or encrypt"))
 }
 

@@ -26,6 +26,8 @@ pub(crate) struct RegionSeal {
     mode: Seal,
     /// `None`: the region is not sealed, or this participant only looks at it.
     keys: Option<PlaceKeys>,
+    /// Those of which they were derived, for places below the region.
+    given: Option<SealKeys>,
     /// For payloads that no other worker reads.
     own: PlaceKey,
     /// Source of [`SealWord`]s.
@@ -39,13 +41,15 @@ impl RegionSeal {
     pub fn new(mode: Seal, uuid: &[u8; 16], keys: Option<&SealKeys>) -> Result<Self, PoolError> {
         if mode == Seal::None {
             let (has_useless_keys, random) = (keys.is_some(), AtomicU64::new(0));
-            return Ok(Self { mode, keys: None, own: PlaceKey::random([0; 32]), random, has_useless_keys });
+            let own = PlaceKey::random([0; 32]);
+            return Ok(Self { mode, keys: None, given: None, own, random, has_useless_keys });
         }
         let drawn: [u8; 40] = random_bytes().map_err(|error| PoolError::Config(error.to_string()))?;
         let (own, random) = drawn.split_at(32);
         Ok(Self {
             mode,
             keys: keys.map(|keys| keys.at(CONTEXT, uuid)),
+            given: keys.cloned(),
             own: PlaceKey::random(own.try_into().expect("32 bytes")),
             random: AtomicU64::new(u64::from_le_bytes(random.try_into().expect("8 bytes"))),
             has_useless_keys: false,
@@ -85,6 +89,11 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
     #[inline]
     pub const fn seal_mode(&self) -> Seal {
         self.superblock.config.seal
+    }
+
+    /// The keys that this participant was given for a sealed region.
+    pub fn seal_keys(&self) -> Option<&SealKeys> {
+        self.seal.given.as_ref()
     }
 
     /// Whether payloads are unreadable in their place.
