@@ -26,6 +26,7 @@ pub struct RegionArgs {
     /// Host slot of this machine; each machine that shares the region has its own
     #[arg(long, value_name = "N", env = "CENOTE_HOST_SLOT", default_value_t = 0, value_parser = host_slot())]
     pub host_slot: u8,
+    /// Keys of a sealed region.
     #[command(flatten)]
     pub keys: KeyArgs,
 }
