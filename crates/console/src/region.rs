@@ -1,6 +1,6 @@
 //! Opens, creates and removes regions for commands.
 
-use crate::args::{DesignArg, FlushArg, HostsLockArg, NewRegionArgs, RegionArgs, WatchArgs};
+use crate::args::{DesignArg, FlushArg, HostsLockArg, KeyArgs, NewRegionArgs, RegionArgs, SealArgs, WatchArgs};
 use crate::failure::Failure;
 use crate::signals::EndSignals;
 use cenote_base::seal::{Seal, SealKeys};
@@ -220,8 +220,7 @@ impl NewRegionArgs {
             hosts_lock: HostsLockArg::Bakery,
             design: DesignArg::Cenote,
             eviction: Eviction::Lru,
-            seal: Seal::None,
-            seal_slowly: false,
+            sealing: SealArgs::NONE,
             pins_per_worker: Some(448),
             events: 1024,
             mode: 0o600,
@@ -269,16 +268,16 @@ impl NewRegionArgs {
 
     /// The seal that is asked for, with the region's keys.
     fn sealing(&self, region: &RegionArgs) -> Result<Sealing, Failure> {
-        if self.seal == Seal::None {
+        let SealArgs { seal, seal_slowly } = self.sealing;
+        if seal == Seal::None {
             return Ok(None);
         }
-        let seal = self.seal;
         let Some(keys) = region.keys()? else {
             return Err(Failure::new(format!("--seal {seal} needs a key")).hint(
                 "make one with `openssl rand -hex 32 > seal.key; chmod 600 seal.key`, and give --seal-key-file seal.key",
             ));
         };
-        if !processor_has_aes() && !self.seal_slowly {
+        if !processor_has_aes() && !seal_slowly {
             return Err(Failure::new(format!("--seal {seal}: this processor has no instructions for AES"))
                 .hint("sealing takes many times as long as a copy here; --seal-slowly does it all the same"));
         }
@@ -513,8 +512,14 @@ impl TemporaryRegion {
 
     /// Creates one with the same settings.
     pub fn make(purpose: &str, new: &NewRegionArgs) -> Result<Self, Failure> {
+        Self::make_with(purpose, new, None)
+    }
+
+    /// As [`TemporaryRegion::make`], with keys for its seal.
+    pub fn make_with(purpose: &str, new: &NewRegionArgs, keys: Option<&KeyArgs>) -> Result<Self, Failure> {
         let region = RegionSource::Shm(crate::stale::own_name(purpose));
         let args = RegionArgs::of(region);
+        let args = keys.map_or_else(|| args.clone(), |keys| RegionArgs { keys: keys.clone(), ..args.clone() });
         let (_, superblock) = create(&args, new, false)?;
         let owned = crate::stale::own(args.source()?)?;
         Ok(Self { args, superblock, _owned: owned })

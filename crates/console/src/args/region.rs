@@ -169,6 +169,23 @@ impl DesignArg {
     }
 }
 
+/// Seal of a new region.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct SealArgs {
+    /// Seal payloads with the first of the keys: mac (others cannot forge KV), encrypt (nor read it) or
+    /// none (docs/guides/seals.md)
+    #[arg(long, value_name = "SEAL", env = "CENOTE_SEAL", default_value = "none", value_parser = parse_seal)]
+    pub seal: Seal,
+    /// Seal on a processor without instructions for AES, where it takes many times as long as a copy
+    #[arg(long)]
+    pub seal_slowly: bool,
+}
+
+impl SealArgs {
+    /// No seal.
+    pub const NONE: Self = Self { seal: Seal::None, seal_slowly: false };
+}
+
 /// Settings of a new region.
 #[derive(Args, Clone, Debug)]
 pub struct NewRegionArgs {
@@ -202,13 +219,9 @@ pub struct NewRegionArgs {
     /// up to 7168 in a larger one if all pins take at most a 64th of it]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=7168))]
     pub pins_per_worker: Option<u32>,
-    /// Seal payloads with the first of the keys: mac (others cannot forge KV), encrypt (nor read it) or
-    /// none (docs/guides/seals.md)
-    #[arg(long, value_name = "SEAL", env = "CENOTE_SEAL", default_value = "none", value_parser = parse_seal)]
-    pub seal: Seal,
-    /// Seal on a processor without instructions for AES, where it takes many times as long as a copy
-    #[arg(long)]
-    pub seal_slowly: bool,
+    /// How payloads are sealed.
+    #[command(flatten)]
+    pub sealing: SealArgs,
     /// Lines of each host's event log for routers, for example 1024; 0: no log
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub events: u32,

@@ -141,8 +141,8 @@ class DeviceMemory:
     address of the first block and the layout of a block.
 
     The constructor registers the region's memory with the device, once per process, as a whole or
-    in pieces of `piece_bytes`. If that fails, or if `staged` is set, blocks pass through
-    `staging_bytes` of page-locked memory, and `why_staged` states the reason."""
+    in pieces of `piece_bytes`. If that fails, if the region is encrypted, or if `staged` is set,
+    blocks pass through `staging_bytes` of page-locked memory, and `why_staged` states the reason."""
 
     def __init__(
         self,
@@ -182,7 +182,9 @@ class DeviceMemory:
         self.registered: Registered | None = None
         self.staging: Staging | None = None
         self.why_staged = "requested" if staged else ""
-        if not staged:
+        if region.info()["seal"] == "encrypt":
+            self.why_staged = "the region is encrypted"
+        if not self.why_staged:
             try:
                 self.registered = Registered.share(device, *region.extent, piece_bytes)
             except Exception as error:
