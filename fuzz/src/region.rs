@@ -2,7 +2,7 @@
 
 use super::change::Change;
 use super::format::Map;
-use cenote_mem::checksum::PayloadSum;
+use cenote_mem::PayloadSum;
 use cenote_mem::{Fabric, Flush, Mapped, Offset};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
@@ -179,9 +179,9 @@ impl Fabric for Region {
         self.mapped.refresh_payload(at, len);
     }
     #[track_caller]
-    fn checksum_payload(&self, at: u64, len: u64, key: u64) -> u64 {
+    fn absorb_payload(&self, at: u64, len: u64, sum: &mut PayloadSum) {
         self.before_load();
-        self.mapped.checksum_payload(at, len, key)
+        self.mapped.absorb_payload(at, len, sum);
     }
     fn flush(&self) -> Flush {
         self.flush

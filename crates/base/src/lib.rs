@@ -1,7 +1,7 @@
 //! The ground floor: types that all other crates share.
 //!
 //! Nothing here does I/O, holds a lock or uses a region. The crate has ids and units, time, a
-//! deterministic generator, the block hash (a block's identity) and fault points. The
+//! deterministic generator, the block hash (a block's identity), keys that seal KV, and fault points. The
 //! [`engine::Engine`] trait and its messages connect servers and engines, which do not depend on
 //! each other.
 #![forbid(unsafe_code)]
@@ -13,6 +13,7 @@ pub mod health;
 pub mod ids;
 pub mod prng;
 pub mod sampling;
+pub mod seal;
 #[cfg(any(test, feature = "testing"))]
 #[allow(clippy::disallowed_methods, reason = "patience is real time")]
 pub mod testing;

@@ -5,6 +5,7 @@ use crate::errors::{Fault, status, text};
 use crate::rows::RowSets;
 use cenote_base::{Clock, HashSeed, HostId};
 use cenote_mem::fork::ProcessStamp;
+use cenote_mem::keys::KeySource;
 use cenote_mem::{Flush, MapOptions, Mapped, RegionSource};
 use cenote_pool::{AttachOptions, HostPool, Pool, PoolConfig, Ticker, make_region, open_region, random_bytes};
 use std::ffi::{c_char, c_int};
@@ -118,7 +119,8 @@ pub unsafe extern "C" fn cenote_create(region: *const c_char, size: u64, chunk_s
 }
 
 /// Opens a region for this process, as host `host` of those that share it. `cenote pool info` shows
-/// `name`. -EBUSY: this process has a region open.
+/// `name`. The keys of a sealed region are those of the file that `CENOTE_SEAL_KEY_FILE` names, or
+/// of what the command in `CENOTE_SEAL_KEY_COMMAND` prints. -EBUSY: this process has a region open.
 ///
 /// # Safety
 /// `region` and `name` must end with zeros.
@@ -134,7 +136,8 @@ pub unsafe extern "C" fn cenote_open(region: *const c_char, name: *const c_char,
         // The parent's region is the parent's to close.
         std::mem::forget(place.take());
         let fabric = open_region(&source, &MapOptions::default())?;
-        let options = AttachOptions { host: HostId(host), ..AttachOptions::named(name) };
+        let keys = KeySource::of_environment().map(|source| source.read()).transpose()?;
+        let options = AttachOptions { host: HostId(host), keys, ..AttachOptions::named(name) };
         let pace = Duration::from_secs(1).min(options.host_timeout / 4);
         let pool = Pool::attach(fabric, &options)?;
         let ticking = pool.clone();

@@ -13,11 +13,13 @@ pub use plan::{PlanCommands, PlanEngramArgs, PlanKvArgs, SettingArgs};
 pub use pool::{
     MemoryOf, PoolArgs, PoolCheckArgs, PoolColdArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolDiffArgs,
     PoolEventsArgs, PoolFenceArgs, PoolGcArgs, PoolHistoryArgs, PoolListArgs, PoolManageArgs, PoolQuotaArgs,
-    PoolRestoreArgs, PoolSnapshotArgs,
+    PoolRestoreArgs, PoolRotateArgs, PoolSnapshotArgs,
 };
 
 use cenote_base::units::ByteSize;
-use cenote_console::args::{CompletionsArgs, EngineArgs, ManArgs, RegionArgs, StudiedModelArgs, WatchArgs, positive};
+use cenote_console::args::{
+    CompletionsArgs, EngineArgs, ManArgs, RegionArgs, SealArgs, StudiedModelArgs, WatchArgs, positive,
+};
 use cenote_console::output::OutputArgs;
 use cenote_console::program::ProcessArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -81,6 +83,8 @@ pub struct ServeArgs {
     /// Create the region with this size if it does not exist; without --region, a private one
     #[arg(long, value_name = "SIZE", env = "CENOTE_REGION_SIZE")]
     pub region_size: Option<ByteSize>,
+    #[command(flatten)]
+    pub sealing: SealArgs,
     /// Serve without a region
     #[arg(long, env = "CENOTE_NO_POOL", conflicts_with_all = ["prefill", "decode"])]
     pub no_pool: bool,

@@ -146,8 +146,8 @@ fn region(source: &RegionSource) -> Option<(Found, Option<String>)> {
         Err(_) => return None,
     };
     let fabric = Arc::new(ReadOnly::new(open()?, superblock.flush).ok()?);
-    let args = RegionArgs { region: Some(source.clone()), numa_node: None, no_huge_pages: true, host_slot: 0 };
-    let inspector = Inspector::open(&fabric, &args.attach_options("", &WatchArgs::default())).ok()?;
+    let args = RegionArgs { no_huge_pages: true, ..RegionArgs::of(source.clone()) };
+    let inspector = Inspector::open(&fabric, &args.attach_options("", &WatchArgs::default()).ok()?).ok()?;
     let info = inspector.info();
     found.bytes = info.region_bytes;
     found.blocks = Some(info.blocks_ready);

@@ -1,5 +1,6 @@
 //! Errors of L4. They end in counters and log lines, never in an engine.
 
+use cenote_base::seal::{KeyId, Seal};
 use std::{fmt, io};
 use thiserror::Error;
 
@@ -34,6 +35,55 @@ pub enum ColdError {
         "{0}: it keeps blocks of regions with another hash seed; create the region with --cold, or use another place"
     )]
     Foreign(String),
+    /// The place is sealed, and the region above is not.
+    #[error(
+        "{at}: the place is sealed (`{seal}`) with the key whose name ends in {key:04x}, and the region is not sealed; \
+         use another place, or a region with --seal {seal} and that key (--seal-key-file)"
+    )]
+    Sealed {
+        /// The file or object.
+        at: String,
+        /// How.
+        seal: Seal,
+        /// Short name of its key.
+        key: u16,
+    },
+    /// The place's key is not among those of the region.
+    #[error(
+        "{at}: the place is sealed with the key whose name ends in {key:04x}, and the key file has none of that name \
+         (its first is {given}); add the key below the one that seals, or use another place"
+    )]
+    OtherKey {
+        /// The file or object.
+        at: String,
+        /// Name of the first key.
+        given: KeyId,
+        /// Short name of its key.
+        key: u16,
+    },
+    /// The region above is sealed, and the place is not.
+    #[error(
+        "{at}: the place is not sealed, so others could forge or read its blocks, and the region is (`{seal}`); \
+         use another place"
+    )]
+    NotSealed {
+        /// The file or object.
+        at: String,
+        /// The region's seal.
+        seal: Seal,
+    },
+    /// Both are sealed, but not in one way.
+    #[error(
+        "{at}: the place is sealed by `{found}`, and the region by `{wanted}`; use another place, or --seal {found}"
+    )]
+    OtherSeal {
+        /// The file or object.
+        at: String,
+        /// The place's seal.
+        found: Seal,
+        /// The region's seal.
+        wanted: Seal,
+    },
     /// No space, or the limit is reached and nothing can be reclaimed.
     #[error("{at}: no space: {what}")]
     Full {
@@ -89,7 +139,23 @@ impl ColdError {
             Self::Full { .. } => ErrorKind::Full,
             Self::Slow { .. } => ErrorKind::Slow,
             Self::Io { .. } | Self::Foreign(_) => ErrorKind::Io,
+            Self::Sealed { .. } | Self::OtherKey { .. } | Self::NotSealed { .. } | Self::OtherSeal { .. } => {
+                ErrorKind::Io
+            }
         }
+    }
+
+    /// Whether the place is one that the region above must not use.
+    #[must_use]
+    pub const fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            Self::Foreign(_)
+                | Self::Sealed { .. }
+                | Self::OtherKey { .. }
+                | Self::NotSealed { .. }
+                | Self::OtherSeal { .. }
+        )
     }
 }
 

@@ -20,6 +20,7 @@ use crate::error::ColdError;
 use crate::identity::Identity;
 use crate::record::{Aligned, Head, Name, record_bytes};
 use crate::settings::DEFAULT_BYTES;
+use crate::sums::Sealing;
 use cenote_base::{Clock, HashSeed};
 use follow::Follow;
 use list::{List, OpenFiles};
@@ -51,6 +52,7 @@ pub struct Extents {
     config: ExtentsConfig,
     disk: Arc<dyn Disk>,
     clock: Clock,
+    sealing: Sealing,
     place: Mutex<Option<Place>>,
     /// The wanted limit was compared with the directory's. What a command sets later stays.
     has_asked: AtomicBool,
@@ -72,6 +74,7 @@ impl Extents {
             config,
             disk,
             clock,
+            sealing: None,
             place: Mutex::default(),
             has_asked: AtomicBool::new(false),
             list: RwLock::default(),
@@ -81,6 +84,12 @@ impl Extents {
             removed: AtomicU64::new(0),
             damage: Mutex::default(),
         }
+    }
+
+    /// The same directory below a region with this seal.
+    #[must_use]
+    pub fn sealed_by(self, sealing: Sealing) -> Self {
+        Self { sealing, ..self }
     }
 
     /// A panic elsewhere leaves the list usable, because its entries are hints.
@@ -121,11 +130,13 @@ impl Backend for Extents {
     fn open(&self, seed: &HashSeed) -> Result<(), ColdError> {
         let directory = &self.config.directory;
         let own = Identity { seed: *seed, bytes_max: self.config.bytes.unwrap_or(DEFAULT_BYTES) };
-        let found = identity_of(&*self.disk, directory, &own)?;
+        let found = identity_of(&*self.disk, directory, &own, &self.sealing)?;
         if found.seed != *seed {
             return Err(ColdError::Foreign(directory.display().to_string()));
         }
-        *self.place() = Some(Place::of(found));
+        *self.place() = Some(Place::of(found, &self.sealing));
+        // A full or read-only disk keeps the old key's identity.
+        self.renew_seal().unwrap_or_else(|error| self.note(error));
         *self.follow() = Follow::default();
         self.ask_for_limit(found.bytes_max)
     }
@@ -158,7 +169,7 @@ impl Backend for Extents {
             memory.resize(record_bytes(spot.length) as usize);
             let file = spot.extent.file(&*self.disk, &self.open_files)?;
             file.read_at(memory.bytes_mut(), spot.offset).map_err(|error| ColdError::of(at, &error))?;
-            let (head, _) = sums.open(memory.bytes(), Some(name), at)?;
+            let (head, _) = sums.open(memory.bytes_mut(), Some(name), at)?;
             Ok(head)
         };
         read().inspect_err(|error| {

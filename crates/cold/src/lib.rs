@@ -8,6 +8,7 @@
 //! **Stored is not trusted.** A record ([`record`], docs/internals/cold-format.md) carries its full
 //! name and a keyed checksum. A reader compares both with what it asked for, so a torn, damaged,
 //! reused or foreign record is a miss.
+//! Below a sealed region the keys of checksums are not in the place, and payloads are sealed.
 #![forbid(unsafe_code)]
 
 mod backend;
@@ -20,6 +21,7 @@ pub mod identity;
 mod objects;
 pub mod record;
 mod settings;
+mod sums;
 mod tier;
 
 pub use backend::{Backend, Refreshed, Sealed, Used};
@@ -29,4 +31,5 @@ pub use extent::{Extents, ExtentsConfig, identity_of};
 #[cfg(feature = "objects")]
 pub use objects::Objects;
 pub use settings::{DEFAULT_BYTES, ParseSettingsError, Place, Settings, WriteBehind, check_size};
+pub use sums::Sealing;
 pub use tier::{Promotion, Tier, TierConfig, Upper};

@@ -11,8 +11,9 @@ mod list;
 use crate::backend::{Backend, Refreshed, Sealed, Used};
 use crate::error::ColdError;
 use crate::identity::{self, Identity};
-use crate::record::{Aligned, Head, Name, PAYLOAD_MAX, SECTOR, Sums, record_bytes};
+use crate::record::{Aligned, Head, Name, PAYLOAD_MAX, SECTOR, record_bytes};
 use crate::settings::DEFAULT_BYTES;
+use crate::sums::{Sealing, Sums};
 use cenote_base::{BlockHash, Clock, Deadline, HashSeed};
 use cenote_mem::files::OwnFolder;
 use futures::stream::{BoxStream, StreamExt, TryStreamExt, iter};
@@ -81,6 +82,7 @@ pub struct Objects {
     bytes: Option<u64>,
     has_asked: AtomicBool,
     deadline: Duration,
+    sealing: Sealing,
     place: RwLock<Option<(Identity, Sums)>>,
     list: RwLock<List>,
     clock: Clock,
@@ -179,6 +181,7 @@ impl Objects {
             bytes,
             has_asked: AtomicBool::new(false),
             deadline,
+            sealing: None,
             place: RwLock::default(),
             list: RwLock::default(),
             clock,
@@ -189,10 +192,16 @@ impl Objects {
         })
     }
 
+    /// The same place below a region with this seal.
+    #[must_use]
+    pub fn sealed_by(self, sealing: Sealing) -> Self {
+        Self { sealing, ..self }
+    }
+
     /// The identity of this place; a place without one gets `own`.
     ///
     /// # Errors
-    /// The store does not answer, or the identity is damaged or of another version.
+    /// The store does not answer, or the identity is damaged, of another version, or of another seal.
     pub fn identity(&self, own: &Identity) -> Result<Identity, ColdError> {
         if let Some(directory) = &self.directory {
             OwnFolder::make(directory).map_err(|error| ColdError::of(directory.display(), &error))?;
@@ -202,7 +211,7 @@ impl Objects {
             if let Some(found) = self.get_identity().await? {
                 return Ok(found);
             }
-            let bytes = || PutPayload::from(identity::encode(own).to_vec());
+            let bytes = || PutPayload::from(identity::encode(own, &self.sealing).to_vec());
             let created = self.store.put_opts(&path, bytes(), PutOptions::from(PutMode::Create));
             match until(self.clock.after(CONDITION), created).await {
                 Some(Ok(_) | Err(object_store::Error::AlreadyExists { .. })) => {}
@@ -215,7 +224,7 @@ impl Objects {
             }
             Ok(self.get_identity().await?.unwrap_or_default())
         })?;
-        identity::decode(&found, &self.url)
+        identity::decode(&found, &self.url, &self.sealing)
     }
 
     /// Refuses a local store's directory that others can write. One that is not there holds nothing.
@@ -305,11 +314,11 @@ impl Objects {
     }
 
     fn place(&self) -> Option<(Identity, Sums)> {
-        *self.place.read().unwrap_or_else(PoisonError::into_inner)
+        self.place.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn set_place(&self, identity: Identity) {
-        let place = Some((identity, Sums::of(&identity.seed)));
+        let place = Some((identity, Sums::of_place(&identity.seed, &self.sealing)));
         *self.place.write().unwrap_or_else(PoisonError::into_inner) = place;
     }
 
@@ -319,9 +328,16 @@ impl Objects {
 
     /// Writes the identity over the one that is there.
     fn put_identity(&self, identity: &Identity) -> Result<(), ColdError> {
-        let bytes = PutPayload::from(identity::encode(identity).to_vec());
+        let bytes = PutPayload::from(identity::encode(identity, &self.sealing).to_vec());
         let path = self.identity_path();
         self.within(SLOW, self.store.put(&path, bytes)).map(drop)
+    }
+
+    /// Seals an identity of an older key with the first key, so that the older one can leave.
+    fn renew_seal(&self, identity: &Identity) -> Result<(), ColdError> {
+        let is_outdated = |bytes: Vec<u8>| identity::is_outdated(&bytes, &self.sealing);
+        let found = if self.sealing.is_some() { self.within(SLOW, self.get_identity())? } else { None };
+        if found.is_some_and(is_outdated) { self.put_identity(identity) } else { Ok(()) }
     }
 
     /// Follows the identity: its limit may change. Writes it again if it is gone or damaged, and returns
@@ -330,7 +346,7 @@ impl Objects {
         let (known, _) = self.known_place()?;
         let found = self.within(SLOW, self.get_identity())?;
         let gone = || ColdError::Gone(format!("{}: {}", self.url, identity::FILE));
-        match found.ok_or_else(gone).and_then(|bytes| identity::decode(&bytes, &self.url)) {
+        match found.ok_or_else(gone).and_then(|bytes| identity::decode(&bytes, &self.url, &self.sealing)) {
             Ok(found) if found.seed != known.seed => Err(ColdError::Foreign(self.url.clone())),
             Ok(found) => {
                 self.set_place(found);
@@ -519,6 +535,7 @@ impl Backend for Objects {
             return Err(ColdError::Foreign(self.url.clone()));
         }
         self.set_place(found);
+        self.renew_seal(&found).unwrap_or_else(|error| self.damage().push(error));
         *self.follow() = Follow::default();
         self.ask_for_limit(&found)
     }
@@ -535,7 +552,7 @@ impl Backend for Objects {
     fn survey(&self) -> Result<Used, ColdError> {
         self.check_directory()?;
         let found = self.within(SLOW, self.get_identity())?;
-        let found = found.map(|bytes| identity::decode(&bytes, &self.url)).transpose()?;
+        let found = found.map(|bytes| identity::decode(&bytes, &self.url, &self.sealing)).transpose()?;
         let mut used = Used { bytes_max: found.map_or(0, |found| found.bytes_max), ..Used::default() };
         let mut stream = self.store.list(Some(&self.folder.clone().join(BLOCKS)));
         loop {
@@ -560,9 +577,9 @@ impl Backend for Objects {
             let found = self.within(self.deadline, self.get(&path, most))?;
             let too_long = || ColdError::Damaged { at: path.to_string(), what: "it is longer than its block's record" };
             let bytes = found.ok_or_else(too_long)?;
-            let (head, _) = sums.open(&bytes, Some(name), path.as_ref())?;
             memory.resize(bytes.len());
             memory.bytes_mut().copy_from_slice(&bytes);
+            let (head, _) = sums.open(memory.bytes_mut(), Some(name), path.as_ref())?;
             Ok(head)
         };
         read().inspect_err(|error| {
@@ -609,7 +626,7 @@ impl Backend for Objects {
         self.check_directory()?;
         let gone = || ColdError::Gone(format!("{}: {}", self.url, identity::FILE));
         let found = self.within(SLOW, self.get_identity())?.ok_or_else(gone)?;
-        let identity = Identity { bytes_max, ..identity::decode(&found, &self.url)? };
+        let identity = Identity { bytes_max, ..identity::decode(&found, &self.url, &self.sealing)? };
         self.put_identity(&identity)?;
         self.set_place(identity);
         *self.follow() = Follow::default();

@@ -2,15 +2,12 @@
 //! (docs/internals/cold-format.md#record).
 
 use crate::error::ColdError;
-use cenote_base::{BlockHash, HashSeed};
-use cenote_mem::checksum;
-use std::fmt;
+pub use crate::sums::{Sealing, Sums, VERSION};
+use cenote_base::BlockHash;
+use cenote_base::seal::SealWord;
+use cenote_mem::{Guard, PayloadSum, Tag};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Version of places: their identities, extents and keyed records.
-pub const VERSION: u32 = 2;
-/// Version of records without a key, which snapshots consist of.
-const PLAIN_VERSION: u32 = 1;
 /// Bytes of a record's header.
 pub const HEADER_BYTES: usize = 128;
 /// Unit of direct I/O: records begin at multiples of it, and are padded to it.
@@ -19,6 +16,7 @@ pub const SECTOR: usize = 4096;
 pub const PAYLOAD_MAX: u64 = 512 << 20;
 
 const MAGIC: [u8; 8] = *b"CNTBLOCK";
+const NO_KEY: &str = "it is sealed with a key that this process does not have";
 
 /// All that names KV. The hash already covers the region's seed, the namespace's fingerprint and
 /// all tokens up to the block's end; the fingerprint is stored and compared as well.
@@ -57,75 +55,66 @@ struct Header {
     length: u64,
     depth: u64,
     names: [u64; 2],
-    reserved: [u64; 2],
+    /// Names the key of a sealed payload; 0 without a seal.
+    seal_word: u64,
+    /// Second half of a sealed payload's tag.
+    tag_high: u64,
+    /// The first half, or the checksum.
     payload_sum: u64,
     check: u64,
 }
 
 const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
 
-/// How sums of a place or of a snapshot are computed. Those of a place have a key, so only a process
-/// that knows the place's seed can make a record that another one believes.
-#[derive(Clone, Copy)]
-pub struct Sums {
-    key: Option<[u8; 32]>,
-    version: u32,
-}
-
-impl fmt::Debug for Sums {
-    /// Does not show the key.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Sums(version {})", self.version)
-    }
-}
-
 impl Sums {
-    /// Sums without a key, which find accidents only: those of snapshots.
-    pub const PLAIN: Self = Self { key: None, version: PLAIN_VERSION };
-
-    /// The sums of the place with this seed.
-    #[must_use]
-    pub fn of(seed: &HashSeed) -> Self {
-        let key = blake3::derive_key("cenote cold tier v2: key of a place's sums", &seed.0);
-        Self { key: Some(key), version: VERSION }
-    }
-
-    /// First word of a blake3 digest.
-    pub(crate) fn digest(&self, context: &[u8], bytes: &[u8]) -> u64 {
-        let mut hasher = self.key.as_ref().map_or_else(blake3::Hasher::new, blake3::Hasher::new_keyed);
-        hasher.update(context).update(bytes);
-        u64::from_le_bytes(hasher.finalize().as_bytes()[..8].try_into().expect("eight bytes"))
-    }
-
-    /// Writes the header over the first bytes of `record`. The payload follows it already.
+    /// Seals the payload of `record` in its place, and writes the header over the first bytes.
     ///
     /// # Panics
     /// The record is shorter than its header and payload (a bug in the caller).
     pub fn seal(&self, head: &Head, record: &mut [u8]) {
         let end = HEADER_BYTES + usize::try_from(head.length).expect("a payload in memory");
-        let mut header = Header::of(head, self.version);
-        header.payload_sum = checksum::checksum(&record[HEADER_BYTES..end], header.payload_key(self));
-        header.check = header.own_check(self);
+        let mut header = Header::of(head, self.version());
+        header.seal_word = self.new_word().0;
+        let mut sum = header.sum(self, PayloadSum::writing).expect("the key that seals");
+        sum.outgoing_in_place(&mut record[HEADER_BYTES..end]);
+        Tag { low: header.payload_sum, high: header.tag_high } = sum.finish();
+        header.check = header.own_check(self).expect("the key that seals");
         record[..HEADER_BYTES].copy_from_slice(header.as_bytes());
         record[end..].fill(0);
     }
 
-    /// Checks a record and returns its head and payload.
+    /// Checks a record, decrypts its payload in its place, and returns its head and payload.
     ///
     /// # Errors
-    /// The record is damaged, ends early, is of another version, or is not `wanted`.
-    pub fn open<'a>(&self, record: &'a [u8], wanted: Option<&Name>, at: &str) -> Result<(Head, &'a [u8]), ColdError> {
+    /// The record is damaged, ends early, is of another version, or is not `wanted`, or this process does
+    /// not have its key. The payload's bytes are then arbitrary.
+    pub fn open<'a>(
+        &self,
+        record: &'a mut [u8],
+        wanted: Option<&Name>,
+        at: &str,
+    ) -> Result<(Head, &'a [u8]), ColdError> {
         let damaged = |what| ColdError::Damaged { at: at.to_owned(), what };
         let (header, head) = self.header(record, at).map(|header| (header, header.head()))?;
         if wanted.is_some_and(|wanted| *wanted != head.name) {
             return Err(damaged("the record is another block's"));
         }
         let end = HEADER_BYTES + head.length as usize;
-        let payload = record.get(HEADER_BYTES..end).ok_or_else(|| damaged("it ends before its record does"))?;
-        if checksum::checksum(payload, header.payload_key(self)) != header.payload_sum {
+        let payload = record.get_mut(HEADER_BYTES..end).ok_or_else(|| damaged("it ends before its record does"))?;
+        let mut sum = header.sum(self, PayloadSum::reading).ok_or_else(|| damaged(NO_KEY))?;
+        sum.incoming(payload);
+        if !sum.matches(&Tag { low: header.payload_sum, high: header.tag_high }) {
             return Err(damaged("a record's payload has a wrong checksum"));
         }
         Ok((head, payload))
+    }
+
+    /// Reads a record's header, without its payload.
+    ///
+    /// # Errors
+    /// The bytes are no header of this version, or this process does not have its key.
+    pub fn open_head(&self, record: &[u8], at: &str) -> Result<Head, ColdError> {
+        Ok(self.header(record, at)?.head())
     }
 
     fn header(&self, record: &[u8], at: &str) -> Result<Header, ColdError> {
@@ -134,10 +123,10 @@ impl Sums {
         if header.magic != MAGIC {
             return Err(damaged("there is no record"));
         }
-        if header.version != self.version {
-            return Err(ColdError::Version { at: at.to_owned(), found: header.version, known: self.version });
+        if header.version != self.version() {
+            return Err(ColdError::Version { at: at.to_owned(), found: header.version, known: self.version() });
         }
-        if header.check != header.own_check(self) {
+        if header.own_check(self).ok_or_else(|| damaged(NO_KEY))? != header.check {
             return Err(damaged("a record's header has a wrong checksum"));
         }
         if header.length > PAYLOAD_MAX || header.depth > u32::MAX.into() || header.encoding > u8::MAX.into() {
@@ -165,20 +154,24 @@ impl Header {
             length: head.length,
             depth: head.depth.into(),
             names: head.names,
-            reserved: [0; 2],
+            seal_word: 0,
+            tag_high: 0,
             payload_sum: 0,
             check: 0,
         }
     }
 
-    /// Key of the payload's checksum. It covers the name, so a payload under another header has a
-    /// wrong sum.
-    fn payload_key(&self, sums: &Sums) -> u64 {
-        sums.digest(b"cenote record payload v1", &self.as_bytes()[..HEADER_BYTES - 16])
+    /// A sum of the payload, without bytes yet; `None`: this process does not have its key. The key
+    /// covers the name and all other facts, so a payload under another header has a wrong sum.
+    fn sum(&self, sums: &Sums, new: impl FnOnce(&Guard) -> PayloadSum) -> Option<PayloadSum> {
+        let facts = Self { tag_high: 0, ..*self };
+        let facts = &facts.as_bytes()[..HEADER_BYTES - 16];
+        sums.guard(SealWord(self.seal_word), b"cenote record payload v1", facts).map(|guard| new(&guard))
     }
 
-    fn own_check(&self, sums: &Sums) -> u64 {
-        sums.digest(b"cenote record header v1", &self.as_bytes()[..HEADER_BYTES - 8])
+    fn own_check(&self, sums: &Sums) -> Option<u64> {
+        let key = SealWord(self.seal_word).key();
+        sums.digest(key, b"cenote record header v1", &self.as_bytes()[..HEADER_BYTES - 8])
     }
 
     fn head(&self) -> Head {
@@ -190,30 +183,6 @@ impl Header {
             names: self.names,
         }
     }
-}
-
-/// [`Sums::seal`] of a snapshot's record.
-///
-/// # Panics
-/// As [`Sums::seal`].
-pub fn seal(head: &Head, record: &mut [u8]) {
-    Sums::PLAIN.seal(head, record);
-}
-
-/// Reads the header of a snapshot's record, without its payload.
-///
-/// # Errors
-/// The bytes are no header of this version.
-pub fn open_head(record: &[u8], at: &str) -> Result<Head, ColdError> {
-    Ok(Sums::PLAIN.header(record, at)?.head())
-}
-
-/// [`Sums::open`] of a snapshot's record.
-///
-/// # Errors
-/// As [`Sums::open`].
-pub fn open<'a>(record: &'a [u8], wanted: Option<&Name>, at: &str) -> Result<(Head, &'a [u8]), ColdError> {
-    Sums::PLAIN.open(record, wanted, at)
 }
 
 /// Memory for records that begins at a multiple of [`SECTOR`], as direct I/O needs it.
@@ -249,6 +218,16 @@ impl Aligned {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cenote_base::HashSeed;
+
+    /// As unsealed snapshots have them.
+    fn seal(head: &Head, record: &mut [u8]) {
+        Sums::PLAIN.seal(head, record);
+    }
+
+    fn open<'a>(record: &'a mut [u8], wanted: Option<&Name>, at: &str) -> Result<(Head, &'a [u8]), ColdError> {
+        Sums::PLAIN.open(record, wanted, at)
+    }
 
     fn sample() -> (Head, Vec<u8>) {
         let name = Name { namespace: [3; 32], hash: BlockHash([5; 16]) };
@@ -261,8 +240,8 @@ mod tests {
 
     #[test]
     fn a_record_returns_what_was_sealed() {
-        let (head, record) = sample();
-        let (found, payload) = open(&record, Some(&head.name), "test").expect("it is whole");
+        let (head, mut record) = sample();
+        let (found, payload) = open(&mut record, Some(&head.name), "test").expect("it is whole");
         assert_eq!((found, payload.len(), payload[0]), (head, 192, 1));
     }
 
@@ -274,32 +253,32 @@ mod tests {
             for change in [1, 0x80, 0xff] {
                 let mut torn = record.clone();
                 torn[at] ^= change;
-                assert!(open(&torn, None, "test").is_err(), "byte {at} changed by {change}");
+                assert!(open(&mut torn, None, "test").is_err(), "byte {at} changed by {change}");
             }
-            assert!(open(&record[..at], None, "test").is_err(), "cut at {at}");
+            assert!(open(&mut record.clone()[..at], None, "test").is_err(), "cut at {at}");
         }
     }
 
     #[test]
     fn another_name_is_a_miss() {
-        let (head, record) = sample();
+        let (head, mut record) = sample();
         for name in [Name { namespace: [4; 32], ..head.name }, Name { hash: BlockHash([6; 16]), ..head.name }] {
-            assert!(open(&record, Some(&name), "test").is_err());
+            assert!(open(&mut record, Some(&name), "test").is_err());
         }
         // The payload of one record under the header of another.
         let mut other = record.clone();
         seal(&Head { depth: 8, ..head }, &mut other);
         other[HEADER_BYTES..].copy_from_slice(&record[HEADER_BYTES..]);
-        assert!(open(&other, None, "test").is_ok(), "equal payloads");
+        assert!(open(&mut other, None, "test").is_ok(), "equal payloads");
         other[..HEADER_BYTES - 16].copy_from_slice(&record[..HEADER_BYTES - 16]);
-        assert!(open(&other, None, "test").is_err(), "a header of two records");
+        assert!(open(&mut other, None, "test").is_err(), "a header of two records");
     }
 
     #[test]
     fn another_version_is_named() {
         let (_, mut record) = sample();
         record[8] = 9;
-        let error = open(&record, None, "file").expect_err("another version");
+        let error = open(&mut record, None, "file").expect_err("another version");
         assert!(matches!(error, ColdError::Version { found: 9, .. }), "{error}");
     }
 
@@ -309,12 +288,12 @@ mod tests {
         let (head, mut record) = sample();
         let [one, other] = [1, 2].map(|seed| Sums::of(&HashSeed([seed; 32])));
         one.seal(&head, &mut record);
-        assert!(one.open(&record, Some(&head.name), "test").is_ok());
-        assert!(other.open(&record, None, "test").is_err(), "another place");
-        assert!(open(&record, None, "test").is_err(), "a snapshot");
+        assert!(one.open(&mut record, Some(&head.name), "test").is_ok());
+        assert!(other.open(&mut record, None, "test").is_err(), "another place");
+        assert!(open(&mut record, None, "test").is_err(), "a snapshot");
         seal(&head, &mut record);
         record[8] = VERSION as u8;
-        assert!(one.open(&record, None, "test").is_err(), "no key");
+        assert!(one.open(&mut record, None, "test").is_err(), "no key");
         assert!(!format!("{one:?}").contains("key"));
     }
 

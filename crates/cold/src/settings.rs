@@ -1,6 +1,7 @@
 //! The one setting of L4, the same text everywhere: a place, and what departs from the defaults, as
 //! in `/var/cache/cenote,size=200GiB` or `s3://bucket/prefix,write=cold`.
 
+use crate::sums::Sealing;
 use cenote_base::units::ByteSize;
 use std::fmt;
 use std::path::PathBuf;
@@ -49,6 +50,9 @@ pub struct Settings {
     pub write: WriteBehind,
     /// Longest time that a request waits for blocks.
     pub deadline: Duration,
+    /// The seal of the region above, which the place has as well. It is no part of the text, because
+    /// keys are none.
+    pub seal: Sealing,
 }
 
 /// The text is no setting of L4.
@@ -80,6 +84,7 @@ impl Settings {
             bytes: None,
             write: WriteBehind::default(),
             deadline: DEFAULT_DEADLINE,
+            seal: None,
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::counters::{Count, Counters};
 use crate::error::ColdError;
 use crate::record::{Head, Name};
 use crate::settings::WriteBehind;
+use crate::sums::Sealing;
 use cenote_base::time::nanoseconds;
 use cenote_base::{Clock, Deadline, HashSeed};
 use cenote_mem::fork::ProcessStamp;
@@ -58,6 +59,8 @@ pub trait Upper: Send + Sync + 'static {
 pub struct TierConfig {
     /// Hash seed of the region above.
     pub seed: HashSeed,
+    /// Its seal, which the place has as well.
+    pub seal: Sealing,
     /// Which blocks are written.
     pub write: WriteBehind,
     /// Longest time that a request waits for blocks.

@@ -10,7 +10,7 @@ pub use engine::{CodecArg, DtypeArg, EngineArgs, Predictor, StudiedModelArgs, po
 pub use headings::with_headings;
 pub use prices::MemoryPriceArgs;
 pub use region::{
-    DesignArg, FlushArg, HostsLockArg, NewRegionArgs, RegionArgs, WatchArgs, host_slot, parse_flush, parse_mode,
-    parse_seconds,
+    DesignArg, FlushArg, HostsLockArg, KeyArgs, NewRegionArgs, RegionArgs, SealArgs, WatchArgs, host_slot, parse_flush,
+    parse_mode, parse_seal, parse_seconds,
 };
 pub use shell::{CompletionsArgs, ManArgs};

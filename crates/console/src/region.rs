@@ -1,10 +1,12 @@
 //! Opens, creates and removes regions for commands.
 
-use crate::args::{DesignArg, FlushArg, HostsLockArg, NewRegionArgs, RegionArgs, WatchArgs};
+use crate::args::{DesignArg, FlushArg, HostsLockArg, KeyArgs, NewRegionArgs, RegionArgs, SealArgs, WatchArgs};
 use crate::failure::Failure;
 use crate::signals::EndSignals;
+use cenote_base::seal::{Seal, SealKeys};
 use cenote_base::units::ByteSize;
 use cenote_base::{Clock, HashSeed, HostId};
+use cenote_mem::keys::processor_has_aes;
 use cenote_mem::numa::{self, Place};
 use cenote_mem::{
     Flush, MapError, MapOptions, Mapped, Mapping, ReadMapping, ReadOnly, RegionSource, UnsupportedFlush, files,
@@ -14,6 +16,7 @@ use cenote_pool::{
     AttachOptions, Eviction, Inspector, OpenError, Pool, PoolConfig, PoolError, Superblock, make_region, open_region,
     peek, prepare_region, random_bytes,
 };
+use cenote_store::cold::{Sealing, Settings};
 use cenote_store::snapshot::{self, Restoring, Sharing, SnapshotError, SnapshotSettings};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -93,7 +96,7 @@ impl RegionArgs {
 
     /// Inspects the named region without joining it.
     pub fn inspect(&self) -> Result<RegionInspector, Failure> {
-        let options = self.attach_options("", &WatchArgs::default());
+        let options = self.attach_options("", &WatchArgs::default())?;
         Inspector::open(&self.map_read_only()?, &options).map_err(|error| self.explain(&error))
     }
 
@@ -102,7 +105,7 @@ impl RegionArgs {
         let source = self.source()?.clone();
         let file = source.file().ok();
         let fabric = self.map_read_only()?;
-        let options = self.attach_options("", &WatchArgs::default());
+        let options = self.attach_options("", &WatchArgs::default())?;
         let inspector = Inspector::open(&fabric, &options).map_err(|error| self.explain(&error))?;
         if source.file().ok() != file {
             return Err(Failure::new(format!("{source}: the region was replaced while it was opened"))
@@ -168,13 +171,19 @@ impl RegionArgs {
     }
 
     /// Attach options of a process with this name.
-    pub fn attach_options(&self, worker_name: &str, watch: &WatchArgs) -> AttachOptions {
-        AttachOptions {
+    pub fn attach_options(&self, worker_name: &str, watch: &WatchArgs) -> Result<AttachOptions, Failure> {
+        Ok(AttachOptions {
             host: HostId(self.host_slot),
             host_timeout: watch.host_timeout,
             quarantine: watch.quarantine,
+            keys: self.keys()?,
             ..AttachOptions::named(worker_name)
-        }
+        })
+    }
+
+    /// The keys of a sealed region, if a source of them is named.
+    pub fn keys(&self) -> Result<Option<SealKeys>, Failure> {
+        Ok(self.keys.read()?)
     }
 
     /// Prefixes an error of the pool with the region's name.
@@ -211,6 +220,7 @@ impl NewRegionArgs {
             hosts_lock: HostsLockArg::Bakery,
             design: DesignArg::Cenote,
             eviction: Eviction::Lru,
+            sealing: SealArgs::NONE,
             pins_per_worker: Some(448),
             events: 1024,
             mode: 0o600,
@@ -220,12 +230,14 @@ impl NewRegionArgs {
         }
     }
 
-    fn config(&self) -> Result<PoolConfig, Failure> {
+    fn config(&self, sealing: &Sealing) -> Result<PoolConfig, Failure> {
         let mut seed = HashSeed(match self.hash_seed {
             Some(seed) => seed,
             None => random_bytes()?,
         });
         if let Some(settings) = &self.cold {
+            // A new place gets the seal of its region.
+            let settings = &Settings { seal: sealing.clone(), ..settings.clone() };
             let found = crate::cold::seed(settings, &seed)?;
             if self.hash_seed.is_some() && found != seed {
                 return Err(Failure::new(format!("--cold {}: its regions have another hash seed", settings.place))
@@ -233,24 +245,43 @@ impl NewRegionArgs {
             }
             seed = found;
         }
-        Ok(PoolConfig {
+        let config = PoolConfig {
             chunk_bytes: self.chunk_size.0,
             min_block_bytes: self.min_block.0,
             max_hosts: self.max_hosts,
             hosts_lock: self.hosts_lock.kind(),
             design: self.design.kind(),
             eviction: self.eviction,
-            hazard_lines_per_worker: self.hazard_lines(),
             events_per_host: self.events,
             created: Clock::system().unix().as_secs(),
             ..PoolConfig::new(seed, random_bytes()?)
+        };
+        // A region without a size takes a whole device.
+        let size = self.size.map_or(u64::MAX, |size| size.0);
+        let lines = self.pins_per_worker.map_or_else(|| config.hazard_lines_in(size), PoolConfig::hazard_lines_for);
+        let config = PoolConfig { hazard_lines_per_worker: lines, ..config };
+        Ok(match sealing {
+            Some((seal, keys)) => config.sealed(*seal, keys.sealing()),
+            None => config,
         })
     }
 
-    fn hazard_lines(&self) -> u16 {
-        // Pins of this number take 16 MiB of a region, for all workers of all its hosts.
-        let is_small = self.size.is_some_and(|size| size.0 < 256 << 20);
-        PoolConfig::hazard_lines_for(self.pins_per_worker.unwrap_or(if is_small { 448 } else { 1792 }))
+    /// The seal that is asked for, with the region's keys.
+    fn sealing(&self, region: &RegionArgs) -> Result<Sealing, Failure> {
+        let SealArgs { seal, seal_slowly } = self.sealing;
+        if seal == Seal::None {
+            return Ok(None);
+        }
+        let Some(keys) = region.keys()? else {
+            return Err(Failure::new(format!("--seal {seal} needs a key")).hint(
+                "make one with `openssl rand -hex 32 > seal.key; chmod 600 seal.key`, and give --seal-key-file seal.key",
+            ));
+        };
+        if !processor_has_aes() && !seal_slowly {
+            return Err(Failure::new(format!("--seal {seal}: this processor has no instructions for AES"))
+                .hint("sealing takes many times as long as a copy here; --seal-slowly does it all the same"));
+        }
+        Ok(Some((seal, keys)))
     }
 
     fn flush(&self) -> Result<Flush, Failure> {
@@ -266,7 +297,7 @@ impl NewRegionArgs {
 /// Creates the region and formats it. Removes it again if formatting fails.
 pub fn create(region: &RegionArgs, new: &NewRegionArgs, force: bool) -> Result<(Arc<Mapped>, Superblock), Failure> {
     let source = region.source()?;
-    let config = new.config()?;
+    let config = new.config(&new.sealing(region)?)?;
     config.validate()?;
     let flush = new.flush()?;
     if !flush.is_coherent() && !Flush::available().contains(&flush) {
@@ -402,7 +433,7 @@ fn create_again(
     // Not shared until it has the right group.
     let (fabric, _, fresh) =
         prepare_region(source, size, 0o600, settings.flush, &config, &region.map_options()).map_err(refused)?;
-    let options = region.attach_options(RESTORER, &WatchArgs::default());
+    let options = region.attach_options(RESTORER, &WatchArgs::default())?;
     let pool = Pool::attach(fabric, &options).map_err(|error| region.explain(&error))?;
     snapshot::begin(&pool, settings, path)?;
     fresh.publish().map_err(|error| refused(error.into()))?;
@@ -441,7 +472,7 @@ fn share(path: &Path, old: Option<Sharing>, mode: Option<u32>) -> Result<(), Fai
 
 /// Joins a region without a word about a restoration.
 fn attach(region: &RegionArgs, worker_name: &str, watch: &WatchArgs) -> Result<HostPool, Failure> {
-    Pool::attach(region.map()?, &region.attach_options(worker_name, watch)).map_err(|error| region.explain(&error))
+    Pool::attach(region.map()?, &region.attach_options(worker_name, watch)?).map_err(|error| region.explain(&error))
 }
 
 /// Reports host memory that only other users of the group may remove.
@@ -481,8 +512,14 @@ impl TemporaryRegion {
 
     /// Creates one with the same settings.
     pub fn make(purpose: &str, new: &NewRegionArgs) -> Result<Self, Failure> {
-        let region = Some(RegionSource::Shm(crate::stale::own_name(purpose)));
-        let args = RegionArgs { region, numa_node: None, no_huge_pages: false, host_slot: 0 };
+        Self::make_with(purpose, new, None)
+    }
+
+    /// As [`TemporaryRegion::make`], with keys for its seal.
+    pub fn make_with(purpose: &str, new: &NewRegionArgs, keys: Option<&KeyArgs>) -> Result<Self, Failure> {
+        let region = RegionSource::Shm(crate::stale::own_name(purpose));
+        let args = RegionArgs::of(region);
+        let args = keys.map_or_else(|| args.clone(), |keys| RegionArgs { keys: keys.clone(), ..args.clone() });
         let (_, superblock) = create(&args, new, false)?;
         let owned = crate::stale::own(args.source()?)?;
         Ok(Self { args, superblock, _owned: owned })
@@ -498,7 +535,7 @@ impl TemporaryRegion {
         let made = std::fs::File::create_new(&path).and_then(|file| file.set_len(size));
         made.map_err(|error| Failure::new(format!("{}: cannot make the file: {error}", path.display())))?;
         // A huge page would take memory for the unused pages around a used one.
-        let args = RegionArgs { region: Some(source), numa_node: None, no_huge_pages: true, host_slot: 0 };
+        let args = RegionArgs { no_huge_pages: true, ..RegionArgs::of(source) };
         let (_, superblock) = create(&args, new, true).inspect_err(|_| drop(std::fs::remove_file(&path)))?;
         let owned = crate::stale::own(args.source()?)?;
         Ok(Self { args, superblock, _owned: owned })

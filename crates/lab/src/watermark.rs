@@ -47,6 +47,7 @@ pub fn cpen_setup(model: &str, l1_blocks: u32) -> Setup {
         max_num_batched_tokens: MAX_NUM_BATCHED_TOKENS,
         watermark: Watermark::DEFAULT,
         swap_blocks: (SWAP_BYTES / block_bytes) as u32,
+        has_prefix_cache: false,
         swap_link: link,
         always_swap: true,
         spill: None,

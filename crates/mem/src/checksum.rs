@@ -135,29 +135,6 @@ pub fn fold_lanes(accumulators: &[u64; ACCUMULATORS], bytes: u64, key: u64) -> u
     avalanche(folded)
 }
 
-/// The checksum of a payload that is copied piece by piece: pieces in order, each but the last a
-/// multiple of 64 bytes long.
-pub struct PayloadSum(pub(crate) Checksummer);
-
-impl PayloadSum {
-    /// The sum of no bytes yet, under `key`.
-    #[must_use]
-    pub fn new(key: u64) -> Self {
-        Self(Checksummer::new(key))
-    }
-
-    /// Adds bytes that no other thread writes.
-    pub fn absorb(&mut self, piece: &[u8]) {
-        self.0.absorb(piece);
-    }
-
-    /// The checksum of all pieces.
-    #[must_use]
-    pub fn finish(self) -> u64 {
-        self.0.finish()
-    }
-}
-
 /// Accumulators of the eight lanes.
 #[derive(Clone)]
 #[repr(C, align(64))]

@@ -26,8 +26,8 @@ pub use read_only::ReadOnly;
 
 pub(crate) use flush::prefetch;
 
-use crate::checksum::PayloadSum;
 use crate::offset::{LINE, Offset};
+use crate::payload::PayloadSum;
 use crate::region::RegionFile;
 use std::sync::Arc;
 
@@ -149,7 +149,7 @@ pub trait Fabric: Sized + Send + Sync + 'static {
             self.write_payload_part(at, part, whole, &mut sum);
             at += part.len() as u64;
         }
-        sum.finish()
+        sum.finish().low
     }
 
     /// Waits until the payload that this thread wrote is visible to others. Call it before storing
@@ -176,7 +176,7 @@ pub trait Fabric: Sized + Send + Sync + 'static {
             self.read_payload_part(at, part, whole, &mut sum);
             at += part.len() as u64;
         }
-        sum.finish()
+        sum.finish().low
     }
 
     /// Drops stale cached copies of these `len` bytes of payload and waits. Needed once per
@@ -184,9 +184,17 @@ pub trait Fabric: Sized + Send + Sync + 'static {
     #[track_caller]
     fn refresh_payload(&self, at: u64, len: u64);
 
+    /// Adds `len` bytes from `at` (a multiple of 64) to `sum`, without copying them anywhere.
+    #[track_caller]
+    fn absorb_payload(&self, at: u64, len: u64, sum: &mut PayloadSum);
+
     /// Checksum under `key` of `len` bytes from `at` (a multiple of 64), without copying them.
     #[track_caller]
-    fn checksum_payload(&self, at: u64, len: u64, key: u64) -> u64;
+    fn checksum_payload(&self, at: u64, len: u64, key: u64) -> u64 {
+        let mut sum = PayloadSum::new(key);
+        self.absorb_payload(at, len, &mut sum);
+        sum.finish().low
+    }
 
     /// Copies `bytes` bytes from each of `starts`, of any alignment, into `to`, one after the
     /// other and without a checksum. `to` has the size of all rows. If a row changes meanwhile, its
@@ -301,8 +309,8 @@ impl<F: Fabric> Fabric for Arc<F> {
     fn refresh_payload(&self, at: u64, len: u64) {
         (**self).refresh_payload(at, len);
     }
-    fn checksum_payload(&self, at: u64, len: u64, key: u64) -> u64 {
-        (**self).checksum_payload(at, len, key)
+    fn absorb_payload(&self, at: u64, len: u64, sum: &mut PayloadSum) {
+        (**self).absorb_payload(at, len, sum);
     }
     #[inline]
     fn copy_rows_at(&self, count: usize, start_of: impl Fn(usize) -> u64, bytes: usize, to: &mut [u8]) {

@@ -53,6 +53,7 @@ impl Actor {
             // long.
             host_timeout: if self.shape.has_manager() { 100 * HOST_TIMEOUT } else { HOST_TIMEOUT },
             quarantine: QUARANTINE,
+            keys: self.shape.keys(),
             ..AttachOptions::named("sim")
         }
     }
@@ -346,7 +347,7 @@ impl Actor {
         let hits = pool.lookup(&[self.shape.hash(number)]);
         let Some(pin) = hits.first().and_then(|hit| pool.pin(hit)) else { return };
         self.process.note(&format!("pinned {number}: {:?}", pin.hit()));
-        let (offset, length) = pin.extent();
+        let (offset, length) = pin.extent().expect("it is not encrypted");
         let while_ns = [4_000, 15_000, 50_000][(self.process.time() % 3) as usize];
         for _ in 0..3 {
             if !self.process.sleep(while_ns) {
@@ -786,7 +787,7 @@ mod tests {
             let mapping = Mapping::create(&RegionSource::Anon, shape.region_bytes(), 0o600, &MapOptions::default());
             let fabric = Arc::new(Coherent::new(mapping.expect("anonymous memory")));
             Superblock::format(&fabric, &shape.config()).expect("the shape fits");
-            let options = AttachOptions { private: true, ..AttachOptions::named("test") };
+            let options = AttachOptions { private: true, keys: shape.keys(), ..AttachOptions::named("test") };
             let pool = Pool::attach(fabric, &options).expect("a fresh region attaches");
             assert_eq!(pool.info().num_chunks, shape.chunks, "seed {seed}: {shape:?}");
         }

@@ -3,6 +3,7 @@
 use crate::scenario::LOCK_TIMEOUT;
 use cenote_base::fault::Point;
 use cenote_base::prng::Prng;
+use cenote_base::seal::{Seal, SealKeys};
 use cenote_base::{BlockHash, HashSeed};
 use cenote_pool::{Design, Eviction, HostsLock, PoolConfig};
 use std::time::Duration;
@@ -27,6 +28,8 @@ pub struct Shape {
     /// Quota of the namespace in blocks; 0: none.
     pub quota_blocks: u64,
     pub design: Design,
+    /// Whether payloads have a MAC in place of a checksum.
+    pub sealed: bool,
     /// A host that stays idle after recovery. The leftovers of its crashed workers must be
     /// recovered although it requests nothing.
     pub idle_host: Option<usize>,
@@ -122,6 +125,8 @@ impl Shape {
             eviction: Eviction::ALL[prng.below(3) as usize],
             quota_blocks: [0, 0, 2 + seed % 5][(seed / 7 % 3) as usize],
             design: Design::Cenote,
+            // Of two in five, so that seals meet every other part.
+            sealed: matches!(seed % 5, 1 | 3),
             idle_host,
             late_host,
             events_per_host: [16, 32, 128][(seed / 3 % 3) as usize],
@@ -248,7 +253,18 @@ impl Shape {
         Self { design, eviction, ..self }
     }
 
+    /// The keys of a sealed region.
+    pub fn keys(&self) -> Option<SealKeys> {
+        let key = "0123456789abcdef".repeat(4);
+        self.sealed.then(|| SealKeys::parse(&key).expect("it is a key"))
+    }
+
     pub fn config(&self) -> PoolConfig {
+        let config = self.unsealed_config();
+        self.keys().map_or_else(|| config.clone(), |keys| config.clone().sealed(Seal::Mac, keys.sealing()))
+    }
+
+    fn unsealed_config(&self) -> PoolConfig {
         PoolConfig {
             chunk_bytes: 64 << 10,
             min_block_bytes: self.min_block_bytes,

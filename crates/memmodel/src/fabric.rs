@@ -3,7 +3,7 @@
 use crate::machine::LINE;
 use crate::mutation::Effect;
 use crate::world::{Kind, Process};
-use cenote_mem::checksum::PayloadSum;
+use cenote_mem::PayloadSum;
 use cenote_mem::{Fabric, Flush, Offset};
 use std::panic::Location;
 
@@ -221,8 +221,8 @@ impl Fabric for SimFabric {
     fn write_payload_part(&self, at: u64, part: &[u8], _whole: u64, sum: &mut PayloadSum) {
         self.check(at, part.len() as u64, LINE);
         let process = self.process.number;
-        sum.absorb(part);
         for (index, part) in part.chunks(LINE as usize).enumerate() {
+            let part = sum.outgoing(part);
             let Ok(mut state) = self.process.shared.step(process, Kind::Act) else { return };
             let mut line = [0; LINE as usize];
             line[..part.len()].copy_from_slice(part);
@@ -251,7 +251,7 @@ impl Fabric for SimFabric {
                 bytes.copy_from_slice(&value[..bytes.len()]);
             }
         }
-        sum.absorb(part);
+        sum.incoming(part);
     }
 
     #[track_caller]
@@ -265,9 +265,8 @@ impl Fabric for SimFabric {
     }
 
     #[track_caller]
-    fn checksum_payload(&self, at: u64, len: u64, key: u64) -> u64 {
-        let mut bytes = vec![0; len as usize];
-        self.read_payload(at, &mut [&mut bytes], key)
+    fn absorb_payload(&self, at: u64, len: u64, sum: &mut PayloadSum) {
+        self.read_payload_part(at, &mut vec![0; len as usize], len, sum);
     }
 
     fn flush(&self) -> Flush {

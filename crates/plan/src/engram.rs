@@ -143,10 +143,12 @@ pub struct EngramPlan {
     pub break_even_nodes: Option<u32>,
 }
 
-/// The format that a family's checkpoint has.
+/// The format that a family's checkpoint has. Rows too short for a block with a scale of its own have
+/// one scale for the table.
 #[must_use]
 pub fn stored_format(config: &NgramConfig) -> Stored {
     match &config.scheme {
+        Scheme::DeepSeek { .. } if Stored::E4m3Ue8m0.row_bytes(config.row_values).is_err() => Stored::E4m3,
         Scheme::DeepSeek { .. } => Stored::E4m3Ue8m0,
         Scheme::Qwen { embedding_dtype: Some(dtype), .. } if dtype == "float8_e4m3fn" => Stored::E4m3,
         Scheme::Qwen { .. } => Stored::Bf16,
@@ -414,6 +416,16 @@ mod tests {
         let plan = EngramPlan::new(&config, stored_format(&config), &setting).unwrap();
         assert_eq!((plan.row_bytes, plan.rows_per_token, plan.token_bytes), (264, 24, 2.0 * 24.0 * 264.0));
         assert_eq!(plan.table_bytes, (384_006_168.0 + 384_016_682.0) * 264.0);
+    }
+
+    #[test]
+    fn rows_shorter_than_a_block_have_one_scale() {
+        let demo = include_bytes!("../../../models/demo-engram/config.json");
+        let config = NgramConfig::parse(demo).unwrap();
+        let setting = Setting { workload: Workload { layers: 4, ..Workload::PAPER }, ..setting() };
+        let plan = EngramPlan::new(&config, stored_format(&config), &setting).unwrap();
+        // The sizes of the tensors in `engram.safetensors` beside it.
+        assert_eq!((plan.row_bytes, plan.table_bytes), (16, (32_140.0 + 32_654.0) * 16.0));
     }
 
     #[test]

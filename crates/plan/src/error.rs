@@ -37,6 +37,32 @@ pub enum PlanError {
         /// The known types.
         known: String,
     },
+    /// A key says that layers have windows or chunks, and nothing says which layers.
+    #[error(
+        "`{key}` is stated, but neither a list of layers nor a pattern, and which layers of the class `{class}` it \
+         covers is not known; add `layer_types`, one name for each layer"
+    )]
+    NoPattern {
+        /// The key.
+        key: String,
+        /// The model's class.
+        class: String,
+    },
+    /// A key may change what layers keep, and its meaning is not known.
+    #[error(
+        "`{key}` may change what a layer keeps, and its meaning is not known; no plan is made instead of a wrong \
+         one. If it changes no KV, remove it from a copy of the file"
+    )]
+    Unread {
+        /// The key.
+        key: String,
+    },
+    /// A layer's work is not simulated.
+    #[error("layer {layer} keeps a state or compressed runs, and the work of such layers is not simulated")]
+    NotServed {
+        /// The layer, counted from zero.
+        layer: usize,
+    },
     /// A number of the workload is not positive.
     #[error("{what} is {value}; it must be above zero")]
     NotPositive {

@@ -3,25 +3,25 @@
 use crate::cost::{Cost, Prices};
 use crate::engram::Setting;
 use crate::error::PlanError;
-use crate::model::{Kept, Model};
+use crate::layer::Layer;
+use crate::model::Model;
 use crate::traffic::{Fit, Placement, fits, placements};
 use serde::Serialize;
-
-/// Bytes of an f32, in which recurrences keep their state.
-const WIDE_BYTES: u64 = 4;
 
 /// Layers that keep the same.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LayerGroup {
     /// What each keeps.
     #[serde(flatten)]
-    pub kept: Kept,
+    pub kept: Layer,
     /// The number of layers.
     pub layers: u64,
     /// Bytes of each for one more token of a long sequence.
     pub token_bytes: f64,
     /// Bytes of each for a sequence of the planned length.
     pub sequence_bytes: f64,
+    /// Of these, the bytes of a state that has the same size for every length.
+    pub state_bytes: f64,
 }
 
 /// What one rank keeps.
@@ -46,6 +46,8 @@ pub struct KvPlan {
     pub token_bytes: f64,
     /// Bytes of a sequence of `context` tokens.
     pub sequence_bytes: f64,
+    /// Of these, the bytes of states, which do not grow.
+    pub state_bytes: f64,
     /// Its tokens.
     pub context: u64,
     /// Sequences to keep.
@@ -74,45 +76,6 @@ pub struct KvPlan {
     pub break_even_nodes: Option<u32>,
 }
 
-impl Kept {
-    /// Bytes for one more token of a sequence that is longer than every window.
-    #[must_use]
-    pub fn token_bytes(&self, value_bytes: u64) -> f64 {
-        let values = match *self {
-            Self::Attention { heads, head_dim, window: None } => (2 * heads * head_dim) as f64,
-            Self::Latent { values } => values as f64,
-            Self::Compressed { values, ratio, .. } if ratio > 0 => values as f64 / ratio as f64,
-            Self::Attention { .. } | Self::Compressed { .. } | Self::Recurrent { .. } | Self::Nothing => 0.0,
-        };
-        values * value_bytes as f64
-    }
-
-    /// Bytes for a sequence of `tokens` tokens.
-    #[must_use]
-    pub fn sequence_bytes(&self, tokens: u64, value_bytes: u64) -> f64 {
-        let (kept, values) = match *self {
-            Self::Attention { heads, head_dim, window } => (tokens.min(window.unwrap_or(tokens)), 2 * heads * head_dim),
-            Self::Latent { values } => (tokens, values),
-            Self::Compressed { values, ratio, window } => {
-                (tokens.min(window) + tokens.checked_div(ratio).unwrap_or(0), values)
-            }
-            Self::Recurrent { values, wide_values } => {
-                return values as f64 * value_bytes as f64 + wide_values as f64 * WIDE_BYTES as f64;
-            }
-            Self::Nothing => (0, 0),
-        };
-        kept as f64 * values as f64 * value_bytes as f64
-    }
-
-    /// Heads that tensor parallelism can divide; one: every rank keeps all.
-    const fn heads(&self) -> u64 {
-        match *self {
-            Self::Attention { heads, .. } => heads,
-            _ => 1,
-        }
-    }
-}
-
 impl KvPlan {
     /// Plans `sequences` sequences of `context` tokens, with values of `value_bytes` bytes. The
     /// setting's tokens per second are those that the pool serves.
@@ -137,6 +100,7 @@ impl KvPlan {
         let sum = |of: &dyn Fn(&LayerGroup) -> f64| groups.iter().map(|group| of(group) * group.layers as f64).sum();
         let token_bytes: f64 = sum(&|group| group.token_bytes);
         let sequence_bytes: f64 = sum(&|group| group.sequence_bytes);
+        let state_bytes: f64 = sum(&|group| group.state_bytes);
         let total_bytes = sequence_bytes * sequences as f64;
         let (workload, prices, parallel) = (&setting.workload, &setting.prices, &setting.parallel);
         let largest = groups.iter().map(|group| group.token_bytes).fold(0.0, f64::max);
@@ -147,6 +111,7 @@ impl KvPlan {
             value_bytes,
             token_bytes,
             sequence_bytes,
+            state_bytes,
             context,
             sequences,
             total_bytes,
@@ -175,6 +140,7 @@ fn groups(model: &Model, value_bytes: u64, context: u64) -> Vec<LayerGroup> {
         groups.push(LayerGroup {
             token_bytes: kept.token_bytes(value_bytes),
             sequence_bytes: kept.sequence_bytes(context, value_bytes),
+            state_bytes: kept.state_bytes(),
             kept: kept.clone(),
             layers: 1,
         });
@@ -185,25 +151,22 @@ fn groups(model: &Model, value_bytes: u64, context: u64) -> Vec<LayerGroup> {
 fn ranks(model: &Model, value_bytes: u64, token_bytes: f64, setting: &Setting) -> Vec<RankShare> {
     let parallel = &setting.parallel;
     let tp = u64::from(parallel.tp);
-    let of_rank = |kept: &Kept| {
-        let heads = kept.heads();
-        kept.token_bytes(value_bytes) * (heads.div_ceil(tp)) as f64 / heads.max(1) as f64
-    };
+    let of_rank = |layer: &Layer| layer.rank_token_bytes(value_bytes, tp);
     let starts = parallel.stages(model.layers.len() as u64);
-    let stage = |bytes: &dyn Fn(&Kept) -> f64| {
+    let stage = |bytes: &dyn Fn(&Layer) -> f64| {
         let sums = starts.windows(2).map(|ends| {
             let layers = &model.layers[ends[0] as usize..ends[1] as usize];
             layers.iter().map(bytes).sum::<f64>()
         });
         sums.fold(0.0, f64::max)
     };
-    let copies = |of: &dyn Fn(&Kept) -> f64| {
+    let copies = |of: &dyn Fn(&Layer) -> f64| {
         let all: f64 = model.layers.iter().map(of).sum::<f64>() * tp as f64;
         if token_bytes > 0.0 { all / token_bytes } else { 1.0 }
     };
     let mut shares = vec![RankShare { name: "DP: a replica", token_bytes, copies: 1.0 }];
     if parallel.pp > 1 {
-        let whole = |kept: &Kept| kept.token_bytes(value_bytes);
+        let whole = |layer: &Layer| layer.token_bytes(value_bytes);
         shares.push(RankShare { name: "PP: a stage's layers", token_bytes: stage(&whole), copies: 1.0 });
     }
     if tp > 1 {
@@ -219,6 +182,7 @@ fn ranks(model: &Model, value_bytes: u64, token_bytes: f64, setting: &Setting) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layer::Heads;
     use crate::parallel::Parallel;
     use crate::traffic::{Capacity, Link, Workload};
 
@@ -233,11 +197,12 @@ mod tests {
         }
     }
 
-    fn model(layers: Vec<Kept>) -> Model {
+    fn model(layers: Vec<Layer>) -> Model {
         Model { layers, value_bytes: 2, context: None }
     }
 
-    const GROUPED: Kept = Kept::Attention { heads: 8, head_dim: 128, window: None };
+    const HEADS: Heads = Heads { heads: 8, key_dim: 128, value_dim: 128 };
+    const GROUPED: Layer = Layer::Full { heads: HEADS };
 
     #[test]
     fn a_token_of_the_papers_model_takes_256_kib() {
@@ -253,10 +218,10 @@ mod tests {
     fn windows_and_states_do_not_grow() {
         let hybrid = model(vec![
             GROUPED,
-            Kept::Attention { heads: 8, head_dim: 128, window: Some(100) },
-            Kept::Recurrent { values: 10, wide_values: 20 },
-            Kept::Compressed { values: 512, ratio: 4, window: 128 },
-            Kept::Compressed { values: 512, ratio: 0, window: 128 },
+            Layer::Window { heads: HEADS, tokens: 100 },
+            Layer::State { bytes: 100 },
+            Layer::Compressed { values: 512, ratio: 4, window: 128, index_bytes: 0 },
+            Layer::Compressed { values: 512, ratio: 0, window: 128, index_bytes: 0 },
         ]);
         let plan = KvPlan::new(&hybrid, 2, 1000, 1, &setting(Parallel::SINGLE)).unwrap();
         let bytes: Vec<(f64, f64)> =
@@ -269,6 +234,7 @@ mod tests {
             (0.0, 128.0 * 1024.0),
         ];
         assert_eq!(bytes, expected);
+        assert_eq!(plan.state_bytes, 100.0);
     }
 
     #[test]
@@ -277,7 +243,7 @@ mod tests {
         let tp = Parallel { tp: 16, ..Parallel::SINGLE };
         let grouped = shares(vec![GROUPED; 4], tp);
         assert_eq!((grouped[1].token_bytes, grouped[1].copies), (4.0 * 512.0, 2.0), "16 ranks share 8 heads");
-        let latent = shares(vec![Kept::Latent { values: 576 }; 4], tp);
+        let latent = shares(vec![Layer::Latent { values: 576, index_bytes: 0 }; 4], tp);
         assert_eq!((latent[1].token_bytes, latent[1].copies), (4.0 * 1152.0, 16.0), "each rank has the latent");
         let staged = shares(vec![GROUPED; 5], Parallel { tp: 2, pp: 2, ..Parallel::SINGLE });
         let bytes: Vec<f64> = staged.iter().map(|share| share.token_bytes).collect();

@@ -10,9 +10,11 @@ pub mod cost;
 pub mod engram;
 mod error;
 pub mod kv;
+pub mod layer;
 pub mod model;
 pub mod papers;
 pub mod parallel;
+pub mod serving;
 pub mod traffic;
 
 pub use error::PlanError;

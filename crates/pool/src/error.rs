@@ -1,6 +1,7 @@
 //! Errors of setup and administration. The serving path has none: there a failure is an outcome (a
 //! miss, no room) and a counter.
 
+use cenote_base::seal::{KeyId, Seal};
 use cenote_base::units::ByteSize;
 use cenote_mem::Flush;
 use cenote_mem::host::{HostError, LockTimeout};
@@ -34,6 +35,34 @@ pub enum PoolError {
         /// The layout word of this build.
         expected: u64,
     },
+    /// The region is sealed and no key was given.
+    #[error(
+        "the region is sealed (`{seal}`) with the key named {keys}; name the file that has it with --seal-key-file, \
+         CENOTE_SEAL_KEY_FILE or `seal_key_file`"
+    )]
+    Sealed {
+        /// How.
+        seal: Seal,
+        /// Names of its keys.
+        keys: String,
+    },
+    /// The key that would seal is not one of the region's.
+    #[error(
+        "the region is sealed with the key named {keys}, and the first key of the file is named {given}; give the \
+         region's key, or let the region take the new one with `cenote pool rotate`"
+    )]
+    OtherKey {
+        /// Name of the first key.
+        given: KeyId,
+        /// Names of the region's keys.
+        keys: String,
+    },
+    /// A key was given for a region without a seal.
+    #[error(
+        "a seal key is given, but the region is not sealed, so others could forge or read its content; create it anew \
+         with --seal mac or --seal encrypt, or leave the key out"
+    )]
+    NotSealed,
     /// The hash seed differs from the requested one.
     #[error("the region was created with another hash seed than the one given")]
     Seed,

@@ -20,6 +20,7 @@ use crate::region::area::{area_opener, sweep_host_memory};
 use crate::region::config::AttachOptions;
 use crate::region::counters::Counter;
 use crate::region::superblock::Superblock;
+use cenote_base::seal::{Seal, SealKeys};
 use cenote_mem::host::HostError;
 use cenote_mem::{Fabric, HostArea, HostLocal, HostSpec, Mapped};
 use std::sync::Arc;
@@ -58,7 +59,9 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         options: &AttachOptions,
         host: impl FnOnce(&str, HostSpec) -> Result<H, HostError>,
     ) -> Result<Self, PoolError> {
-        let member = Member::observe(Region::open(fabric, options, host)?);
+        let region = Region::open(fabric, options, host)?;
+        region.demand_keys()?;
+        let member = Member::observe(region);
         Ok(Self(Arc::new(member.join(&options.worker_name)?)))
     }
 
@@ -72,6 +75,19 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
         &self.0.region.superblock
+    }
+
+    /// How payloads of the region are sealed.
+    #[must_use]
+    pub fn seal(&self) -> Seal {
+        self.0.region.seal_mode()
+    }
+
+    /// The keys of a sealed region that this worker was given. Places below the region are sealed with
+    /// them as well.
+    #[must_use]
+    pub fn seal_keys(&self) -> Option<&SealKeys> {
+        self.0.region.seal_keys()
     }
 
     /// The fabric, for callers that place buffers of their own in the region.

@@ -11,6 +11,7 @@ pub mod layout;
 pub mod lines;
 pub mod make;
 pub mod piece;
+pub mod seal;
 pub mod superblock;
 
 use crate::error::PoolError;
@@ -22,6 +23,7 @@ use config::{AttachOptions, Design};
 use host_layout::HostLayout;
 use layout::{Layout, OBJECTS};
 use lines::{BlockState, ChunkLine, Descriptor, Line};
+use seal::RegionSeal;
 use std::sync::OnceLock;
 use std::time::Duration;
 use superblock::Superblock;
@@ -36,6 +38,7 @@ pub(crate) struct Region<F: Fabric, H: HostLocal> {
     pub layout: Layout,
     /// Part of every check word: the region's identity.
     pub salt: u64,
+    seal: RegionSeal,
     /// This host's slot.
     pub host: u64,
     /// This host's memory.
@@ -66,6 +69,7 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
         if options.expected_seed.is_some_and(|seed| seed != superblock.config.seed) {
             return Err(PoolError::Seed);
         }
+        let seal = RegionSeal::new(superblock.config.seal, &superblock.config.uuid, options.keys.as_ref())?;
         let layout = Layout::new(&superblock.config, superblock.region_bytes)?;
         let number = u64::from(options.host.0);
         if superblock.flush != fabric.flush() {
@@ -88,6 +92,7 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
         let area = host(&name, host_layout.spec(&layout))?;
         Ok(Self {
             salt: superblock.salt(),
+            seal,
             lock_timeout: options.lock_timeout,
             host_timeout: options.host_timeout,
             quarantine: options.quarantine,

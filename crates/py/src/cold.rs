@@ -4,7 +4,7 @@ use crate::clock;
 use crate::errors::{CenoteError, wrong};
 use cenote_base::{BlockHash, HashSeed};
 use cenote_pool::random_bytes;
-use cenote_store::cold::{self, ColdTier, Settings};
+use cenote_store::cold::{self, ColdTier, Sealing, Settings};
 use pyo3::prelude::*;
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ pub fn settings(text: &str) -> PyResult<Settings> {
     text.parse().map_err(|error: cold::ParseSettingsError| wrong(format!("cold: {error}")))
 }
 
-/// The hash seed for a new region above a place.
-pub fn seed(text: &str, given: Option<[u8; 32]>) -> PyResult<[u8; 32]> {
-    let settings = settings(text)?;
+/// The hash seed for a new region with this seal above a place. A new place gets the seal.
+pub fn seed(text: &str, given: Option<[u8; 32]>, seal: Sealing) -> PyResult<[u8; 32]> {
+    let settings = Settings { seal, ..settings(text)? };
     let place = &settings.place;
     let own = given.map_or_else(random_bytes, Ok)?;
     let named = |error| CenoteError::new_err(format!("cold: {error}"));

@@ -1,12 +1,16 @@
 //! Creation of a region, and comparison of an existing region with the requested settings.
 
 use crate::clock;
-use crate::errors::{of_opening, of_pool, wrong};
+use crate::errors::{CenoteError, of_opening, of_pool, wrong};
 use cenote_base::HashSeed;
+use cenote_base::seal::{Seal, SealKeys};
 use cenote_base::units::ByteSize;
+use cenote_mem::keys::KeySource;
 use cenote_mem::{Flush, MapOptions, Mapping, RegionSource};
 use cenote_pool::{OpenError, PoolConfig, make_region, peek, random_bytes};
+use cenote_store::cold::Sealing;
 use pyo3::prelude::*;
+use std::path::PathBuf;
 
 /// A size from Python: a number of bytes, or a text such as `4GiB`.
 #[derive(FromPyObject)]
@@ -44,9 +48,26 @@ pub struct Wanted {
     pub exist_ok: bool,
     pub events: Option<u32>,
     pub eviction: Option<String>,
+    /// How payloads are sealed.
+    pub seal: Option<String>,
+    pub keys: Option<SealKeys>,
 }
 
-const PINS_PER_WORKER: u32 = 1792;
+/// The seal of this name with these keys.
+pub fn sealing(name: Option<&str>, keys: Option<&SealKeys>) -> PyResult<Sealing> {
+    let Some(name) = name else { return Ok(None) };
+    let known = || wrong(format!("seal is {name:?}; it may be none, mac or encrypt"));
+    let seal = Seal::from_name(name).ok_or_else(known)?;
+    let no_key = || wrong("seal: it needs a key; give seal_key_file, or set CENOTE_SEAL_KEY_FILE");
+    if seal == Seal::None { Ok(None) } else { Ok(Some((seal, keys.ok_or_else(no_key)?.clone()))) }
+}
+
+/// The keys in a file, or those that the environment names.
+pub fn keys(file: Option<PathBuf>) -> PyResult<Option<SealKeys>> {
+    let source = file.map(KeySource::File).or_else(KeySource::of_environment);
+    source.map(|source| source.read()).transpose().map_err(|error| CenoteError::new_err(format!("seal key: {error}")))
+}
+
 const PINS_PER_LINE: u32 = 7;
 const MODE: u32 = 0o600;
 
@@ -56,7 +77,8 @@ impl Wanted {
     /// With `exist_ok`, an existing region stays unchanged; returns its settings that differ.
     pub fn create(&self, py: Python<'_>, region: &str, source: &RegionSource) -> PyResult<Vec<Difference>> {
         // Validate first, so that an existing region does not hide invalid settings.
-        let (size, flush, config) = (self.size.bytes("size")?, self.flush()?, self.config()?);
+        let size = self.size.bytes("size")?;
+        let (flush, config) = (self.flush()?, self.config(size)?);
         config.validate().map_err(|error| of_pool(region, &error))?;
         if size < config.chunk_bytes && !matches!(source, RegionSource::DevDax(_)) {
             let (size, chunk) = (ByteSize(size), ByteSize(config.chunk_bytes));
@@ -86,14 +108,19 @@ impl Wanted {
         }
     }
 
-    fn config(&self) -> PyResult<PoolConfig> {
+    /// The settings of a region of `size` bytes.
+    fn config(&self, size: u64) -> PyResult<PoolConfig> {
         let mut config = PoolConfig::new(HashSeed(self.hash_seed.map_or_else(random_bytes, Ok)?), random_bytes()?);
         config.created = clock().unix().as_secs();
         config.max_hosts = self.max_hosts.unwrap_or(config.max_hosts);
         config.events_per_host = self.events.unwrap_or(config.events_per_host);
-        config.hazard_lines_per_worker = PoolConfig::hazard_lines_for(self.pins_per_worker.unwrap_or(PINS_PER_WORKER));
+        config.hazard_lines_per_worker =
+            self.pins_per_worker.map_or_else(|| config.hazard_lines_in(size), PoolConfig::hazard_lines_for);
         if let Some(name) = &self.eviction {
             config.eviction = name.parse().map_err(|error: cenote_pool::UnknownEviction| wrong(error.to_string()))?;
+        }
+        if let Some((seal, keys)) = sealing(self.seal.as_deref(), self.keys.as_ref())? {
+            config = config.sealed(seal, keys.sealing());
         }
         if let Some(size) = &self.chunk_size {
             config.chunk_bytes = size.bytes("chunk_size")?;
@@ -152,6 +179,7 @@ impl Wanted {
             config.events_per_host.to_string(),
         );
         compare("eviction", self.eviction.is_some(), wanted.eviction.to_string(), config.eviction.to_string());
+        compare("seal", self.seal.is_some(), wanted.seal.to_string(), config.seal.to_string());
         Ok(found)
     }
 }

@@ -16,6 +16,7 @@ use crate::region::Region;
 use crate::save::Target;
 use blocks::{Copied, Pinned, Reserved};
 use cenote_base::BlockHash;
+use cenote_base::seal::Seal;
 use cenote_device::driver::{Device, DeviceError, EngineStream};
 use cenote_device::layout::{Layer, Layout};
 use cenote_device::memory::{Registered, Staging};
@@ -235,16 +236,18 @@ impl DeviceMemory {
         let layout = Layout::new(&described.collect::<Vec<_>>(), num_blocks, &memory.0).map_err(wrong)?;
         let pool = region.open.pool()?;
         let made = py.detach(|| {
-            let registered = if staged { None } else { Some(gpu.share(&pool, piece_bytes)) };
+            let registered = if pool.seal() == Seal::Encrypt {
+                // The GPU has no key of its bytes.
+                Err("the region is encrypted".to_owned())
+            } else if staged {
+                Err("requested".to_owned())
+            } else {
+                let shared = gpu.share(&pool, piece_bytes);
+                shared.map_err(|error| format!("the region cannot be page-locked: {error}"))
+            };
             let (route, why_staged) = match registered {
-                Some(Ok(registered)) => (Route::Direct(registered), String::new()),
-                failed => {
-                    let why = failed.and_then(Result::err).map_or_else(
-                        || "requested".to_owned(),
-                        |error| format!("the region cannot be page-locked: {error}"),
-                    );
-                    (Route::Staged(Staging::new(&gpu.0, layout.block_bytes() as usize, staging_bytes)?), why)
-                }
+                Ok(registered) => (Route::Direct(registered), String::new()),
+                Err(why) => (Route::Staged(Staging::new(&gpu.0, layout.block_bytes() as usize, staging_bytes)?), why),
             };
             let slots = match &route {
                 Route::Direct(_) => None,
@@ -290,6 +293,10 @@ impl DeviceMemory {
             if let Some(pin) = pins.iter().filter(is_raw).find(|pin| pin.hit().length != wanted) {
                 let found = pin.hit().length;
                 return Err(wrong(format!("a block of {found} bytes, but this memory's blocks have {wanted}")));
+            }
+            if self.slots.is_none() && pins.iter().any(|pin| pin.extent().is_none()) {
+                let why = "the lease is of an encrypted region; load it into a memory that was made for that region";
+                return Err(wrong(why));
             }
             let fabric = fabric.ok_or_else(|| CenoteError::new_err("the region is closed"))?;
             let (size, mut first, mut parts) = (mover.part_blocks(), 0, Vec::new());

@@ -67,11 +67,14 @@ impl Lease {
     }
 
     /// A view of a block in the region. The view and its buffers keep the block pinned. None: the
-    /// block is damaged or the pin does not protect its bytes, a miss. `verify=False` checks
-    /// neither.
+    /// block is damaged or the pin does not protect its bytes, a miss, or the region is encrypted, so
+    /// that a block is only copied out. `verify=False` checks neither damage nor pin.
     #[pyo3(signature = (index, *, verify=true))]
     fn view(&self, py: Python<'_>, index: usize, verify: bool) -> PyResult<Option<BlockView>> {
-        let view = BlockView { pool: self.open.pool()?, pin: self.pin(index)? };
+        let (pool, pin) = (self.open.pool()?, self.pin(index)?);
+        // Encrypted bytes are no KV.
+        let Some(extent) = pin.extent() else { return Ok(None) };
+        let view = BlockView { pool, pin, extent };
         // In this order, so that bytes that changed before the sum or during it are a miss.
         let usable = !verify || view.verify(py)? && view.pin.protects();
         Ok(usable.then_some(view))
@@ -145,11 +148,13 @@ fn decode(pool: &HostPool, coding: &Coding, hit: &Hit, parts: &mut [&mut [u8]]) 
 pub struct BlockView {
     pool: HostPool,
     pin: Arc<Pin>,
+    /// Offset and length in the region.
+    extent: (u64, u64),
 }
 
 impl BlockView {
     fn place(&self) -> (*mut u8, u64) {
-        let (at, len) = self.pin.extent();
+        let (at, len) = self.extent;
         (self.pool.fabric().address(at, len), len)
     }
 }

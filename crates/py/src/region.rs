@@ -3,7 +3,7 @@
 use crate::clock;
 use crate::codec::Codec;
 use crate::cold;
-use crate::creation::{Difference, Size, Wanted};
+use crate::creation::{Difference, Size, Wanted, keys, sealing};
 use crate::errors::{CenoteError, guarded, of_opening, of_pool, wrong};
 use crate::events::Follower;
 use crate::namespace::Namespace;
@@ -16,6 +16,7 @@ use cenote_pool::{AttachOptions, Counter, HostPool, NamespaceRecord, Pool, Super
 use cenote_store::cold::ColdTier;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
@@ -100,7 +101,7 @@ impl Region {
     #[staticmethod]
     #[pyo3(signature = (region, size, *, chunk_size=None, min_block=None, max_hosts=None, pins_per_worker=None,
                         flush=None, mode=None, hash_seed=None, prefault=false, exist_ok=false, events=None, eviction=None,
-                        cold=None))]
+                        cold=None, seal=None, seal_key_file=None))]
     fn create(
         py: Python<'_>,
         region: &str,
@@ -117,11 +118,17 @@ impl Region {
         events: Option<u32>,
         eviction: Option<String>,
         cold: Option<&str>,
+        seal: Option<String>,
+        seal_key_file: Option<PathBuf>,
     ) -> PyResult<Vec<Difference>> {
         // An existing region has its seed already.
         let exists = exist_ok && Mapping::open(&source(region)?, &MapOptions::default()).is_ok();
+        let keys = py.detach(|| keys(seal_key_file))?;
         let hash_seed = match cold.filter(|_| !exists) {
-            Some(cold) => Some(py.detach(|| cold::seed(cold, hash_seed))?),
+            Some(cold) => {
+                let seal = sealing(seal.as_deref(), keys.as_ref())?;
+                Some(py.detach(|| cold::seed(cold, hash_seed, seal))?)
+            }
             None => hash_seed,
         };
         let wanted = Wanted {
@@ -137,13 +144,15 @@ impl Region {
             exist_ok,
             events,
             eviction,
+            seal,
+            keys,
         };
         wanted.create(py, region, &source(region)?)
     }
 
     #[staticmethod]
     #[pyo3(signature = (region, *, worker="python", host_slot=0, lock_timeout=0.5, host_timeout=10.0, quarantine=30.0,
-                        hash_seed=None, numa_node=None, huge_pages=true, cold=None))]
+                        hash_seed=None, numa_node=None, huge_pages=true, cold=None, seal_key_file=None))]
     fn open(
         py: Python<'_>,
         region: &str,
@@ -156,6 +165,7 @@ impl Region {
         numa_node: Option<u32>,
         huge_pages: bool,
         cold: Option<&str>,
+        seal_key_file: Option<PathBuf>,
     ) -> PyResult<Self> {
         let settings = cold.map(cold::settings).transpose()?;
         let source = source(region)?;
@@ -166,6 +176,7 @@ impl Region {
             lock_timeout: seconds("a lock timeout", lock_timeout)?,
             host_timeout: seconds("a host timeout", host_timeout)?,
             quarantine: seconds("a quarantine", quarantine)?,
+            keys: py.detach(|| keys(seal_key_file))?,
             ..AttachOptions::named(worker)
         };
         let file = source.file().ok();

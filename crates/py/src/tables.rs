@@ -2,6 +2,7 @@
 
 use crate::buffers::Lent;
 use crate::clock;
+use crate::creation::keys;
 use crate::errors::{CenoteError, guarded, of_gather, of_opening, of_pool, of_table, wrong};
 use crate::numbers::{Items, integers};
 use crate::region::{Open, Region, parse, seconds, source};
@@ -66,7 +67,8 @@ impl At<'_> {
         let (name, source) = (self.name(), source(self.name())?);
         let fabric = py.detach(|| open_region(&source, &MapOptions::default()));
         let fabric = fabric.map_err(|error| of_opening(name, &error))?;
-        let options = AttachOptions { host: self.host(host_slot), ..AttachOptions::named(worker) };
+        let keys = py.detach(|| keys(None))?;
+        let options = AttachOptions { host: self.host(host_slot), keys, ..AttachOptions::named(worker) };
         py.detach(|| Pool::attach(fabric, &options)).map_err(|error| of_pool(name, &error))
     }
 }

@@ -49,6 +49,24 @@ def by_trying(reaches: list[Reach], start: int, end: int, held: Held) -> int:
     return start
 
 
+@pytest.mark.parametrize(
+    "reach",
+    [FULL, Reach(16, is_state=True), *(Reach(16, window) for window in range(1, 70)), *(Reach(16, chunk=16 * chunk) for chunk in range(1, 5))],
+)
+def test_a_token_is_computed_again_only_from_blocks_of_the_hit(reach: Reach) -> None:
+    """A state that contains a token is no state to compute this token from."""
+    for end in range(16, 400, 16):
+        loaded = set(range(reach.first(end), end // 16))
+        needed = {token // 16 for token in range(end - 1) if depends(reach, end - 1, token)}
+        # The blocks that the computation of the last token reads, and its own.
+        suffices = needed | {(end - 1) // 16} <= loaded and not reach.is_state
+        assert reach.repeats(end) == suffices, end
+    assert FULL.repeats(64)
+    assert not Reach(16, is_state=True).repeats(64)
+    assert not Reach(16, chunk=64).repeats(64)
+    assert Reach(16, chunk=64).repeats(80)
+
+
 def test_full_attention_needs_every_block() -> None:
     assert longest([FULL], 0, 100, Held(set(range(10))).last_missing) == 96
     assert longest([FULL], 0, 100, Held({0, 1, 3, 4, 5}).last_missing) == 32

@@ -187,3 +187,18 @@ def test_a_thread_stays_on_processors_that_it_may_use(region: cenote.Region) -> 
     assert now < usable if node is not None else now == usable
     region.close()
     assert region.bind_thread() is None
+
+
+def test_several_prompts_of_32k_tokens_find_their_pins(name: str) -> None:
+    """A region of any size had 1,792 pins a worker, and such a prompt has 2,048 blocks of 16 tokens."""
+    cenote.Region.create(name, "256MiB", chunk_size="256KiB", min_block="4KiB", max_hosts=1)
+    with cenote.Region.open(name) as region:
+        blocks = region.namespace(b"long", 4096)
+        names = blocks.hash_tokens(list(range(32_768)), 16)
+        for number in range(len(names)):
+            assert blocks.publish(names[number], number, bytes(4096)) == "published"
+        leases = [blocks.lookup(names) for _ in range(3)]
+        assert [len(lease) for lease in leases] == [2048] * 3
+        for lease in leases:
+            lease.release()
+        assert region.check()["pinned"] == 0

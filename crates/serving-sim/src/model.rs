@@ -118,7 +118,7 @@ impl CostModel {
         Self {
             step_ns: device.step_ns,
             request_ns: device.request_ns,
-            token_ps: ps(2 * shape.parameters, device.flops, device.flops_percent),
+            token_ps: ps(2 * shape.active_parameters, device.flops, device.flops_percent),
             pair_ps: ps(shape.flops_per_pair(), device.flops, device.flops_percent),
             weights_ps: ps(shape.weight_bytes(), device.memory_bytes_per_s, device.memory_percent),
             context_ps: ps(shape.kv_bytes_per_token(), device.memory_bytes_per_s, device.memory_percent),

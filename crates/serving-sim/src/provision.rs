@@ -17,10 +17,10 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Memory {
-    /// Nowhere: what leaves an engine is computed again.
+    /// Nowhere: what leaves an engine's own prefix cache is computed again. No engine reads another's, so
+    /// the router sends a prompt to the engine that was sent its beginning, unless that one is busier.
     None,
-    /// In DRAM of each host, in equal parts for its engines. No engine reads another's, so the router sends
-    /// a prompt to the engine that was sent its beginning, unless that one is busier.
+    /// In DRAM of each host, in equal parts for its engines, with the same router.
     Dram,
     /// In one pool over RDMA; each host has a card.
     Rdma,
@@ -172,6 +172,7 @@ impl Engine {
             max_num_batched_tokens,
             watermark: Watermark::DEFAULT,
             swap_blocks: 0,
+            has_prefix_cache: false,
             swap_link: Link { bytes_per_s: bytes_per_s * u64::from(self.gpus), latency_ns },
             always_swap: false,
             spill: None,
@@ -320,10 +321,12 @@ impl Search {
             private: (memory == Memory::Dram)
                 .then_some(pool(bytes / u64::from(self.engines_per_host), alone.swap_link)),
             shared: memory.link().map(|link| pool(bytes, link)),
+            has_prefix_cache: true,
             hosts: match memory {
-                Memory::None => None,
                 // Each engine is a rack of its own to the router, so that prompts follow their beginnings.
-                Memory::Dram => Some(Hosts { racks: (hosts * self.engines_per_host) as usize, ..Hosts::new(1) }),
+                Memory::None | Memory::Dram => {
+                    Some(Hosts { racks: (hosts * self.engines_per_host) as usize, ..Hosts::new(1) })
+                }
                 Memory::Rdma | Memory::Cxl => Some(Hosts { has_ports: true, ..Hosts::new(hosts as usize) }),
             },
             ..alone
@@ -387,6 +390,18 @@ mod tests {
         let racks = search(0.1).run(&load(10.0), dollars, || ()).expect("simulated");
         assert!(racks.found.is_empty() && racks.too_small.is_empty(), "{racks:?}");
         assert!(racks.nearest_ms > 0.1 && racks.nearest_ms < 10_000.0, "{racks:?}");
+    }
+
+    /// Engines of H200 have some 110 GB for KV, in which vLLM keeps prompts.
+    #[test]
+    fn engines_alone_have_their_prefix_cache() {
+        let search = search(1_000.0);
+        let setup = search.setup(Memory::None, 0, 1).expect("it fits");
+        let hits = |setup: &Setup| simulate(setup, &load(10.0), &mut |_| ()).expect("it runs").hit_rate;
+        let with = hits(&setup);
+        let without = hits(&Setup { has_prefix_cache: false, ..setup.clone() });
+        let little = hits(&Setup { l1_blocks: 2_000, ..setup });
+        assert!(without == 0.0 && little > 0.0 && little < with && with > 0.5, "{without} {little} {with}");
     }
 
     #[test]

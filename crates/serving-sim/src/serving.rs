@@ -13,6 +13,7 @@
 
 mod cold;
 mod foresight;
+mod near;
 mod router;
 mod setup;
 mod spill;

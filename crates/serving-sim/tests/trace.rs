@@ -160,6 +160,7 @@ fn engines() -> Setup {
         max_num_batched_tokens: 8_192,
         watermark: Watermark::DEFAULT,
         swap_blocks: 0,
+        has_prefix_cache: false,
         swap_link: device.host,
         always_swap: false,
         spill: None,

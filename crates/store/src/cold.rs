@@ -6,7 +6,7 @@ use cenote_cold::identity::Identity;
 use cenote_cold::record::{Head, Name};
 use cenote_cold::{Backend, Count, Extents, ExtentsConfig, Objects, TierConfig, Upper, identity_of};
 pub use cenote_cold::{
-    ColdError, Counters, DEFAULT_BYTES, ErrorKind, ParseSettingsError, Place, Promotion, Settings, Tier, Used,
+    ColdError, Counters, DEFAULT_BYTES, ErrorKind, ParseSettingsError, Place, Promotion, Sealing, Settings, Tier, Used,
     WriteBehind, check_size,
 };
 use cenote_mem::{Fabric, LINE};
@@ -43,31 +43,45 @@ pub struct ColdTier {
     settings: Settings,
 }
 
-/// The hash seed of the regions that share a place. A new place gets `own`.
+/// The seal of a pool's region with the pool's keys, for a place below it.
+#[must_use]
+pub fn sealing_of<F: Fabric>(pool: &Pool<F>) -> Sealing {
+    pool.seal_keys().map(|keys| (pool.seal(), keys.clone()))
+}
+
+/// The hash seed of the regions that share a place. A new place gets `own`, and the seal of the
+/// settings.
 ///
 /// # Errors
-/// The place cannot be read or made, is another user's, or is of another version.
+/// The place cannot be read or made, is another user's, is of another version, or has another seal than
+/// the settings.
 pub fn seed_of(settings: &Settings, own: &HashSeed, clock: Clock) -> Result<HashSeed, ColdError> {
     let own = Identity { seed: *own, bytes_max: settings.bytes.unwrap_or(DEFAULT_BYTES) };
     let found = match &settings.place {
-        Place::Directory(path) => identity_of(&LocalDisk, path, &own),
-        Place::Objects(url) => Objects::new(url, settings.bytes, settings.deadline, clock)?.identity(&own),
+        Place::Directory(path) => identity_of(&LocalDisk, path, &own, &settings.seal),
+        Place::Objects(url) => objects_of(url, settings, clock)?.identity(&own),
     };
     Ok(found?.seed)
+}
+
+fn objects_of(url: &str, settings: &Settings, clock: Clock) -> Result<Objects, ColdError> {
+    let objects = Objects::new(url, settings.bytes, settings.deadline, clock)?;
+    Ok(objects.sealed_by(settings.seal.clone()))
 }
 
 fn backend_of(settings: &Settings, clock: Clock) -> Result<Box<dyn Backend>, ColdError> {
     match &settings.place {
         Place::Directory(path) => {
             let config = ExtentsConfig { directory: path.clone(), bytes: settings.bytes };
-            Ok(Box::new(Extents::new(config, Arc::new(LocalDisk), clock)))
+            Ok(Box::new(Extents::new(config, Arc::new(LocalDisk), clock).sealed_by(settings.seal.clone())))
         }
-        Place::Objects(url) => Ok(Box::new(Objects::new(url, settings.bytes, settings.deadline, clock)?)),
+        Place::Objects(url) => Ok(Box::new(objects_of(url, settings, clock)?)),
     }
 }
 
 impl ColdTier {
-    /// Starts L4 below the pool's region. It is opened in the background; until then lookups miss.
+    /// Starts L4 below the pool's region, with the region's seal. It is opened in the background; until
+    /// then lookups miss.
     ///
     /// # Errors
     /// The settings name a place that this program cannot use.
@@ -76,10 +90,11 @@ impl ColdTier {
         settings: &Settings,
         clock: Clock,
     ) -> Result<Arc<Self>, ColdError> {
+        let settings = &Settings { seal: sealing_of(&pool), ..settings.clone() };
         Ok(Self::over(pool, backend_of(settings, clock)?, settings, clock))
     }
 
-    /// As [`ColdTier::start`], over any backend.
+    /// As [`ColdTier::start`], over any backend. The place has the seal of the settings.
     #[must_use]
     pub fn over<F: Fabric + 'static>(
         pool: Pool<F>,
@@ -89,7 +104,8 @@ impl ColdTier {
     ) -> Arc<Self> {
         let opened = Arc::<Opened>::default();
         let seed = pool.superblock().config.seed;
-        let config = TierConfig { seed, write: settings.write, deadline: settings.deadline, clock };
+        let config =
+            TierConfig { seed, seal: settings.seal.clone(), write: settings.write, deadline: settings.deadline, clock };
         let upper = Region { pool, opened: Arc::clone(&opened) };
         Arc::new(Self { tier: Tier::start(Box::new(upper), backend, config), opened, settings: settings.clone() })
     }

@@ -25,9 +25,10 @@ pub(crate) struct FarPages<F: Fabric>(PartReader<F>);
 
 impl<F: Fabric> FarPages<F> {
     /// `payload` is the block's whole payload.
-    pub fn new(pool: &Pool<F>, hit: &Hit, payload: &[u8], part_bytes: usize) -> Self {
+    /// `None`: the region is encrypted, so parts cannot be read.
+    pub fn new(pool: &Pool<F>, hit: &Hit, payload: &[u8], part_bytes: usize) -> Option<Self> {
         let parts = (0..payload.len()).step_by(part_bytes).map(|at| at..at + part_bytes);
-        Self(pool.part_reader(hit, payload, &parts.collect::<Vec<_>>()))
+        pool.part_reader(hit, payload, &parts.collect::<Vec<_>>()).map(Self)
     }
 }
 
@@ -51,13 +52,14 @@ pub(crate) struct FarFrames<F: Fabric> {
 }
 
 impl<F: Fabric> FarFrames<F> {
-    pub fn new(pool: &Pool<F>, mut frames: PendingFrames, parts: usize) -> Self {
+    /// `None`: as in [`FarPages::new`].
+    pub fn new(pool: &Pool<F>, mut frames: PendingFrames, parts: usize) -> Option<Self> {
         let pages = std::mem::take(&mut frames.pages);
         let lines: Vec<Range<usize>> = pages.iter().map(PageFrame::lines).collect();
-        let reader = pool.part_reader(&frames.hit, &frames.frames, &lines);
+        let reader = pool.part_reader(&frames.hit, &frames.frames, &lines)?;
         let pages = pages.into_iter().zip(&lines).map(|(page, lines)| page.moved_back(lines.start)).collect();
         let (codec, decoding) = (Arc::clone(&frames.codec), Arc::clone(&frames.decoding));
-        Self { reader, hit: frames.hit, lines, pages, parts, codec, decoding }
+        Some(Self { reader, hit: frames.hit, lines, pages, parts, codec, decoding })
     }
 
     fn read_page(&self, page: usize, bytes: &mut [u8]) -> bool {

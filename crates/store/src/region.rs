@@ -157,14 +157,14 @@ impl<F: Fabric> RegionStore<F> {
     fn open_hit(&self, hit: &Hit, parts: usize) -> Option<Box<dyn FarBlock>> {
         if hit.encoding != 0 {
             let frames = self.read_frames(hit)?;
-            return Some(Box::new(FarFrames::new(&self.pool, frames, parts)));
+            return Some(Box::new(FarFrames::new(&self.pool, frames, parts)?));
         }
         if hit.length != self.namespace.block_bytes {
             return None;
         }
         let mut payload = self.decoding.buffer(usize::try_from(hit.length).unwrap_or(0));
         let whole = self.pool.read(hit, &mut [&mut payload]) == ReadOutcome::Whole;
-        let far = whole.then(|| FarPages::new(&self.pool, hit, &payload, self.page_bytes / parts));
+        let far = whole.then(|| FarPages::new(&self.pool, hit, &payload, self.page_bytes / parts)).flatten();
         self.decoding.give_back(payload);
         Some(Box::new(far?))
     }

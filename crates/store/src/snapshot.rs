@@ -5,6 +5,8 @@
 //! blocks, memory of users and locks. Each part has its own checksum, so damage costs the damaged
 //! parts only.
 //!
+//! The snapshot of a sealed region is sealed with the region's keys.
+//!
 //! A snapshot is obeyed as a region is, so its file belongs to this user or root, and no other user
 //! can write it.
 
@@ -12,9 +14,10 @@ mod format;
 mod restore;
 mod restoring;
 mod save;
+mod seal;
 
 pub use format::{Sharing, SnapshotError, SnapshotSettings};
-pub use restore::{Restored, open, restore};
+pub use restore::{Restored, open, open_with, restore};
 pub use restoring::{RESTORING_KEY, Restoring, begin};
 pub use save::{Saved, save};
 

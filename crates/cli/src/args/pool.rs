@@ -1,7 +1,9 @@
 //! Flags of `cenote pool`.
 
+use cenote_base::seal::Seal;
 use cenote_base::units::ByteSize;
-use cenote_console::args::{NewRegionArgs, RegionArgs, host_slot, parse_mode, parse_seconds};
+use cenote_console::args::{KeyArgs, NewRegionArgs, RegionArgs, host_slot, parse_mode, parse_seal, parse_seconds};
+use cenote_console::failure::Failure;
 use cenote_console::output::OutputArgs;
 use cenote_pool::Maker;
 use cenote_store::cold::Settings;
@@ -39,6 +41,11 @@ pub enum PoolCommands {
     /// does not suffice, the block is not published, which `pool info` counts. Other hosts apply a
     /// new limit at their next tick.
     Quota(PoolQuotaArgs),
+    /// Let the processes of a sealed region use another key
+    ///
+    /// The first key of the file seals from then on in processes that start with this file; the others
+    /// still open older blocks. docs/guides/seals.md has the steps.
+    Rotate(PoolRotateArgs),
     /// Show what a cold tier holds, and change its limit
     ///
     /// The limit lies in the place. A larger `size=` of a process makes it larger; only this command
@@ -131,6 +138,15 @@ pub struct PoolCheckArgs {
 }
 
 #[derive(Args, Debug)]
+pub struct PoolRotateArgs {
+    #[command(flatten)]
+    pub region: RegionArgs,
+    /// Refuse processes with older keys from now on
+    #[arg(long)]
+    pub only: bool,
+}
+
+#[derive(Args, Debug)]
 pub struct PoolQuotaArgs {
     #[command(flatten)]
     pub region: RegionArgs,
@@ -150,8 +166,21 @@ pub struct PoolColdArgs {
     /// The new limit of its bytes, as in 200GiB
     #[arg(long, value_name = "SIZE")]
     pub size: Option<ByteSize>,
+    /// How the place is sealed: none, mac or encrypt
+    #[arg(long, value_name = "SEAL", env = "CENOTE_SEAL", default_value = "none", value_parser = parse_seal)]
+    pub seal: Seal,
+    #[command(flatten)]
+    pub keys: KeyArgs,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+impl PoolColdArgs {
+    /// The place with its seal.
+    pub fn settings(&self) -> Result<Settings, Failure> {
+        let keys = if self.seal == Seal::None { None } else { self.keys.read()? };
+        Ok(Settings { seal: keys.map(|keys| (self.seal, keys)), ..self.cold.clone() })
+    }
 }
 
 #[derive(Args, Debug)]

@@ -15,6 +15,8 @@ struct Diagnosis {
     /// Bytes of swap, to which the kernel may write KV; `None`: not known.
     swap_bytes: Option<u64>,
     advice: Vec<Advice>,
+    /// What a GPU's start on a region of all of `/dev/shm` costs; `None`: there is none.
+    page_locking: Option<PageLocking>,
     /// Orphans of killed processes.
     orphans: Vec<Found>,
 }
@@ -30,12 +32,47 @@ struct Advice {
     reason: String,
 }
 
+/// Seconds a GiB of page-locking with pages of 4 KiB: memory that was never touched, and memory that was
+/// (docs/evidence/gpu.md).
+const LOCK_FRESH_SECONDS: f64 = 0.85;
+const LOCK_TOUCHED_SECONDS: f64 = 0.05;
+
+/// The projected time of page-locking a region for a GPU.
+#[derive(Serialize, Debug, PartialEq)]
+struct PageLocking {
+    region_bytes: u64,
+    /// Of the first process on a new region.
+    first_seconds: f64,
+    /// Of each further process.
+    further_seconds: f64,
+}
+
+impl PageLocking {
+    fn of(region_bytes: u64) -> Self {
+        let gib = region_bytes as f64 / (1_u64 << 30) as f64;
+        Self { region_bytes, first_seconds: gib * LOCK_FRESH_SECONDS, further_seconds: gib * LOCK_TOUCHED_SECONDS }
+    }
+
+    fn text(&self) -> String {
+        format!(
+            "a region of {} takes about {:.0} s in the first process and {:.0} s in each further one, projected from \
+             {LOCK_FRESH_SECONDS} and {LOCK_TOUCHED_SECONDS} s a GiB with pages of 4 KiB; huge pages are fewer, and were \
+             not measured (docs/evidence/gpu.md)",
+            ByteSize(self.region_bytes),
+            self.first_seconds,
+            self.further_seconds
+        )
+    }
+}
+
 pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let machine = cpu::probe(Path::new("/"));
     let mut orphans = inventory::look(&machine);
     orphans.retain(|found| found.state == State::Orphan);
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let diagnosis = Diagnosis { advice: advise(&machine), machine, swap_bytes: swap_bytes(&meminfo), orphans };
+    let page_locking = machine.shm.map(|shm| PageLocking::of(shm.free_bytes));
+    let (advice, swap_bytes) = (advise(&machine), swap_bytes(&meminfo));
+    let diagnosis = Diagnosis { machine, swap_bytes, advice, page_locking, orphans };
     args.output.show(&diagnosis, || text(&diagnosis))
 }
 
@@ -159,6 +196,10 @@ fn text(diagnosis: &Diagnosis) -> String {
             "/dev/shm",
             machine.shm.map_or_else(|| "missing".to_owned(), |shm| format!("{} free", ByteSize(shm.free_bytes))),
         ),
+        (
+            "page-locking for GPUs",
+            diagnosis.page_locking.as_ref().map_or_else(|| "no shared memory".to_owned(), PageLocking::text),
+        ),
         ("orphans", none(&orphans)),
         ("hugetlbfs", none(&machine.hugetlbfs_mounts)),
         ("DAX devices", none(&dax)),
@@ -199,6 +240,17 @@ mod tests {
     }
 
     #[test]
+    fn the_cost_of_page_locking_grows_with_the_region() {
+        let of = PageLocking::of(500 << 30);
+        assert_eq!((of.first_seconds.round(), of.further_seconds.round()), (425.0, 25.0));
+        let said = of.text();
+        assert!(
+            said.starts_with("a region of 500 GiB takes about 425 s in the first process and 25 s in each"),
+            "{said}"
+        );
+    }
+
+    #[test]
     fn a_machine_with_a_device_is_advised_to_share_it() {
         let mut machine = cpu::probe(Path::new("/nonexistent"));
         assert_eq!(advise(&machine), [], "nothing there, nothing advised");
@@ -217,7 +269,8 @@ mod tests {
         assert_eq!(regions, ["/dev/dax0.0", "/dev/hugepages/cenote", "shm:cenote"]);
         machine.shm = Some(cpu::Space { total_bytes: 1 << 30, free_bytes: 1 << 20 });
         assert!(advise(&machine).iter().all(|advice| advice.region != "shm:cenote"), "it is full");
-        let full = text(&Diagnosis { advice: advise(&machine), machine, swap_bytes: None, orphans: Vec::new() });
+        let (advice, orphans) = (advise(&machine), Vec::new());
+        let full = text(&Diagnosis { machine, swap_bytes: None, advice, page_locking: None, orphans });
         assert!(full.contains("/dev/shm is full"), "{full}");
     }
 }

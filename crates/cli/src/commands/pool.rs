@@ -2,8 +2,9 @@
 
 use crate::args::{
     MemoryOf, PoolArgs, PoolCheckArgs, PoolColdArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolFenceArgs,
-    PoolGcArgs, PoolHistoryArgs, PoolManageArgs, PoolQuotaArgs,
+    PoolGcArgs, PoolHistoryArgs, PoolManageArgs, PoolQuotaArgs, PoolRotateArgs,
 };
+use cenote_base::seal::Seal;
 use cenote_base::units::ByteSize;
 use cenote_base::{Clock, HostId};
 use cenote_console::args::WatchArgs;
@@ -14,7 +15,8 @@ use cenote_console::region;
 use cenote_console::signals::EndSignals;
 use cenote_mem::{Fabric, Flush, MapError, Mapping, RegionSource};
 use cenote_pool::{
-    CheckReport, Counter, Freed, GcReport, HostsLock, LockManager, MemoryInfo, NamespaceInfo, PoolInfo, Superblock,
+    AttachOptions, CheckReport, Counter, Freed, GcReport, HostsLock, LockManager, MemoryInfo, NamespaceInfo, Pool,
+    PoolInfo, Superblock,
 };
 use cenote_store::cold::{Settings, Used, check_size, resize, survey};
 use cenote_store::snapshot::Restoring;
@@ -44,6 +46,7 @@ pub fn run(command: PoolCommands) -> Result<ExitCode, Failure> {
         PoolCommands::Events(args) => super::events::run(&args),
         PoolCommands::Gc(args) => gc(&args),
         PoolCommands::Quota(args) => quota(&args),
+        PoolCommands::Rotate(args) => rotate(&args),
         PoolCommands::Cold(args) => cold(&args),
         PoolCommands::Diff(args) => super::diff::run(&args),
         PoolCommands::Fence(args) => fence(&args),
@@ -65,6 +68,7 @@ struct Created {
     hosts_lock: &'static str,
     design: &'static str,
     eviction: String,
+    seal: &'static str,
     page_bytes: u64,
     transparent_huge: bool,
     numa_node: Option<u32>,
@@ -84,6 +88,7 @@ fn create(args: &PoolCreateArgs) -> Result<ExitCode, Failure> {
         hosts_lock: lock_name(superblock.config.hosts_lock),
         design: superblock.config.design.name(),
         eviction: superblock.config.eviction.to_string(),
+        seal: superblock.config.seal.name(),
         page_bytes: obtained.page_bytes,
         transparent_huge: obtained.transparent_huge,
         numa_node: obtained.numa_node,
@@ -98,6 +103,7 @@ fn create(args: &PoolCreateArgs) -> Result<ExitCode, Failure> {
             ("hosts", hosts_text(superblock.flush, created.max_hosts, created.hosts_lock)),
             ("design", created.design.to_owned()),
             ("eviction", created.eviction.clone()),
+            ("seal", created.seal.to_owned()),
             ("pages of", format!("{}{huge}", ByteSize(created.page_bytes))),
             ("NUMA node", created.numa_node.map_or_else(|| "not known".to_owned(), |node| node.to_string())),
         ])
@@ -110,6 +116,14 @@ const fn lock_name(lock: HostsLock) -> &'static str {
     match lock {
         HostsLock::Bakery => "bakery",
         HostsLock::Manager => "manager",
+    }
+}
+
+/// How a region is sealed, and with which keys.
+fn seal_text(info: &PoolInfo) -> String {
+    match info.seal_keys.as_slice() {
+        [] => info.seal.to_owned(),
+        keys => format!("{}, with the keys named {}", info.seal, keys.join(", ")),
     }
 }
 
@@ -164,13 +178,16 @@ impl ColdInfo {
 fn info(args: &PoolArgs) -> Result<ExitCode, Failure> {
     let inspector = args.region.inspect()?;
     let superblock = inspector.superblock();
+    let seal = superblock.config.seal;
+    let keys = if args.cold.is_none() || seal == Seal::None { None } else { args.region.keys()? };
+    let sealed = |cold: &Settings| Settings { seal: keys.clone().map(|keys| (seal, keys)), ..cold.clone() };
     let info = Info {
         host: args.region.host_slot,
         max_hosts: superblock.config.max_hosts,
         flush: superblock.flush.name(),
         hosts_lock: lock_name(superblock.config.hosts_lock),
         restoring: Restoring::seen(&inspector).map(|restoring| restoring.path),
-        cold: args.cold.as_ref().map(ColdInfo::of).transpose()?,
+        cold: args.cold.as_ref().map(|cold| ColdInfo::of(&sealed(cold))).transpose()?,
         pool: inspector.info(),
     };
     args.output.show(&info, || info_text(&info, superblock.flush))?;
@@ -199,6 +216,7 @@ fn info_text(info: &Info, flush: Flush) -> String {
         ("fabric", info.fabric.to_owned()),
         ("design", info.design.to_owned()),
         ("eviction", info.eviction.to_owned()),
+        ("seal", seal_text(info)),
         ("pins", format!("{} a process", info.pins_per_worker)),
         ("hosts", hosts),
     ];
@@ -448,8 +466,30 @@ fn quota(args: &PoolQuotaArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The keys of the file are the new one and older ones. The region knows an older one, so this process
+/// joins with that.
+fn rotate(args: &PoolRotateArgs) -> Result<ExitCode, Failure> {
+    let source = args.region.source()?;
+    let keys = args.region.keys()?.ok_or_else(|| {
+        Failure::new("no key was named").hint("give --seal-key-file a file with the new key first, then the old ones")
+    })?;
+    let admitted = args.region.inspect()?.keys();
+    let known = keys.ids().find(|id| admitted.contains(id)).ok_or_else(|| {
+        let names: Vec<String> = admitted.iter().map(ToString::to_string).collect();
+        Failure::new(format!("{source}: none of the keys is one of the region's ({})", names.join(", ")))
+            .hint("the file needs the new key in its first line, and the old one below it")
+    })?;
+    let options = args.region.attach_options("rotate", &WatchArgs::default())?;
+    let options = AttachOptions { keys: Some(keys.sealing_with(known)), ..options };
+    let pool = Pool::attach(args.region.map()?, &options).map_err(|error| args.region.explain(&error))?;
+    let names = pool.admit_key(keys.sealing(), args.only).map_err(|error| args.region.explain(&error))?;
+    let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+    output::say(&format!("{source}: processes may seal with the keys named {}", names.join(", ")));
+    Ok(ExitCode::SUCCESS)
+}
+
 fn cold(args: &PoolColdArgs) -> Result<ExitCode, Failure> {
-    let settings = &args.cold;
+    let settings = &args.settings()?;
     let info = match args.size {
         None => ColdInfo::of(settings)?,
         Some(ByteSize(bytes)) => {
@@ -480,7 +520,7 @@ fn manage(args: &PoolManageArgs) -> Result<ExitCode, Failure> {
         return Err(Failure::new(format!("{}: the locks of this region need no manager", args.region.source()?)));
     }
     region::stay_near(&fabric);
-    let options = args.region.attach_options("manage", &WatchArgs::default());
+    let options = args.region.attach_options("manage", &WatchArgs::default())?;
     let mut manager = LockManager::open(fabric, &options).map_err(|error| args.region.explain(&error))?;
     output::say(&format!("{}: granting locks", args.region.source()?));
     let (end, ended) = channel();

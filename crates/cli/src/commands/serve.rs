@@ -1,6 +1,7 @@
 //! `cenote serve`: the OpenAI API over one combined engine, or over prefill and decode workers.
 
 use crate::args::ServeArgs;
+use cenote_base::seal::Seal;
 use cenote_base::units::ByteSize;
 use cenote_base::{Clock, Engine};
 use cenote_console::args::{EngineArgs, NewRegionArgs, RegionArgs, WatchArgs};
@@ -215,6 +216,8 @@ fn pass_on(command: &mut Command, engine: &EngineArgs, region: &RegionArgs, watc
     set("CENOTE_NUMA_NODE", region.numa_node.map(|n| n.to_string()));
     set("CENOTE_NO_HUGE_PAGES", region.no_huge_pages.then(|| "true".to_owned()));
     set("CENOTE_HOST_SLOT", Some(region.host_slot.to_string()));
+    set("CENOTE_SEAL_KEY_FILE", region.keys.seal_key_file.as_ref().map(|path| path.display().to_string()));
+    set("CENOTE_SEAL_KEY_COMMAND", region.keys.seal_key_command.clone());
     set("CENOTE_HOST_TIMEOUT", Some(watch.host_timeout.as_secs_f64().to_string()));
     set("CENOTE_QUARANTINE", Some(watch.quarantine.as_secs_f64().to_string()));
 }
@@ -228,13 +231,15 @@ enum ServedRegion {
 impl ServedRegion {
     fn open(args: &ServeArgs) -> Result<Self, Failure> {
         let new = |size: u64| {
-            let new = NewRegionArgs { cold: args.engine.cold.clone(), ..NewRegionArgs::of_size(size) };
+            let (cold, sealing) = (args.engine.cold.clone(), args.sealing);
+            let new = NewRegionArgs { cold, sealing, ..NewRegionArgs::of_size(size) };
             // Encoded blocks have a fraction of the default block size.
             if args.engine.encodes() { NewRegionArgs { min_block: ENCODED_MIN_BLOCK, ..new } } else { new }
         };
         let Some(source) = &args.region.region else {
             let size = args.region_size.map_or_else(own_region_bytes, |size| size.0);
-            let own = TemporaryRegion::make("serve", &new(size))?;
+            let keys = (args.sealing.seal != Seal::None).then_some(&args.region.keys);
+            let own = TemporaryRegion::make_with("serve", &new(size), keys)?;
             output::say(&format!(
                 "made a region of {} for this server; --region shares one with others",
                 ByteSize(size)

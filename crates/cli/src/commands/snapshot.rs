@@ -70,7 +70,7 @@ struct RestoredReport {
 }
 
 pub fn restore(args: &PoolRestoreArgs) -> Result<ExitCode, Failure> {
-    let settings = snapshot::open(&args.path)?;
+    let settings = snapshot::open_with(&args.path, args.region.keys()?.as_ref())?;
     let pool = region::join_to_restore(&args.region, &args.path, &settings, args.size, args.mode)?;
     let region_bytes = pool.fabric().len();
     let spinner = output::spinner("restoring the region");

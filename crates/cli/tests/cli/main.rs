@@ -23,6 +23,7 @@ mod openai;
 mod plan;
 mod pool_commands;
 mod sampling;
+mod seals;
 mod settings;
 mod several_hosts;
 mod shell;

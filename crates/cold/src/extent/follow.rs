@@ -101,11 +101,11 @@ impl Extents {
     /// Knows the place as it is, without making or repairing anything.
     pub(super) fn look_from_outside(&self) -> Result<(), ColdError> {
         let (disk, directory) = (&*self.disk, &self.config.directory);
-        let found = match identity::read(disk, directory) {
-            Err(ColdError::Gone(at)) => copied(disk, directory)?.ok_or(ColdError::Gone(at)),
+        let found = match identity::read(disk, directory, &self.sealing) {
+            Err(ColdError::Gone(at)) => copied(disk, directory, &self.sealing)?.ok_or(ColdError::Gone(at)),
             found => found,
         };
-        *self.place() = Some(Place::of(found?));
+        *self.place() = Some(Place::of(found?, &self.sealing));
         Ok(())
     }
 

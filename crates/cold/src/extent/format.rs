@@ -2,7 +2,8 @@
 
 use crate::error::ColdError;
 use crate::identity::{self, IDENTITY_BYTES, Identity};
-use crate::record::{Head, Name, PAYLOAD_MAX, SECTOR, Sums, VERSION};
+use crate::record::{Head, Name, PAYLOAD_MAX, SECTOR};
+use crate::sums::{Sealing, Sums, VERSION};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Ends of the names of an extent and of its index.
@@ -22,7 +23,8 @@ const INDEX_MAGIC: [u8; 8] = *b"CNTINDEX";
 struct FileHead {
     magic: [u8; 8],
     version: u32,
-    reserved: u32,
+    /// Short name of the key of `check`; 0 without a seal.
+    key: u32,
     id: u64,
     reserved_too: [u64; 4],
     check: u64,
@@ -37,7 +39,8 @@ struct Line {
     namespace: [u8; 16],
     offset: u64,
     length: u64,
-    reserved: u64,
+    /// Short name of the key of `check`; 0 without a seal.
+    key: u64,
     check: u64,
 }
 
@@ -65,29 +68,30 @@ impl Key {
 }
 
 fn file_head(sums: &Sums, magic: [u8; 8], id: u64) -> [u8; LINE_BYTES] {
-    let mut head = FileHead { magic, version: VERSION, reserved: 0, id, reserved_too: [0; 4], check: 0 };
-    head.check = head_check(sums, &head);
+    let key = sums.key_name().into();
+    let mut head = FileHead { magic, version: VERSION, key, id, reserved_too: [0; 4], check: 0 };
+    head.check = head_check(sums, &head).expect("the key that seals");
     head.as_bytes().try_into().expect("its size")
 }
 
-fn head_check(sums: &Sums, head: &FileHead) -> u64 {
-    sums.digest(b"cenote extent head v1", &head.as_bytes()[..LINE_BYTES - 8])
+fn head_check(sums: &Sums, head: &FileHead) -> Option<u64> {
+    sums.digest(head.key as u16, b"cenote extent head v1", &head.as_bytes()[..LINE_BYTES - 8])
 }
 
 /// The head of an extent, with a copy of the place's identity.
-pub fn extent_head(sums: &Sums, id: u64, identity: &Identity) -> Vec<u8> {
+pub fn extent_head(sums: &Sums, id: u64, identity: &Identity, sealing: &Sealing) -> Vec<u8> {
     let mut head = file_head(sums, EXTENT_MAGIC, id).to_vec();
-    head.extend_from_slice(&identity::encode(identity));
+    head.extend_from_slice(&identity::encode(identity, sealing));
     head.resize(SECTOR, 0);
     head
 }
 
 /// The number and the copied identity in an extent's head.
-pub fn open_extent(bytes: &[u8], at: &str) -> Result<(u64, Identity), ColdError> {
+pub fn open_extent(bytes: &[u8], at: &str, sealing: &Sealing) -> Result<(u64, Identity), ColdError> {
     let damaged = |what| ColdError::Damaged { at: at.to_owned(), what };
     let copy = bytes.get(LINE_BYTES..LINE_BYTES + IDENTITY_BYTES).ok_or_else(|| damaged("it ends within its head"))?;
-    let identity = identity::decode(copy, at)?;
-    let id = open_head(&Sums::of(&identity.seed), EXTENT_MAGIC, bytes, at)?;
+    let identity = identity::decode(copy, at, sealing)?;
+    let id = open_head(&Sums::of_place(&identity.seed, sealing), EXTENT_MAGIC, bytes, at)?;
     Ok((id, identity))
 }
 
@@ -110,31 +114,41 @@ fn open_head(sums: &Sums, magic: [u8; 8], bytes: &[u8], at: &str) -> Result<u64,
     if head.version != VERSION {
         return Err(ColdError::Version { at: at.to_owned(), found: head.version, known: VERSION });
     }
-    if head.check != head_check(sums, &head) {
+    if Some(head.check) != head_check(sums, &head) {
         return Err(damaged("its head has a wrong checksum"));
     }
     Ok(head.id)
 }
 
 /// Check of a line. The id keeps a line of another file from counting.
-fn line_check(sums: &Sums, line: &Line, id: u64) -> u64 {
+fn line_check(sums: &Sums, line: &Line, id: u64) -> Option<u64> {
     let mut bytes = id.to_le_bytes().to_vec();
     bytes.extend_from_slice(&line.as_bytes()[..LINE_BYTES - 8]);
-    sums.digest(b"cenote index line v1", &bytes)
+    sums.digest(line.key as u16, b"cenote index line v1", &bytes)
+}
+
+/// The key of a file's head, by its short name.
+pub fn key_of_head(bytes: &[u8]) -> Option<u16> {
+    FileHead::read_from_prefix(bytes).ok().map(|(head, _)| head.key as u16)
+}
+
+/// The key of an index line, by its short name.
+pub fn key_of_line(bytes: &[u8]) -> Option<u16> {
+    Line::read_from_bytes(bytes).ok().map(|line| line.key as u16)
 }
 
 /// The line of a record at `offset`.
 pub fn line(sums: &Sums, head: &Head, offset: u64, id: u64) -> [u8; LINE_BYTES] {
     let Key { hash, namespace } = Key::of(&head.name);
-    let mut line = Line { hash, namespace, offset, length: head.length, reserved: 0, check: 0 };
-    line.check = line_check(sums, &line, id);
+    let mut line = Line { hash, namespace, offset, length: head.length, key: sums.key_name().into(), check: 0 };
+    line.check = line_check(sums, &line, id).expect("the key that seals");
     line.as_bytes().try_into().expect("its size")
 }
 
 /// The entry of a line; `None`: it is torn or damaged.
 pub fn entry(sums: &Sums, bytes: &[u8], id: u64) -> Option<Entry> {
     let line = Line::read_from_bytes(bytes).ok()?;
-    let is_sound = line.check == line_check(sums, &line, id)
+    let is_sound = Some(line.check) == line_check(sums, &line, id)
         && line.length <= PAYLOAD_MAX
         && line.offset >= HEAD_BYTES
         && line.offset <= i64::MAX as u64

@@ -1,10 +1,11 @@
 //! The list of records in memory, and how it follows the files of all processes.
 
-use super::format::{EXTENT, Entry, INDEX, Key, LINE_BYTES, entry, open_index, stem_of};
+use super::format::{EXTENT, Entry, INDEX, Key, LINE_BYTES, entry, key_of_head, key_of_line, open_index, stem_of};
 use crate::backend::Used;
 use crate::disk::{Access, Disk, DiskFile};
 use crate::error::ColdError;
-use crate::record::{Name, Sums};
+use crate::record::Name;
+use crate::sums::Sums;
 use cenote_base::Clock;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -339,6 +340,11 @@ impl Look<'_> {
         news
     }
 
+    /// Whether this process has the key of a head or a line. What an older key sealed is no damage.
+    fn is_ours(&self, key: Option<u16>) -> bool {
+        key.is_none_or(|key| self.sums.has_key(key))
+    }
+
     /// Reads new lines of an index, at most `most` bytes. A last line that is damaged may be in the
     /// middle of its write, and is read again. So is an index that the disk cannot read now. Other
     /// damage is told once.
@@ -367,6 +373,10 @@ impl Look<'_> {
         if known.read == 0
             && let Some(head) = lines.next()
         {
+            if !self.is_ours(key_of_head(head)) {
+                known.is_refused = true;
+                return Ok(());
+            }
             known.id = Some(open_index(&self.sums, head, &at).inspect_err(|_| known.is_refused = true)?);
             known.read = LINE_BYTES as u64;
         }
@@ -376,7 +386,7 @@ impl Look<'_> {
             match entry(&self.sums, line, id) {
                 Some(entry) => entries.push((Arc::clone(&known.extent), entry)),
                 None if lines.peek().is_none() => break,
-                None => damaged = true,
+                None => damaged |= self.is_ours(key_of_line(line)),
             }
             known.read += LINE_BYTES as u64;
         }

@@ -474,7 +474,7 @@ fn what_is_written_after_files_were_deleted_is_found_later() {
         }
         write(&one, 4..8).expect("it has space");
         one.refresh().expect("it lists");
-        let identity = identity::read(&LocalDisk, directory.path()).expect("it is written again");
+        let identity = identity::read(&LocalDisk, directory.path(), &None).expect("it is written again");
         assert!(identity.seed == SEED && identity.bytes_max == 64 << 20, "{deleted}");
         drop(one);
         let other = open(directory.path(), 64 << 20);
@@ -490,7 +490,7 @@ fn the_identity_is_found_again_in_the_extents() {
     write(&open(directory.path(), 64 << 20), 0..4).expect("it has space");
     std::fs::remove_file(directory.path().join(FILE)).expect("it is there");
     let new = identity::Identity { seed: HashSeed([1; 32]), bytes_max: 1 << 20 };
-    let found_again = identity_of(&LocalDisk, directory.path(), &new).expect("it works");
+    let found_again = identity_of(&LocalDisk, directory.path(), &new, &None).expect("it works");
     assert!(found_again.seed == SEED && found_again.bytes_max == 64 << 20);
     assert_eq!(found(&open(directory.path(), 64 << 20), 0..4), 4);
 }
@@ -501,7 +501,7 @@ fn another_identity_closes_a_place() {
     let directory = tempfile::tempdir().expect("a directory");
     let extents = open(directory.path(), 64 << 20);
     let other = identity::Identity { seed: HashSeed([1; 32]), bytes_max: 1 << 20 };
-    assert!(identity::write(&LocalDisk, directory.path(), &other, true).expect("it is written"));
+    assert!(identity::write(&LocalDisk, directory.path(), &other, true, &None).expect("it is written"));
     assert!(matches!(extents.refresh(), Err(ColdError::Foreign(_))));
 }
 

@@ -1,8 +1,8 @@
 //! The writer: one process appends to one extent at a time.
 
 use super::format::{
-    EXTENT, Entry, HEAD_BYTES, INDEX, Key, LINE_BYTES, entry, extent_head, index_head, line, number_of, open_extent,
-    open_index, stem,
+    EXTENT, Entry, HEAD_BYTES, INDEX, Key, LINE_BYTES, entry, extent_head, index_head, key_of_head, line, number_of,
+    open_extent, open_index, stem,
 };
 use super::list::{Extent, INDEX_BYTES_MAX};
 use super::space::{Owner, Stored};
@@ -10,7 +10,8 @@ use super::{Extents, extent_bytes};
 use crate::backend::Sealed;
 use crate::disk::{Access, DiskFile, unique};
 use crate::error::ColdError;
-use crate::record::{Aligned, SECTOR, Sums, record_bytes};
+use crate::record::{Aligned, SECTOR, record_bytes};
+use crate::sums::Sums;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -189,7 +190,7 @@ impl Open {
             }
             let mut head = Aligned::default();
             head.resize(SECTOR);
-            head.bytes_mut().copy_from_slice(&extent_head(&sums, id, &identity));
+            head.bytes_mut().copy_from_slice(&extent_head(&sums, id, &identity, &extents.sealing));
             data.write_at(head.bytes(), 0)?;
             let index = extents.disk.open(index_path, Access::Create, false)?;
             index.write_at(&index_head(&sums, id), 0)?;
@@ -243,10 +244,14 @@ impl Open {
         head.resize(SECTOR);
         data.read_at(head.bytes_mut(), 0).ok()?;
         let id = open_index(&sums, &bytes, "").ok()?;
+        // Records under a head of an older key leave with that key.
+        if key_of_head(&bytes) != Some(sums.key_name()) {
+            return None;
+        }
         let lines = bytes.get(LINE_BYTES..)?.chunks(LINE_BYTES);
         let entries = lines.map(|line| entry(&sums, line, id)).collect::<Option<Vec<Entry>>>()?;
         let end = entries.iter().map(|entry| entry.offset + record_bytes(entry.length)).fold(HEAD_BYTES, u64::max);
-        let is_whole = open_extent(head.bytes(), "").is_ok_and(|(found, _)| found == id);
+        let is_whole = open_extent(head.bytes(), "", &extents.sealing).is_ok_and(|(found, _)| found == id);
         if !is_whole || data.length().ok()? < end || end + index_end > most {
             return None;
         }

@@ -94,7 +94,7 @@ fn world(directory: &Path, write: WriteBehind) -> World {
     let disk = Arc::new(FaultyDisk::new(Arc::clone(&faults)));
     let extents =
         Extents::new(ExtentsConfig { directory: directory.to_owned(), bytes: Some(64 << 20) }, disk, time.clock());
-    let config = TierConfig { seed: HashSeed([9; 32]), write, deadline: DEADLINE, clock: time.clock() };
+    let config = TierConfig { seed: HashSeed([9; 32]), seal: None, write, deadline: DEADLINE, clock: time.clock() };
     let (entries, totals) = (Arc::clone(&map.0), Arc::clone(&map.1));
     let tier = Tier::start(Box::new(map), Box::new(extents), config);
     until("it lists", || tier.is_listed().then_some(()));
@@ -418,8 +418,13 @@ fn a_place_is_used_while_its_list_is_read() {
     let extents = Extents::new(config, Arc::new(crate::disk::LocalDisk), time.clock());
     let long = Long { extents, has_more: Arc::clone(&has_more) };
     map.0.lock().expect("no panic").extend((0..100).map(|number| (name(number), payload(number))));
-    let config =
-        TierConfig { seed: HashSeed([9; 32]), write: WriteBehind::Published, deadline: DEADLINE, clock: time.clock() };
+    let config = TierConfig {
+        seed: HashSeed([9; 32]),
+        seal: None,
+        write: WriteBehind::Published,
+        deadline: DEADLINE,
+        clock: time.clock(),
+    };
     let tier = Tier::start(Box::new(map), Box::new(long), config);
     tier.offer((0..100).map(name));
     until("blocks are written", || (tier.stats()["cold_written_total"] == 100.0).then_some(()));

@@ -25,7 +25,7 @@ const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// Writes until the tier ends.
 pub fn run(shared: &Shared) {
     let clock = shared.config.clock;
-    let sums = Sums::of(&shared.config.seed);
+    let sums = Sums::of_place(&shared.config.seed, &shared.config.seal);
     let mut state = State { sums, memory: Aligned::default(), next_look: clock.after(Duration::ZERO), next_sync: None };
     while state.turn(shared) {}
     state.sync(shared);
@@ -112,7 +112,7 @@ impl State {
     /// Counts a failure. A place that is gone is opened again, which makes it anew.
     fn failed(shared: &Shared, error: &ColdError) {
         shared.fail(error);
-        if matches!(error, ColdError::Gone(_) | ColdError::Foreign(_)) {
+        if matches!(error, ColdError::Gone(_)) || error.is_refusal() {
             shared.is_open.store(false, Ordering::Release);
             shared.is_listed.store(false, Ordering::Release);
         }

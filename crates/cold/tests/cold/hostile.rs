@@ -87,7 +87,7 @@ fn serve(socket: &TcpStream, answer: &dyn Fn(&str, &str) -> Answer, sent: &Atomi
         let mut words = first.split(' ');
         let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
         let Answer(status, content, zeros) = if target.contains("/tier") {
-            ok(identity::encode(&Identity { seed: SEED, bytes_max: LIMIT }))
+            ok(identity::encode(&Identity { seed: SEED, bytes_max: LIMIT }, &None))
         } else {
             answer(method, target)
         };

@@ -5,3 +5,4 @@
 mod full_disk;
 mod hostile;
 mod s3;
+mod seals;

@@ -1,10 +1,14 @@
 //! Flags that name a region, a new region's settings, and the watch over other hosts.
 
+use cenote_base::seal::{Seal, SealKeys};
 use cenote_base::units::ByteSize;
+use cenote_mem::keys::KeySource;
 use cenote_mem::{Flush, RegionSource};
 use cenote_pool::{Design, Eviction, HostsLock};
 use cenote_store::cold::Settings;
 use clap::{Args, ValueEnum};
+use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Region and mapping options.
@@ -22,6 +26,46 @@ pub struct RegionArgs {
     /// Host slot of this machine; each machine that shares the region has its own
     #[arg(long, value_name = "N", env = "CENOTE_HOST_SLOT", default_value_t = 0, value_parser = host_slot())]
     pub host_slot: u8,
+    /// Keys of a sealed region.
+    #[command(flatten)]
+    pub keys: KeyArgs,
+}
+
+/// Keys of what is sealed.
+#[derive(Args, Clone, Debug)]
+pub struct KeyArgs {
+    /// Keys of a sealed region: 64 hex digits a line; the first seals, all open
+    #[arg(long, value_name = "FILE", env = "CENOTE_SEAL_KEY_FILE")]
+    pub seal_key_file: Option<PathBuf>,
+    /// Command that prints such a file, for example a key store's client
+    #[arg(long, value_name = "COMMAND", env = "CENOTE_SEAL_KEY_COMMAND", conflicts_with = "seal_key_file")]
+    pub seal_key_command: Option<String>,
+}
+
+impl KeyArgs {
+    /// Reads the keys, if a source of them is named.
+    ///
+    /// # Errors
+    /// As [`KeySource::read`].
+    pub fn read(&self) -> io::Result<Option<SealKeys>> {
+        let file = self.seal_key_file.clone().map(KeySource::File);
+        let source = file.or_else(|| self.seal_key_command.clone().map(KeySource::Command));
+        source.map(|source| source.read()).transpose()
+    }
+}
+
+impl RegionArgs {
+    /// A region without further settings.
+    #[must_use]
+    pub const fn of(region: RegionSource) -> Self {
+        Self {
+            region: Some(region),
+            numa_node: None,
+            no_huge_pages: false,
+            host_slot: 0,
+            keys: KeyArgs { seal_key_file: None, seal_key_command: None },
+        }
+    }
 }
 
 /// A host slot: 0 to 63.
@@ -125,6 +169,23 @@ impl DesignArg {
     }
 }
 
+/// Seal of a new region.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct SealArgs {
+    /// Seal payloads with the first of the keys: mac (others cannot forge KV), encrypt (nor read it) or
+    /// none (docs/guides/seals.md)
+    #[arg(long, value_name = "SEAL", env = "CENOTE_SEAL", default_value = "none", value_parser = parse_seal)]
+    pub seal: Seal,
+    /// Seal on a processor without instructions for AES, where it takes many times as long as a copy
+    #[arg(long)]
+    pub seal_slowly: bool,
+}
+
+impl SealArgs {
+    /// No seal.
+    pub const NONE: Self = Self { seal: Seal::None, seal_slowly: false };
+}
+
 /// Settings of a new region.
 #[derive(Args, Clone, Debug)]
 pub struct NewRegionArgs {
@@ -154,10 +215,13 @@ pub struct NewRegionArgs {
     /// Eviction policy: lru, sieve, s3-fifo or cost-aware
     #[arg(long, value_name = "POLICY", default_value_t = Eviction::Lru)]
     pub eviction: Eviction,
-    /// Blocks that one process can pin at once [default: 1792, or 448 in a region of less than
-    /// 256MiB]
+    /// Blocks that one process can pin at once [default: 1792; 448 in a region of less than 256MiB;
+    /// up to 7168 in a larger one if all pins take at most a 64th of it]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=7168))]
     pub pins_per_worker: Option<u32>,
+    /// How payloads are sealed.
+    #[command(flatten)]
+    pub sealing: SealArgs,
     /// Lines of each host's event log for routers, for example 1024; 0: no log
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub events: u32,
@@ -174,6 +238,14 @@ pub struct NewRegionArgs {
     /// --cold find its blocks (docs/guides/cold.md)
     #[arg(long, value_name = "PLACE", env = "CENOTE_COLD")]
     pub cold: Option<Settings>,
+}
+
+/// The seal of this name.
+///
+/// # Errors
+/// There is none.
+pub fn parse_seal(text: &str) -> Result<Seal, String> {
+    Seal::from_name(text).ok_or_else(|| format!("`{text}` is no seal: none, mac or encrypt"))
 }
 
 /// Permissions in octal digits.

@@ -222,8 +222,8 @@ impl Place {
         self.numbers.iter().map(|&number| Rig::place(&self.region, number)).collect()
     }
 
-    fn keys(&self) -> Vec<[u64; LANES]> {
-        self.numbers.iter().map(|&number| std::array::from_fn(|lane| (number * 8 + lane) as u64)).collect()
+    fn keys(&self) -> Option<Vec<[u64; LANES]>> {
+        Some(self.numbers.iter().map(|&number| std::array::from_fn(|lane| (number * 8 + lane) as u64)).collect())
     }
 
     /// Whether the region has all bytes of a block.
@@ -245,7 +245,7 @@ impl Source for Place {
         self.numbers.iter().map(|&number| self.is_whole(number)).collect()
     }
 
-    fn lane_keys(&self) -> Vec<[u64; LANES]> {
+    fn lane_keys(&self) -> Option<Vec<[u64; LANES]>> {
         self.keys()
     }
 
@@ -280,7 +280,7 @@ impl Sink for Place {
         }
     }
 
-    fn lane_keys(&self) -> Vec<[u64; LANES]> {
+    fn lane_keys(&self) -> Option<Vec<[u64; LANES]>> {
         self.keys()
     }
 

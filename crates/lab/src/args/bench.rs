@@ -29,6 +29,8 @@ pub enum BenchCommands {
     Cold(BenchCoreArgs),
     /// N-gram tables: row numbers, gathers beside private memory, the paper's figures, hot rows, kills
     Engram(BenchCoreArgs),
+    /// Publish and read blocks of sealed regions, beside an unsealed one
+    Seal(BenchCoreArgs),
     /// Run pool, index, lock and alloc, beside TraCT's plain design
     All(BenchCoreArgs),
     /// Decode with more KV than the engine's own memory holds, beside an engine that holds it all

@@ -62,7 +62,7 @@ pub struct PlanRackArgs {
     /// Model: llama-8b, llama-70b, qwen3-32b or another of `cenote-lab sim`
     #[arg(long, help_heading = "Engine", value_name = "NAME", default_value = "llama-8b")]
     pub model: String,
-    /// Configuration of a dense model, instead of --model
+    /// Configuration of a model with attention in all layers, instead of --model
     #[arg(long, help_heading = "Engine", value_name = "FILE", conflicts_with = "model")]
     pub model_config: Option<PathBuf>,
     /// GPU: a100, a100-40, h200, l20 or a6000

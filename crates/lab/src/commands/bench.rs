@@ -18,6 +18,7 @@ mod pool;
 mod predict;
 mod regions;
 mod rows;
+mod seal;
 mod tiers;
 mod trace;
 mod ttft;
@@ -66,7 +67,7 @@ struct Part {
 /// Those of `bench all`: they need memory only.
 const IN_MEMORY: [&str; 4] = ["pool", "index", "lock", "alloc"];
 
-const BENCHES: [(&str, &[Part]); 8] = [
+const BENCHES: [(&str, &[Part]); 9] = [
     ("pool", pool::PARTS),
     ("index", index::PARTS),
     ("lock", lock::PARTS),
@@ -75,6 +76,7 @@ const BENCHES: [(&str, &[Part]); 8] = [
     ("memory", memory::PARTS),
     ("cold", cold::PARTS),
     ("engram", engram::PARTS),
+    ("seal", seal::PARTS),
 ];
 
 pub fn run(command: &BenchCommands) -> Result<(), Failure> {
@@ -92,6 +94,7 @@ pub fn run(command: &BenchCommands) -> Result<(), Failure> {
         BenchCommands::Memory(args) => core(&["memory"], &[DesignArg::Cenote], args),
         BenchCommands::Cold(args) => core(&["cold"], &[DesignArg::Cenote], args),
         BenchCommands::Engram(args) => core(&["engram"], &[DesignArg::Cenote], args),
+        BenchCommands::Seal(args) => core(&["seal"], &[DesignArg::Cenote], args),
         BenchCommands::All(args) => core(&IN_MEMORY, &[DesignArg::Cenote, DesignArg::Plain], args),
     }
 }

@@ -233,6 +233,7 @@ fn engine(args: &SimArgs) -> Result<Engine, Failure> {
         max_num_batched_tokens: args.max_num_batched_tokens,
         watermark: Watermark::DEFAULT,
         swap_blocks: (args.swap.0 / swap_block).min(L1_BLOCKS_MAX) as u32,
+        has_prefix_cache: false,
         swap_link: host,
         always_swap: args.always_swap,
         spill: spill(args, layers, swap_block),

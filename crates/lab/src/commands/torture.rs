@@ -389,7 +389,7 @@ impl Torture {
     /// their holders were killed, too.
     fn fence(&mut self, host: u8) -> Result<(), Failure> {
         let other = RegionArgs { host_slot: (host + 1) % self.report.hosts, ..self.region.args().clone() };
-        let options = other.attach_options("fence", &self.nursery.watch);
+        let options = other.attach_options("fence", &self.nursery.watch)?;
         loop {
             let fenced: Result<(), PoolError> =
                 Pool::attach(other.map()?, &options).and_then(|pool: HostPool| pool.fence_host(HostId(host)));

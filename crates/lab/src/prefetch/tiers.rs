@@ -51,6 +51,7 @@ fn engines(pool: Pool) -> Setup {
         // With a fixed share some loads preempt so much that small delays decide the result.
         watermark: Watermark::Learned(SHIPPED),
         swap_blocks: 0,
+        has_prefix_cache: false,
         swap_link: device.host,
         always_swap: false,
         spill: None,

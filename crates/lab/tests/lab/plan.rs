@@ -56,7 +56,8 @@ async fn a_rack_that_cannot_be_is_explained() {
     let file = dir.path().join("config.json");
     let shape = "\"num_hidden_layers\": 32, \"hidden_size\": 4096, \"intermediate_size\": 14336, \"vocab_size\": 32000";
     for (more, fact) in [
-        ("\"num_attention_heads\": 32, \"sliding_window\": 4096", "sliding_window"),
+        ("\"num_attention_heads\": 32, \"sliding_window\": 4096", "`sliding_window`"),
+        ("\"num_attention_heads\": 32, \"memory_layers\": [1]", "`memory_layers`"),
         ("\"num_attention_heads\": 32, \"quantization_config\": {}", "quantization_config"),
         ("\"num_attention_heads\": 32, \"layer_types\": [\"sliding_attention\"]", "layer_types"),
         ("\"num_attention_heads\": 8192", "hidden_size"),

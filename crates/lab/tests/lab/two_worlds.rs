@@ -185,6 +185,7 @@ fn simulated_swaps(watermark: &Watermark, load: &Workload) -> Vec<Swap> {
         max_num_batched_tokens: MAX_NUM_BATCHED_TOKENS,
         watermark: watermark.clone(),
         swap_blocks: 1 << 14,
+        has_prefix_cache: false,
         swap_link: Link { bytes_per_s: 1 << 30, latency_ns: 0 },
         always_swap: true,
         spill: None,

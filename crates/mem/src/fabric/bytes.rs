@@ -2,8 +2,9 @@
 //! mapped memory.
 
 use super::{around, flush};
-use crate::checksum::{Checksummer, PayloadSum};
+use crate::checksum::Checksummer;
 use crate::offset::LINE;
+use crate::payload::{PIECE_BYTES, PayloadSum};
 use crate::region::Mapping;
 use crate::rows;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -75,17 +76,33 @@ impl Bytes {
     #[track_caller]
     pub(super) fn write(&self, at: u64, part: &[u8], stream: bool, sum: &mut PayloadSum) {
         let to = self.payload(at, part.len() as u64);
-        // SAFETY: `payload` checked that the part lies inside the mapping and starts on a line.
-        unsafe { sum.0.copy_in(part, to, stream) };
+        if let Some(sum) = sum.checksum() {
+            // SAFETY: `payload` checked that the part lies inside the mapping and starts on a line.
+            return unsafe { sum.copy_in(part, to, stream) };
+        }
+        for (index, piece) in part.chunks(PIECE_BYTES).enumerate() {
+            // SAFETY: as above; pieces are whole lines long, but for the last one.
+            unsafe { copy_in(sum.outgoing(piece), to.add(index * PIECE_BYTES), stream) };
+        }
     }
 
     /// Copies a part of a payload of `whole` bytes out and adds it to `sum`.
     #[track_caller]
     pub(super) fn read(&self, at: u64, part: &mut [u8], whole: u64, sum: &mut PayloadSum) {
         let from = self.payload(at, part.len() as u64).cast_const();
+        let Some(sum) = sum.checksum() else {
+            for (index, piece) in part.chunks_mut(PIECE_BYTES).enumerate() {
+                // SAFETY: as in `write`, for reading. The seal is of the bytes that arrive in `piece`.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(from.add(index * PIECE_BYTES), piece.as_mut_ptr(), piece.len())
+                };
+                sum.incoming(piece);
+            }
+            return;
+        };
         let streams = (whole >= READ_STREAM_BYTES_MIN).then_some(DrainStreams);
         // SAFETY: as in `write`, for reading; the value `streams` executes the fence.
-        unsafe { sum.0.copy_out(from, part, streams.is_some()) };
+        unsafe { sum.copy_out(from, part, streams.is_some()) };
     }
 
     /// Copies rows out, of any alignment.
@@ -98,12 +115,20 @@ impl Bytes {
     }
 
     #[track_caller]
-    pub(super) fn checksum(&self, at: u64, len: u64, key: u64) -> u64 {
+    pub(super) fn absorb(&self, at: u64, len: u64, sum: &mut PayloadSum) {
         let from = self.payload(at, len).cast_const();
-        let mut sum = Checksummer::new(key);
-        // SAFETY: `payload` checked that the bytes lie inside the mapping and start on a line.
-        unsafe { sum.absorb_shared(from, len as usize) };
-        sum.finish()
+        if let Some(sum) = sum.checksum() {
+            // SAFETY: `payload` checked that the bytes lie inside the mapping and start on a line.
+            return unsafe { sum.absorb_shared(from, len as usize) };
+        }
+        // A seal is made of private bytes: others may write the shared ones between two looks.
+        let mut copy = vec![0; PIECE_BYTES.min(len as usize)];
+        for start in (0..len as usize).step_by(PIECE_BYTES) {
+            let piece = &mut copy[..PIECE_BYTES.min(len as usize - start)];
+            // SAFETY: as above.
+            unsafe { std::ptr::copy_nonoverlapping(from.add(start), piece.as_mut_ptr(), piece.len()) };
+            sum.absorb(piece);
+        }
     }
 
     #[track_caller]
@@ -189,4 +214,15 @@ impl Bytes {
         // mapping is never larger than `isize::MAX`.
         unsafe { self.mapping.base().add(at as usize) }
     }
+}
+
+/// Copies private bytes into shared memory, around the cache if `stream`, as [`Checksummer::copy_in`]
+/// does.
+///
+/// # Safety
+/// As for [`Checksummer::copy_in`].
+unsafe fn copy_in(from: &[u8], to: *mut u8, stream: bool) {
+    // The checksum costs little beside the copy, and has the copy of each instruction set.
+    // SAFETY: callers guarantee what it needs.
+    unsafe { Checksummer::new(0).copy_in(from, to, stream) };
 }

@@ -3,8 +3,8 @@
 
 use super::bytes::Bytes;
 use super::{Fabric, Flush, flush};
-use crate::checksum::PayloadSum;
 use crate::offset::Offset;
+use crate::payload::PayloadSum;
 use crate::region::{Mapping, RegionFile};
 use std::sync::atomic::{Ordering, fence};
 
@@ -144,8 +144,8 @@ impl Fabric for Coherent {
         let _ = self.bytes.payload(at, len);
     }
 
-    fn checksum_payload(&self, at: u64, len: u64, key: u64) -> u64 {
-        self.bytes.checksum(at, len, key)
+    fn absorb_payload(&self, at: u64, len: u64, sum: &mut PayloadSum) {
+        self.bytes.absorb(at, len, sum);
     }
 
     #[inline]

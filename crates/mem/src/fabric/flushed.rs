@@ -9,8 +9,8 @@
 use super::bytes::Bytes;
 use super::flush::{self, WholeLine};
 use super::{Fabric, Flush, UnsupportedFlush};
-use crate::checksum::PayloadSum;
 use crate::offset::{LINE, Offset};
+use crate::payload::PayloadSum;
 use crate::region::{Mapping, RegionFile};
 
 /// The fabric of several hosts without coherence between them. Within a host it is as coherent as
@@ -205,8 +205,8 @@ impl Fabric for Flushed {
         flush::drain();
     }
 
-    fn checksum_payload(&self, at: u64, len: u64, key: u64) -> u64 {
-        self.bytes.checksum(at, len, key)
+    fn absorb_payload(&self, at: u64, len: u64, sum: &mut PayloadSum) {
+        self.bytes.absorb(at, len, sum);
     }
 
     #[inline]

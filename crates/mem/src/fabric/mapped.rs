@@ -2,8 +2,8 @@
 
 use super::bytes::Bytes;
 use super::{Coherent, Fabric, Flush, Flushed, UnsupportedFlush};
-use crate::checksum::PayloadSum;
 use crate::offset::Offset;
+use crate::payload::PayloadSum;
 use crate::region::{Mapping, RegionFile};
 
 /// A mapped region, coherent or flushed.
@@ -153,8 +153,8 @@ impl Fabric for Mapped {
     fn refresh_payload(&self, at: u64, len: u64) {
         either!(self, fabric => fabric.refresh_payload(at, len));
     }
-    fn checksum_payload(&self, at: u64, len: u64, key: u64) -> u64 {
-        either!(self, fabric => fabric.checksum_payload(at, len, key))
+    fn absorb_payload(&self, at: u64, len: u64, sum: &mut PayloadSum) {
+        either!(self, fabric => fabric.absorb_payload(at, len, sum));
     }
     #[inline]
     fn copy_rows_at(&self, count: usize, start_of: impl Fn(usize) -> u64, bytes: usize, to: &mut [u8]) {

@@ -1,8 +1,8 @@
 //! Read-only access to a region, for inspection.
 
 use super::{Fabric, Flush, Mapped, UnsupportedFlush};
-use crate::checksum::PayloadSum;
 use crate::offset::Offset;
+use crate::payload::PayloadSum;
 use crate::region::{Mapping, ReadMapping, RegionFile};
 
 /// The fabric of a region that this process may only read. Dropping cached lines changes nothing,
@@ -90,8 +90,8 @@ impl Fabric for ReadOnly {
     fn refresh_payload(&self, at: u64, len: u64) {
         self.0.refresh_payload(at, len);
     }
-    fn checksum_payload(&self, at: u64, len: u64, key: u64) -> u64 {
-        self.0.checksum_payload(at, len, key)
+    fn absorb_payload(&self, at: u64, len: u64, sum: &mut PayloadSum) {
+        self.0.absorb_payload(at, len, sum);
     }
     #[inline]
     fn copy_rows_at(&self, count: usize, start_of: impl Fn(usize) -> u64, bytes: usize, to: &mut [u8]) {

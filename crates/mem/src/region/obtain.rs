@@ -4,6 +4,7 @@ use super::{DaxFacts, MapOptions, Obtained};
 use crate::numa;
 use rustix::io::Errno;
 use std::fs::{self, File};
+use std::io;
 use std::path::Path;
 
 /// Kind of memory behind a file.
@@ -57,11 +58,23 @@ pub(super) fn advise(base: *mut u8, len: u64, kind: Kind, options: &MapOptions, 
 
 /// Faults every page in. A failure is a note: the region works without.
 pub(super) fn populate(base: *mut u8, len: u64, notes: &mut Vec<String>) {
-    // SAFETY: populating changes no bytes, and callers pass their whole mapping.
-    let populated = unsafe { rustix::mm::madvise(base.cast(), len as usize, rustix::mm::Advice::LinuxPopulateWrite) };
-    if let Err(error) = populated {
+    // SAFETY: callers pass their whole mapping.
+    if let Err(error) = unsafe { touch(base, len) } {
         notes.push(format!("pages were not touched in advance: {error}"));
     }
+}
+
+/// Faults pages in for writing, without changing a byte.
+///
+/// # Safety
+/// Callers must guarantee that the pages are mapped.
+///
+/// # Errors
+/// The kernel has no such call, or no memory.
+pub(super) unsafe fn touch(base: *mut u8, len: u64) -> io::Result<()> {
+    // SAFETY: populating changes no bytes, and callers guarantee the pages.
+    unsafe { rustix::mm::madvise(base.cast(), len as usize, rustix::mm::Advice::LinuxPopulateWrite)? };
+    Ok(())
 }
 
 /// Inspects the mapping and reports which requests were granted.

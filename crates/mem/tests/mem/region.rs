@@ -223,6 +223,33 @@ fn a_planted_region_is_refused() {
     assert!(matches!(Mapping::is_there(&name.0, 0o600), Err(MapError::Untrusted { .. })));
 }
 
+/// Kilobytes of the region that this process has mapped.
+fn resident(name: &Removed) -> u64 {
+    let path = name.0.path().expect("a file").display().to_string();
+    let smaps = fs::read_to_string("/proc/self/smaps").expect("Linux");
+    let of_region = smaps.lines().skip_while(|line| !line.ends_with(&path));
+    let rss = of_region.filter_map(|line| line.strip_prefix("Rss:")).next().expect("it is mapped");
+    rss.trim_end_matches("kB").trim().parse().expect("a number")
+}
+
+#[test]
+fn a_touched_part_is_resident_and_unchanged() {
+    let name = shm("touched");
+    drop(create(&name.0, 8 * MIB).expect("created"));
+    // The kernel knows a mapping by the name that its file had then.
+    let fabric = Coherent::new(open(&name.0).expect("opened"));
+    let (in_it, behind) = (Offset::new(2 * MIB), Offset::new(6 * MIB));
+    fabric.store(behind, 42);
+    let before = resident(&name);
+    fabric.mapping().touch(2 * MIB, 2 * MIB).expect("touched");
+    let after = resident(&name);
+    assert!((before + 2048..8192).contains(&after), "{before} kB were resident, now {after}");
+    assert_eq!((fabric.load(in_it), fabric.load(behind)), (0, 42));
+    for (offset, len) in [(7 * MIB, 2 * MIB), (u64::MAX, 1), (100, MIB)] {
+        assert!(fabric.mapping().touch(offset, len).is_err(), "{len} bytes at {offset}");
+    }
+}
+
 #[test]
 fn wishes_that_cannot_be_met_are_notes() {
     let name = shm("wishes");

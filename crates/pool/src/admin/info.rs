@@ -8,6 +8,7 @@ use crate::region::layout::PINS_PER_LINE;
 use crate::region::lines::{BlockState, NameLine, NamespaceLine, WorkerLine, unpack_text};
 use crate::region::piece::Kind;
 use crate::space::strays::Strays;
+use cenote_base::seal::{KeyId, Seal};
 use cenote_base::{BlockIndex, NamespaceId};
 use cenote_mem::{Fabric, HostLocal, LINE};
 use serde::Serialize;
@@ -29,6 +30,12 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             uuid: hex(&self.region.superblock.config.uuid),
             created: self.region.superblock.config.created,
             design: self.region.superblock.config.design.name(),
+            seal: self.region.seal_mode().name(),
+            seal_keys: if self.region.seal_mode() == Seal::None {
+                Vec::new()
+            } else {
+                self.region.admitted_keys().iter().map(KeyId::to_string).collect()
+            },
             eviction: self.region.superblock.config.eviction.policy().name(),
             pins_per_worker: self.region.layout.hazard_lines_per_worker * u64::from(PINS_PER_LINE),
             ..PoolInfo::default()
@@ -183,6 +190,10 @@ pub struct PoolInfo {
     pub fabric: &'static str,
     /// Name of the design.
     pub design: &'static str,
+    /// How payloads are sealed: `none`, `mac` or `encrypt`.
+    pub seal: &'static str,
+    /// Public names of the keys that seal them.
+    pub seal_keys: Vec<String>,
     /// Name of the eviction policy.
     pub eviction: &'static str,
     /// Blocks that one worker can pin at once.

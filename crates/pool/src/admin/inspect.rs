@@ -16,6 +16,7 @@ use crate::region::config::AttachOptions;
 use crate::region::lines::ChunkLine;
 use crate::region::superblock::Superblock;
 use crate::tables::objects::READ_ATTEMPTS;
+use cenote_base::seal::{KeyId, Seal};
 use cenote_base::{BlockHash, BlockIndex, HostId};
 use cenote_mem::host::HostError;
 use cenote_mem::{Fabric, HostArea, HostLocal};
@@ -60,6 +61,13 @@ impl<F: Fabric + Clone> Inspector<F> {
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
         &self.own.region.superblock
+    }
+
+    /// As [`crate::Pool::keys`].
+    #[must_use]
+    pub fn keys(&self) -> Vec<KeyId> {
+        let region = &self.own.region;
+        if region.seal_mode() == Seal::None { Vec::new() } else { region.admitted_keys() }
     }
 
     /// As [`crate::Pool::info`].

@@ -14,12 +14,14 @@ use crate::log::events::Names;
 use crate::region::counters::Counter;
 use crate::region::hit::Hit;
 use crate::region::host_layout::{DRAINING, PUBLISHED};
-use crate::region::lines::{BlockState, Descriptor, checksum_key};
+use crate::region::lines::{BlockState, Descriptor};
+use crate::region::seal::Facts;
 use crate::space::Slot;
 use crate::sync::{Heap, Holds, Timeout};
 use cenote_base::fault::{self, Mistake, Point};
+use cenote_base::seal::SealWord;
 use cenote_base::{BlockHash, BlockIndex, Generation};
-use cenote_mem::{Fabric, HostLocal, Word};
+use cenote_mem::{Fabric, HostLocal, PayloadSum, Tag, Word};
 use cenote_policy::EvictionPolicy;
 use cenote_policy::sharing::is_due;
 use std::collections::BTreeSet;
@@ -70,6 +72,13 @@ pub(crate) struct Label {
     pub names: Names,
 }
 
+impl Label {
+    /// What tells a payload of this label from all others.
+    pub const fn facts(&self, slot: Slot, generation: Generation, length: u64) -> Facts {
+        Facts { hash: self.hash, block: slot.block, generation, kind: self.kind, length }
+    }
+}
+
 /// A block with its payload in its slot, before readers accept it.
 #[derive(Clone, Copy)]
 pub(crate) struct Draft {
@@ -80,7 +89,8 @@ pub(crate) struct Draft {
     pub generation: Generation,
     /// Bytes of the payload.
     pub length: u64,
-    pub checksum: u64,
+    pub tag: Tag,
+    pub seal: SealWord,
 }
 
 /// Write.
@@ -98,9 +108,14 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         let generation = self.next_generation(slot.block);
         let offset = self.region.layout.payload(slot.block, slot.bytes);
         let length: u64 = parts.iter().map(|part| part.len() as u64).sum();
-        let checksum = self.region.fabric.write_payload(offset, parts, checksum_key(label.hash, generation));
+        let (guard, seal) = self.region.guard_new(&label.facts(slot, generation, length));
+        let (mut at, mut sum) = (offset, PayloadSum::writing(&guard));
+        for part in parts {
+            self.region.fabric.write_payload_part(at, part, length, &mut sum);
+            at += part.len() as u64;
+        }
         fault::point(Point::PublishCopied);
-        Draft { at: 0, slot, label: *label, generation, length, checksum }
+        Draft { at: 0, slot, label: *label, generation, length, tag: sum.finish(), seal }
     }
 
     /// The generation of the next block in a reserved slot.
@@ -116,9 +131,12 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         for draft in drafts.iter().filter(is_block) {
             self.log.put_names(draft.slot.block, draft.label.names);
         }
+        for draft in drafts {
+            region.put_seal(draft.slot.block, draft.seal, &draft.tag);
+        }
         let early = fault::makes(Mistake::PublishReadyEarly);
         if !early {
-            // Names and payloads before the descriptors.
+            // Names, seals and payloads before the descriptors.
             region.fabric.publish_payload();
         }
         fault::point(Point::PublishPayload);
@@ -139,12 +157,12 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
     }
 
     fn descriptor(&self, draft: &Draft, stamp: u64) -> Descriptor {
-        let Draft { slot, label, generation, length, checksum, .. } = *draft;
+        let Draft { slot, label, generation, length, tag, .. } = *draft;
         Descriptor {
             state: Descriptor::state_word(label.state, generation),
             hash: label.hash.words(),
             place: Descriptor::pack_place(length, self.region.layout.payload(slot.block, slot.bytes)),
-            checksum,
+            checksum: tag.low,
             kind: label.kind,
             stamp,
             check: 0,
@@ -307,14 +325,14 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
     fn read_freely(&self, hit: &Hit, wanted: u64, parts: &mut [&mut [u8]]) -> ReadOutcome {
         let region = &self.region;
         let seen = self.drop_stale_lines(hit, wanted);
-        let checksum = region.fabric.read_payload(hit.offset, parts, checksum_key(hit.hash, hit.generation));
+        let is_whole = region.copy_out(hit, parts);
         fault::point(Point::ReadCopied);
         let state = region.fresh_line(region.layout.descriptor(hit.block))[0];
         let same = state == Descriptor::state_word(BlockState::Ready, hit.generation);
         if !same && !fault::makes(Mistake::ReadRecheckSkipped) {
             return ReadOutcome::Stale;
         }
-        if checksum != hit.checksum && !fault::makes(Mistake::ReadChecksumSkipped) {
+        if !is_whole && !fault::makes(Mistake::ReadChecksumSkipped) {
             region.forget_seen(hit.block);
             return ReadOutcome::Damaged;
         }
@@ -330,12 +348,12 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         if !self.index.take_count(hit) {
             return ReadOutcome::Stale;
         }
-        let fabric = &self.region.fabric;
-        fabric.refresh_payload(hit.offset, wanted);
-        let checksum = fabric.read_payload(hit.offset, parts, checksum_key(hit.hash, hit.generation));
+        self.region.refresh_seal(hit.block);
+        self.region.fabric.refresh_payload(hit.offset, wanted);
+        let is_whole = self.region.copy_out(hit, parts);
         fault::point(Point::ReadCopied);
         self.index.give_count(hit);
-        if checksum == hit.checksum { ReadOutcome::Whole } else { ReadOutcome::Damaged }
+        if is_whole { ReadOutcome::Whole } else { ReadOutcome::Damaged }
     }
 
     /// Drops payload lines of an older use of the slot from this host's caches, once per
@@ -349,6 +367,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
                 region.set_seen(hit.block, hit.generation);
             }
             fault::point(Point::ReadUnseen);
+            region.refresh_seal(hit.block);
             region.fabric.refresh_payload(hit.offset, bytes);
         }
         seen
@@ -364,6 +383,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         if !region.lists(hit.block) {
             region.refresh_descriptors(hit.block.0..hit.block.0 + 1);
             let is_there = region.hit(hit.block).is_some_and(|now| now == *hit);
+            region.refresh_seal(hit.block);
             region.fabric.refresh_payload(hit.offset, hit.length);
             if is_there && !region.verify(hit) {
                 region.counters().add(Counter::Damaged, 1);
@@ -377,6 +397,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         let Ok(heap) = self.lock_heap_within(Timeout::TRY) else { return };
         let is_published = region.slot_owner(hit.block).load(Acquire) == PUBLISHED && region.lists(hit.block);
         let Some(now) = region.hit(hit.block).filter(|now| is_published && now == hit) else { return };
+        region.refresh_seal(now.block);
         region.fabric.refresh_payload(now.offset, now.length);
         if !region.verify(&now) {
             region.counters().add(Counter::Damaged, 1);

@@ -11,6 +11,7 @@ use crate::region::lines::{BlockState, ChunkLine, Descriptor};
 use crate::region::piece::MemorySlot;
 use crate::sync::{Guard, Heap, Holds, Intent, Name, Timeout};
 use cenote_base::fault::{self, Mistake, Point};
+use cenote_base::seal::Seal;
 use cenote_base::{BlockHash, BlockIndex};
 use cenote_mem::host::LockTimeout;
 use cenote_mem::{Fabric, HostLocal, LINE, Word};
@@ -94,6 +95,10 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         if region.has_events() {
             let names = |block| region.layout.names(BlockIndex(block)) / LINE * LINE;
             lines.extend((names(blocks.start)..=names(blocks.end - 1)).step_by(LINE as usize));
+        }
+        if region.seal_mode() != Seal::None {
+            let seal = |block| region.layout.seal(BlockIndex(block)) / LINE * LINE;
+            lines.extend((seal(blocks.start)..=seal(blocks.end - 1)).step_by(LINE as usize));
         }
         region.fabric.refresh(&lines);
         // Only the owner of a chunk takes memory from its arenas, so it relies on its cached words.

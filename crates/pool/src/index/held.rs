@@ -156,6 +156,7 @@ mod tests {
             namespace: NamespaceId(0),
             length: 64,
             encoding: 0,
+            kind: 0,
             offset: 0,
             checksum: 0,
         }

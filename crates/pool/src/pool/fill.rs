@@ -7,11 +7,10 @@ use crate::blocks::Label;
 use crate::blocks::life::{Draft, Publish};
 use crate::members::Member;
 use crate::region::counters::Counter;
-use crate::region::lines::checksum_key;
 use crate::space::{Fill, Slot};
 use cenote_base::Generation;
-use cenote_mem::checksum::PayloadSum;
-use cenote_mem::{Fabric, HostArea, HostLocal};
+use cenote_base::seal::SealWord;
+use cenote_mem::{Fabric, Guard, HostArea, HostLocal, PayloadSum, Tag};
 use std::sync::Arc;
 
 /// A block that is being written. Lookups do not find it before [`Filling::publish`]. Dropping it
@@ -25,6 +24,8 @@ pub struct Filling<F: Fabric, H: HostLocal = HostArea> {
     generation: Generation,
     length: u64,
     written: u64,
+    guard: Guard,
+    seal: SealWord,
     sum: PayloadSum,
     published: bool,
 }
@@ -50,7 +51,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// # Errors
     /// As [`Pool::begin`]. There is also no room in chunks adopted from a dead host, because its
     /// caches may still write there: they take copies only, until that host has no worker of the
-    /// time before and one of it has joined again.
+    /// time before and one of it has joined again. An [encrypted](Pool::seal) region has no room for
+    /// any: the bytes would lie in it unencrypted.
     pub fn begin_in_place(&self, new: &NewBlock<'_>) -> Result<InPlace<F, H>, Publish> {
         self.begin_all_in_place(std::slice::from_ref(new)).remove(0)
     }
@@ -62,16 +64,22 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
 
     fn begin_filling(&self, new: &[NewBlock<'_>], fill: Fill) -> Vec<Result<Filling<F, H>, Publish>> {
         assert!(new.iter().all(|new| new.encoding == 0), "an encoded block is published whole");
+        if fill == Fill::InPlace && self.0.region.is_encrypted() {
+            self.0.region.counters().add(Counter::NoRoom, new.len() as u64);
+            return new.iter().map(|_| Err(Publish::NoRoom)).collect();
+        }
         // Before the reservation, which a later life may not keep.
         let life = self.0.region.incarnation();
         let mut wishes: Vec<Wish<'_>> = new.iter().map(Wish::of_pages).collect();
         wishes.chunks_mut(TOGETHER_MAX).for_each(|wishes| self.0.reserve_new(wishes, fill));
         let begun = |wish: Wish<'_>| {
-            let (member, slot, hash) = (Arc::clone(&self.0), wish.slot?, wish.new.hash);
+            let (member, slot) = (Arc::clone(&self.0), wish.slot?);
             let generation = member.blocks.next_generation(slot.block);
-            let sum = PayloadSum::new(checksum_key(hash, generation));
             let (label, length) = (member.label(wish.new), wish.new.namespace.block_bytes);
-            Ok(Filling { member, label, slot, life, generation, length, written: 0, sum, published: false })
+            let (guard, seal) = member.region.guard_new(&label.facts(slot, generation, length));
+            let sum = PayloadSum::writing(&guard);
+            let written = 0;
+            Ok(Filling { member, label, slot, life, generation, length, written, guard, seal, sum, published: false })
         };
         wishes.into_iter().map(begun).collect()
     }
@@ -93,16 +101,12 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// A block is of another pool: a bug of the caller.
     pub fn publish_in_place(&self, fillings: Vec<InPlace<F, H>>) -> Vec<Publish> {
         let fillings = fillings.into_iter().map(|InPlace(filling)| filling).collect();
-        self.publish_summed(fillings, |filling| {
-            let (fabric, (offset, length)) = (&filling.member.region.fabric, filling.extent());
-            // Bytes that went through this processor's caches are not on the device yet.
-            fabric.refresh_payload(offset, length);
-            fabric.checksum_payload(offset, length, filling.key())
-        })
+        self.publish_summed(fillings, |filling| filling.sum_in_place())
     }
 
     /// As [`Pool::publish_in_place`], for blocks that the device has summed under
-    /// [`InPlace::checksum_key`]. The processor reads none of their bytes.
+    /// [`InPlace::checksum_key`]. The processor reads none of their bytes, but for those of a
+    /// [sealed](Pool::seal) region: a device has no key of them, so its sums are ignored.
     ///
     /// # Panics
     /// As [`Pool::publish_in_place`].
@@ -111,16 +115,20 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             fillings.into_iter().map(|(InPlace(filling), sum)| (filling, sum)).unzip();
         let mut sums = sums.into_iter();
         self.publish_summed(fillings, |filling| {
+            let low = sums.next().expect("a sum for each block");
+            if filling.checksum_key().is_none() {
+                return filling.sum_in_place();
+            }
             let (offset, length) = filling.extent();
             filling.member.region.fabric.refresh_payload(offset, length);
-            sums.next().expect("a sum for each block")
+            Tag { low, high: 0 }
         })
     }
 
     fn publish_summed(
         &self,
         mut fillings: Vec<Filling<F, H>>,
-        mut sum: impl FnMut(&mut Filling<F, H>) -> u64,
+        mut sum: impl FnMut(&mut Filling<F, H>) -> Tag,
     ) -> Vec<Publish> {
         let member = &self.0;
         assert!(fillings.iter().all(|filling| Arc::ptr_eq(&filling.member, member)), "a block of another pool");
@@ -133,7 +141,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             let mut drafts = Vec::with_capacity(group.len());
             for at in group {
                 let filling = &mut fillings[at];
-                let checksum = sum(filling);
+                let tag = sum(filling);
                 // The checksum must cover only bytes that were written and summed in one life. If
                 // another host adopts the slot after this check, its bytes do not have this
                 // checksum. (docs/internals/protocol.md#publish)
@@ -142,8 +150,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
                     continue;
                 }
                 filling.published = true;
-                let Filling { slot, label, generation, length, .. } = *filling;
-                drafts.push(Draft { at, slot, label, generation, length, checksum });
+                let Filling { slot, label, generation, length, seal, .. } = *filling;
+                drafts.push(Draft { at, slot, label, generation, length, tag, seal });
             }
             member.enter_new(&drafts, |at, outcome| outcomes[at] = outcome);
         }
@@ -194,8 +202,18 @@ impl<F: Fabric, H: HostLocal> Filling<F, H> {
         self.length - self.written
     }
 
-    fn key(&self) -> u64 {
-        checksum_key(self.label.hash, self.generation)
+    fn checksum_key(&self) -> Option<u64> {
+        self.member.region.checksum_key(self.label.hash, self.generation)
+    }
+
+    /// The tag of the bytes that the region has now.
+    fn sum_in_place(&self) -> Tag {
+        let (fabric, (offset, length)) = (&self.member.region.fabric, self.extent());
+        // Bytes that went through this processor's caches are not on the device yet.
+        fabric.refresh_payload(offset, length);
+        let mut sum = PayloadSum::writing(&self.guard);
+        fabric.absorb_payload(offset, length, &mut sum);
+        sum.finish()
     }
 
     fn extent(&self) -> (u64, u64) {
@@ -230,10 +248,11 @@ impl<F: Fabric, H: HostLocal> InPlace<F, H> {
         self.0.extent()
     }
 
-    /// The key of the payload's checksum, for a device that sums it (`cenote_mem::checksum`).
+    /// The key of the payload's checksum, for a device that sums it (`cenote_mem::checksum`). `None`:
+    /// the region is sealed, so only the processor can tell what the payload must have.
     #[must_use]
-    pub fn checksum_key(&self) -> u64 {
-        self.0.key()
+    pub fn checksum_key(&self) -> Option<u64> {
+        self.0.checksum_key()
     }
 
     /// Reads the payload once more for its checksum, and publishes the block. The writes must

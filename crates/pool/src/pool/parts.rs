@@ -8,9 +8,7 @@ use crate::members::Member;
 use crate::region::Region;
 use crate::region::counters::Counter;
 use crate::region::hit::Hit;
-use crate::region::lines::checksum_key;
-use cenote_mem::checksum::{PayloadSum, checksum};
-use cenote_mem::{Fabric, HostArea, HostLocal};
+use cenote_mem::{Fabric, Guard, HostArea, HostLocal, PayloadSum, Tag};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -19,16 +17,11 @@ pub(super) struct Part {
     /// Offset in the payload, a multiple of 64, and length in bytes.
     pub at: u64,
     pub length: u64,
-    pub key: u64,
-    pub checksum: u64,
+    pub guard: Guard,
+    pub tag: Tag,
 }
 
 impl Part {
-    /// Key of the part at `at`, so that parts of equal bytes do not match each other.
-    pub const fn key(key: u64, at: u64) -> u64 {
-        key.wrapping_add((at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
-    }
-
     /// Copies the part out of the payload at `payload`, and checks it. `around`: the copy does not
     /// displace other content of the caches.
     ///
@@ -45,11 +38,11 @@ impl Part {
         if region.area.is_inherited() {
             return ReadOutcome::Stale;
         }
-        let mut sum = PayloadSum::new(self.key);
+        let mut sum = PayloadSum::reading(&self.guard);
         // The fabric copies a part of a long payload around the caches.
         let whole = if around { u64::MAX } else { self.length };
         region.fabric.read_payload_part(payload + self.at, bytes, whole, &mut sum);
-        if sum.finish() == self.checksum { ReadOutcome::Whole } else { ReadOutcome::Damaged }
+        if sum.matches(&self.tag) { ReadOutcome::Whole } else { ReadOutcome::Damaged }
     }
 }
 
@@ -66,20 +59,26 @@ pub struct PartReader<F: Fabric, H: HostLocal = HostArea> {
 
 impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// Prepares to read parts of `hit`, of which the caller has read `payload`, the
-    /// [whole](ReadOutcome::Whole) payload. Parts are ranges of it, and may overlap.
+    /// [whole](ReadOutcome::Whole) payload. Parts are ranges of it, and may overlap. `None`: the
+    /// region is encrypted, so a payload is only read whole.
     ///
     /// # Panics
     /// A part begins within a line (64 bytes), or is not within the payload: bugs of the caller.
     #[must_use]
-    pub fn part_reader(&self, hit: &Hit, payload: &[u8], parts: &[Range<usize>]) -> PartReader<F, H> {
+    pub fn part_reader(&self, hit: &Hit, payload: &[u8], parts: &[Range<usize>]) -> Option<PartReader<F, H>> {
+        if self.0.region.is_encrypted() {
+            return None;
+        }
         let pin = self.pin(hit);
         let parts = parts.iter().map(|range| {
             assert!(range.start.is_multiple_of(64), "the part {range:?} begins within a line");
             let (at, bytes) = (range.start as u64, &payload[range.clone()]);
-            let key = Part::key(checksum_key(hit.hash, hit.generation), at);
-            Part { at, length: bytes.len() as u64, key, checksum: checksum(bytes, key) }
+            let guard = self.0.region.guard_own([hit.offset, hit.generation.0, at]);
+            let mut sum = PayloadSum::writing(&guard);
+            sum.absorb(bytes);
+            Part { at, length: bytes.len() as u64, guard, tag: sum.finish() }
         });
-        PartReader { member: Arc::clone(&self.0), hit: *hit, parts: parts.collect(), _pin: pin }
+        Some(PartReader { member: Arc::clone(&self.0), hit: *hit, parts: parts.collect(), _pin: pin })
     }
 }
 

@@ -5,12 +5,12 @@ use crate::blocks::life::ReadOutcome;
 use crate::members::Member;
 use crate::region::counters::Counter;
 use crate::region::hit::Hit;
-use crate::region::lines::{BlockState, Descriptor, checksum_key};
+use crate::region::lines::{BlockState, Descriptor};
+use crate::region::seal::Facts;
 use crate::space::strays::Strays;
 use cenote_base::BlockHash;
 use cenote_base::fault::{self, Mistake};
-use cenote_mem::checksum::PayloadSum;
-use cenote_mem::{Fabric, HostArea, HostLocal};
+use cenote_mem::{Fabric, HostArea, HostLocal, PayloadSum, Tag};
 use std::sync::Arc;
 
 impl<F: Fabric, H: HostLocal> Pool<F, H> {
@@ -84,7 +84,10 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         }
         let life = region.incarnation();
         if region.is_plain() {
-            member.index.take_count(hit).then(|| region.fabric.refresh_payload(hit.offset, hit.length))?;
+            member.index.take_count(hit).then(|| {
+                region.refresh_seal(hit.block);
+                region.fabric.refresh_payload(hit.offset, hit.length);
+            })?;
             return Some(Pin { member: Arc::clone(member), keeper: Keeper::Count, hit: *hit, life });
         }
         let slot = member.hosts.pins.take()?;
@@ -159,16 +162,17 @@ impl<F: Fabric, H: HostLocal> Pin<F, H> {
     }
 
     /// Offset and length in bytes of the payload in the region, for use in place. The bytes do not
-    /// change while the pin lives and [protects](Pin::protects) them.
+    /// change while the pin lives and [protects](Pin::protects) them. `None`: they are encrypted.
     #[must_use]
-    pub const fn extent(&self) -> (u64, u64) {
-        (self.hit.offset, self.hit.length)
+    pub fn extent(&self) -> Option<(u64, u64)> {
+        (!self.member.region.is_encrypted()).then_some((self.hit.offset, self.hit.length))
     }
 
     /// Begins to read the block piece by piece. It stays pinned until the read is finished.
     #[must_use]
     pub fn read(self) -> Reading<F, H> {
-        let sum = PayloadSum::new(checksum_key(self.hit.hash, self.hit.generation));
+        let guard = self.member.region.guard_of(&Facts::of(&self.hit), self.hit.checksum);
+        let sum = guard.map(|(guard, tag)| (PayloadSum::reading(&guard), tag));
         Reading { pin: self, read: 0, sum }
     }
 
@@ -187,14 +191,19 @@ impl<F: Fabric, H: HostLocal> Pin<F, H> {
 
 impl<F: Fabric, H: HostLocal> Pin<F, H> {
     /// The key of the payload's checksum, for a device that sums its copy (`cenote_mem::checksum`).
+    /// `None`: the region is sealed, so only the processor can tell a whole payload.
     #[must_use]
-    pub fn checksum_key(&self) -> u64 {
-        checksum_key(self.hit.hash, self.hit.generation)
+    pub fn checksum_key(&self) -> Option<u64> {
+        self.member.region.checksum_key(self.hit.hash, self.hit.generation)
     }
 
-    /// As [`Pin::verify`], for a copy that a device has summed.
+    /// As [`Pin::verify`], for a copy that a device has summed. In a sealed region the sum says
+    /// nothing, and the payload is verified in place.
     #[must_use]
     pub fn verify_sum(&self, sum: u64) -> ReadOutcome {
+        if self.checksum_key().is_none() {
+            return self.verify();
+        }
         if self.member.region.area.is_inherited() {
             return ReadOutcome::Stale;
         }
@@ -220,7 +229,8 @@ impl<F: Fabric, H: HostLocal> Drop for Pin<F, H> {
 pub struct Reading<F: Fabric, H: HostLocal = HostArea> {
     pin: Pin<F, H>,
     read: u64,
-    sum: PayloadSum,
+    /// `None`: this worker has no key of the block.
+    sum: Option<(PayloadSum, Tag)>,
 }
 
 impl<F: Fabric, H: HostLocal> Reading<F, H> {
@@ -230,10 +240,12 @@ impl<F: Fabric, H: HostLocal> Reading<F, H> {
     /// The piece is longer than the rest, or an earlier piece was not of whole lines (64 bytes):
     /// bugs of the caller.
     pub fn copy(&mut self, piece: &mut [u8]) {
-        let (offset, length) = self.pin.extent();
+        let Hit { offset, length, .. } = self.pin.hit;
         let left = length - self.read;
         assert!(piece.len() as u64 <= left, "{} bytes, where {left} are left", piece.len());
-        self.pin.member.region.fabric.read_payload_part(offset + self.read, piece, length, &mut self.sum);
+        if let Some((sum, _)) = &mut self.sum {
+            self.pin.member.region.fabric.read_payload_part(offset + self.read, piece, length, sum);
+        }
         self.read += piece.len() as u64;
     }
 
@@ -245,7 +257,7 @@ impl<F: Fabric, H: HostLocal> Reading<F, H> {
         if pin.member.region.area.is_inherited() {
             return ReadOutcome::Stale;
         }
-        let whole = read == pin.hit.length && sum.finish() == pin.hit.checksum;
+        let whole = read == pin.hit.length && sum.is_some_and(|(sum, tag)| sum.matches(&tag));
         pin.member.count_pinned_read(&pin.hit, whole)
     }
 }

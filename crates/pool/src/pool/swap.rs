@@ -10,8 +10,7 @@ use crate::region::counters::Counter;
 use crate::space::{Fill, Slot};
 use crate::tables::namespaces::Namespace;
 use cenote_base::fault::{self, Point};
-use cenote_mem::checksum::PayloadSum;
-use cenote_mem::{Fabric, HostArea, HostLocal};
+use cenote_mem::{Fabric, HostArea, HostLocal, PayloadSum};
 use std::sync::Arc;
 
 /// A block of this worker alone. Dropping it frees its slot.
@@ -40,14 +39,14 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let slot = member.reserve_charged(namespace, namespace.slot_bytes(), Fill::Copied)?;
         fault::point(Point::SwapReserved);
         let offset = member.region.layout.payload(slot.block, slot.bytes);
-        let key = member.region.salt ^ offset ^ member.blocks.next_generation(slot.block).0.rotate_left(32);
+        let generation = member.blocks.next_generation(slot.block).0;
         let mut at = 0;
         let parts = parts.iter().map(|part| {
-            let key = Part::key(key, at);
-            let mut sum = PayloadSum::new(key);
+            let guard = member.region.guard_own([offset, generation, at]);
+            let mut sum = PayloadSum::writing(&guard);
             member.region.fabric.write_payload_part(offset + at, part, length, &mut sum);
             at += part.len() as u64;
-            Part { at: at - part.len() as u64, length: part.len() as u64, key, checksum: sum.finish() }
+            Part { at: at - part.len() as u64, length: part.len() as u64, guard, tag: sum.finish() }
         });
         let parts = parts.collect();
         // Another thread may read it back.

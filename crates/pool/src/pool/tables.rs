@@ -3,9 +3,10 @@
 use super::Pool;
 use super::roots::Over;
 use crate::error::PoolError;
-use crate::region::lines::{NameLine, QuotaLine};
+use crate::region::lines::{KeyLine, NameLine, QuotaLine};
 use crate::tables::namespaces::{Namespace, NamespaceRecord};
 use cenote_base::NamespaceId;
+use cenote_base::seal::{KEYS_MAX, KeyId, Seal};
 use cenote_mem::{Fabric, HostLocal, LINE};
 use std::collections::BTreeSet;
 
@@ -64,6 +65,42 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         member.region.write(at, QuotaLine { bytes, ..QuotaLine::default() });
         member.space.know_quota(row, bytes);
         Ok(())
+    }
+}
+
+impl<F: Fabric, H: HostLocal> Pool<F, H> {
+    /// Names of the keys that payloads of the region may have, the newest first; none without a seal.
+    #[must_use]
+    pub fn keys(&self) -> Vec<KeyId> {
+        if self.seal() == Seal::None { Vec::new() } else { self.0.region.admitted_keys() }
+    }
+
+    /// Lets workers attach that seal with this key, too, or with `only` no others. What other keys
+    /// have sealed stays readable for workers that have them, and is a miss for others. Returns the
+    /// names of the region's keys.
+    ///
+    /// # Errors
+    /// The region is not sealed, the names of six keys are taken, or the table was busy for too long.
+    pub fn admit_key(&self, key: KeyId, only: bool) -> Result<Vec<KeyId>, PoolError> {
+        let region = &self.0.region;
+        if self.seal() == Seal::None {
+            return Err(PoolError::NotSealed);
+        }
+        let _tables = self.0.tables.lock(self.0.locks.patient()).map_err(PoolError::lock("table"))?;
+        let others = region.admitted_keys().into_iter().filter(|id| *id != key && !only);
+        let ids: Vec<KeyId> = std::iter::once(key).chain(others).collect();
+        if ids.len() > KEYS_MAX {
+            return Err(PoolError::Config(format!(
+                "the region has the names of {KEYS_MAX} keys; when no block has an older one any more, drop them with \
+                 --only"
+            )));
+        }
+        let at = region.layout.keys();
+        let changes = region.read::<KeyLine>(at).map_or(0, |line| line.changes) + 1;
+        let mut line = KeyLine { changes, ..KeyLine::default() };
+        line.ids.iter_mut().zip(&ids).for_each(|(to, id)| *to = id.0);
+        region.write(at, line);
+        Ok(ids)
     }
 }
 

@@ -2,7 +2,9 @@
 
 use crate::error::PoolError;
 use crate::region::layout::NAMESPACES;
+use cenote_base::seal::{KeyId, Seal, SealKeys};
 use cenote_base::{Clock, HashSeed, HostId};
+use cenote_mem::LINE;
 use cenote_policy::Eviction;
 use std::time::Duration;
 
@@ -61,6 +63,9 @@ pub const EVENTS_MIN: u32 = 16;
 /// Most lines of a host's event log.
 pub const EVENTS_MAX: u32 = 1 << 20;
 
+/// Most hazard lines of a worker.
+const HAZARD_LINES_MAX: u16 = 1024;
+
 /// Settings of a region, fixed at creation and recorded in the superblock. Sizes in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolConfig {
@@ -87,6 +92,10 @@ pub struct PoolConfig {
     pub design: Design,
     /// The policy that orders evictions.
     pub eviction: Eviction,
+    /// How payloads are sealed.
+    pub seal: Seal,
+    /// Name of the key with which the creator seals; 0 without a seal.
+    pub seal_key: u64,
     /// Secret from which all block hashes derive.
     pub seed: HashSeed,
     /// Identity of the region; names its host-local memory.
@@ -111,6 +120,8 @@ impl PoolConfig {
             hosts_lock: HostsLock::Bakery,
             design: Design::Cenote,
             eviction: Eviction::Lru,
+            seal: Seal::None,
+            seal_key: 0,
             seed,
             uuid,
             created: 0,
@@ -121,6 +132,23 @@ impl PoolConfig {
     #[must_use]
     pub fn hazard_lines_for(pins: u32) -> u16 {
         u16::try_from(pins.div_ceil(crate::region::layout::PINS_PER_LINE)).unwrap_or(u16::MAX)
+    }
+
+    /// Hazard lines of a worker in a new region of so many bytes, unless a setting names them: 1,792
+    /// pins, or 448 below 256 MiB. A larger region has up to 7,168, as long as those of all workers
+    /// take at most a 64th of it.
+    #[must_use]
+    pub fn hazard_lines_in(&self, region_bytes: u64) -> u16 {
+        let least = if region_bytes < 256 << 20 { 64 } else { 256 };
+        let line_of_all = u64::from(self.max_hosts) * u64::from(self.workers_per_host) * LINE;
+        let lines = region_bytes / 64 / line_of_all.max(1);
+        lines.clamp(least, u64::from(HAZARD_LINES_MAX)) as u16
+    }
+
+    /// The same settings with payloads that are sealed by the first of these keys.
+    #[must_use]
+    pub fn sealed(self, seal: Seal, key: KeyId) -> Self {
+        Self { seal, seal_key: key.0, ..self }
     }
 
     /// Rejects settings that the format cannot hold.
@@ -147,7 +175,7 @@ impl PoolConfig {
         if !(1..=1024).contains(&self.workers_per_host) {
             return wrong(format!("{} worker slots per host; a host has 1 to 1,024", self.workers_per_host));
         }
-        if !(1..=1024).contains(&self.hazard_lines_per_worker) {
+        if !(1..=HAZARD_LINES_MAX).contains(&self.hazard_lines_per_worker) {
             return wrong(format!("{} hazard lines per worker; 1 to 1,024 are possible", self.hazard_lines_per_worker));
         }
         if self.records_per_host > 4096 {
@@ -161,6 +189,9 @@ impl PoolConfig {
         }
         if !(1..=NAMESPACES).contains(&self.namespaces.into()) {
             return wrong(format!("{} namespaces; a region has 1 to {NAMESPACES}", self.namespaces));
+        }
+        if (self.seal == Seal::None) != (self.seal_key == 0) {
+            return wrong(format!("seal `{}` and a key named {}", self.seal, KeyId(self.seal_key)));
         }
         if self.design == Design::Plain && self.eviction != Eviction::Lru {
             return wrong(format!("the plain design evicts by its own list, not by {}", self.eviction));
@@ -190,6 +221,8 @@ pub struct AttachOptions {
     pub quarantine: Duration,
     /// The region is anonymous memory of this process; so is its host-local memory.
     pub private: bool,
+    /// Keys of a sealed region. A worker needs them; a view of the region reads no payload without them.
+    pub keys: Option<SealKeys>,
     /// Clock of all timeouts; `None`: the kernel's monotonic clock, which all processes of a host
     /// share. Memory that [`crate::Pool::attach_on`] is given has its own clock.
     pub clock: Option<Clock>,
@@ -224,7 +257,26 @@ impl AttachOptions {
             host_timeout: Duration::from_secs(10),
             quarantine: Duration::from_secs(30),
             private: false,
+            keys: None,
             clock: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_larger_region_has_more_pins_within_a_64th_of_it() {
+        let config = PoolConfig::new(HashSeed([0; 32]), [0; 16]);
+        let pins = |mib: u64| u32::from(config.hazard_lines_in(mib << 20)) * crate::region::layout::PINS_PER_LINE;
+        let expected = [(1, 448), (255, 448), (256, 1792), (1024, 1792), (2048, 3584), (4096, 7168), (1 << 20, 7168)];
+        assert_eq!(expected.map(|(mib, _)| (mib, pins(mib))), expected);
+        // A prompt of 32,768 tokens in blocks of 16.
+        assert!(pins(4096) >= 3 * 2048);
+        let alone = PoolConfig { max_hosts: 1, ..config };
+        assert_eq!(alone.hazard_lines_in(256 << 20), 1024);
+        assert!(PoolConfig { hazard_lines_per_worker: alone.hazard_lines_in(u64::MAX), ..alone }.validate().is_ok());
     }
 }

@@ -1,9 +1,10 @@
 //! A block as a reader found it: a copy of its descriptor's fields.
 
 use crate::region::Region;
-use crate::region::lines::{BlockState, Descriptor, checksum_key};
+use crate::region::lines::{BlockState, Descriptor};
+use crate::region::seal::Facts;
 use cenote_base::{BlockHash, BlockIndex, Generation, NamespaceId};
-use cenote_mem::{Fabric, HostLocal};
+use cenote_mem::{Fabric, HostLocal, PayloadSum};
 
 /// A block that a lookup found. It is a hint: a read of it may still miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub struct Hit {
     /// Encoding of the payload, set by its publisher in [`crate::NewBlock`]; 0: the engine's own
     /// layout.
     pub encoding: u8,
+    /// The descriptor's word with namespace, encoding, worker and depth.
+    pub(crate) kind: u64,
     pub(crate) offset: u64,
     pub(crate) checksum: u64,
 }
@@ -37,6 +40,7 @@ impl Hit {
             namespace: NamespaceId(descriptor.namespace()),
             length,
             encoding: descriptor.encoding(),
+            kind: descriptor.kind,
             offset,
             checksum: descriptor.checksum,
         }
@@ -44,10 +48,24 @@ impl Hit {
 }
 
 impl<F: Fabric, H: HostLocal> Region<F, H> {
-    /// Whether the payload still has the hit's checksum.
+    /// Whether the payload is still as it was published. Not if this participant has no key of it.
     pub fn verify(&self, hit: &Hit) -> bool {
-        let key = checksum_key(hit.hash, hit.generation);
-        self.fabric.checksum_payload(hit.offset, hit.length, key) == hit.checksum
+        let Some((guard, tag)) = self.guard_of(&Facts::of(hit), hit.checksum) else { return false };
+        let mut sum = PayloadSum::reading(&guard);
+        self.fabric.absorb_payload(hit.offset, hit.length, &mut sum);
+        sum.matches(&tag)
+    }
+
+    /// Copies the payload out, and returns whether the copy is as it was published.
+    pub fn copy_out(&self, hit: &Hit, parts: &mut [&mut [u8]]) -> bool {
+        let Some((guard, tag)) = self.guard_of(&Facts::of(hit), hit.checksum) else { return false };
+        let whole = parts.iter().map(|part| part.len() as u64).sum();
+        let (mut at, mut sum) = (hit.offset, PayloadSum::reading(&guard));
+        for part in parts {
+            self.fabric.read_payload_part(at, part, whole, &mut sum);
+            at += part.len() as u64;
+        }
+        sum.matches(&tag)
     }
 
     pub fn hit(&self, block: BlockIndex) -> Option<Hit> {

@@ -4,6 +4,7 @@
 use crate::error::PoolError;
 use crate::region::config::{Design, HostsLock, PoolConfig};
 use cenote_base::BlockIndex;
+use cenote_base::seal::Seal;
 use cenote_base::units::ByteSize;
 use cenote_mem::offset::LINE;
 
@@ -88,6 +89,8 @@ pub struct Layout {
     pieces: u64,
     recency: u64,
     names: u64,
+    keys: u64,
+    seals: u64,
     buckets: u64,
     plain: u64,
     data: u64,
@@ -150,6 +153,7 @@ impl Layout {
         // The bakery's line, and the grant line of TraCT's manager.
         let lock_bytes = if config.hosts_lock == HostsLock::Manager { 2 * LINE } else { LINE };
         let plain_lines = if config.design == Design::Plain { num_descriptors + 1 } else { 0 };
+        let is_sealed = config.seal != Seal::None;
         let mut end = SUPERBLOCK_BYTES;
         let mut area = |bytes: u64| {
             let start = end.next_multiple_of(4096);
@@ -191,6 +195,8 @@ impl Layout {
             pieces: area((num_descriptors * 8).next_multiple_of(LINE)),
             recency: area(recency_bytes),
             names: area(if events_per_host > 0 { num_chunks * Self::names_bytes(descriptors_per_chunk) } else { 0 }),
+            keys: area(if is_sealed { LINE } else { 0 }),
+            seals: area(if is_sealed { num_chunks * Self::names_bytes(descriptors_per_chunk) } else { 0 }),
             buckets: area(num_buckets * LINE),
             plain: area(plain_lines * LINE),
             data: end.next_multiple_of(config.chunk_bytes.min(2 << 20)),
@@ -334,7 +340,7 @@ impl Layout {
         self.pieces + block.0 * 8
     }
 
-    /// Bytes of the names of a chunk's blocks: whole lines, because hosts own whole chunks.
+    /// Bytes of two words for each block of a chunk: whole lines, because hosts own whole chunks.
     const fn names_bytes(descriptors_per_chunk: u64) -> u64 {
         (descriptors_per_chunk * 16).next_multiple_of(LINE)
     }
@@ -343,6 +349,18 @@ impl Layout {
     #[inline]
     pub const fn names(&self, block: BlockIndex) -> u64 {
         let chunk = self.names + self.chunk_of(block) * Self::names_bytes(self.descriptors_per_chunk);
+        chunk + block.0 % self.descriptors_per_chunk * 16
+    }
+
+    /// The line with the names of the keys that seal payloads, if the region is sealed.
+    pub const fn keys(&self) -> u64 {
+        self.keys
+    }
+
+    /// The two words with a block's seal, if the region is sealed.
+    #[inline]
+    pub const fn seal(&self, block: BlockIndex) -> u64 {
+        let chunk = self.seals + self.chunk_of(block) * Self::names_bytes(self.descriptors_per_chunk);
         chunk + block.0 % self.descriptors_per_chunk * 16
     }
 
@@ -452,6 +470,8 @@ mod tests {
                 layout.pieces,
                 layout.recency,
                 layout.names,
+                layout.keys,
+                layout.seals,
                 layout.buckets,
                 layout.plain,
                 layout.data,

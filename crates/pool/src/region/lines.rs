@@ -120,6 +120,17 @@ impl ChunkLine {
 }
 
 line!(
+    /// The keys of a sealed region. Written under the table lock.
+    KeyLine {
+        /// Names of the keys that payloads may have, the newest first; 0: none.
+        ids: [u64; 6] = 0,
+        /// Number of changes so far.
+        changes: u64 = 48,
+        check: u64 = 56,
+    }
+);
+
+line!(
     /// What a host tells the others about its use of space. Only that host writes it.
     DemandLine {
         /// Lookups of this host so far: its part of the rack's recency clock.

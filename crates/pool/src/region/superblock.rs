@@ -4,8 +4,10 @@
 use crate::error::PoolError;
 use crate::region::config::{Design, HostsLock, PoolConfig};
 use crate::region::layout::{LOCKS, Layout, OBJECTS, SUPERBLOCK_BYTES};
+use crate::region::lines::{KeyLine, Line};
 use cenote_base::HashSeed;
 use cenote_base::fault::{self, Point};
+use cenote_base::seal::Seal;
 use cenote_mem::{Fabric, Flush, LINE, Offset, assert_layout};
 use cenote_policy::Eviction;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -21,7 +23,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"CENOTE\x1a\0");
 const STRUCTURES: &str = "line64 le; host:inc,boot,memory,beat,high,wants,0,check; worker:epoch,pid,joined,name4,check; \
     chunk:owner,inc,slot,gen32.offered32,strays3,check; demand:lookups,evicted,oldest,offered,hits,0x2,check; hits:8x(block40.lap24); offers:8x(chunk32.instant32); recency:64; desc:state8.flags8.gen48,hash2,len24.off40,sum,ns16.codec8.0.worker16.depth16,\
     time32.inc32,check; bucket:7x(block40.tag24),overflow; hazard:7x(block40.gen24),epoch; ns:fp4,bytes,shape,created,check+\
-    name7,check+quota,0x6,check; usage:256; opened:rows4,life,0x2,check; object:key2,block,len,gen,memory,0,check+name7,check, open addressing; given:64; piece:size12.named1.host7.slot12.epoch24.check8; arena:pieces,lines; lock:ticket40(1 choosing or alone, 2 alone).left24,inc,intent+state8.life56; record:seq,micros,host16.slot16.pid32,kind8.life56,a,b,times,check; names:2x64; event:seq,hash2,name,parent,kind8.ns16.block40,gen48.depth16,check; mark:64; flush8.lock8.evict8.design8; \
+    name7,check+quota,0x6,check; usage:256; opened:rows4,life,0x2,check; object:key2,block,len,gen,memory,0,check+name7,check, open addressing; given:64; piece:size12.named1.host7.slot12.epoch24.check8; arena:pieces,lines; lock:ticket40(1 choosing or alone, 2 alone).left24,inc,intent+state8.life56; record:seq,micros,host16.slot16.pid32,kind8.life56,a,b,times,check; names:2x64; keys:ids6,changes,check; seals:random48.key16,tag; event:seq,hash2,name,parent,kind8.ns16.block40,gen48.depth16,check; mark:64; flush8.lock8.evict8.design8.seal8; seal key; \
     plain:count,newer,older; chunks:most that fit; checksum v1; hash v1";
 
 const fn text_hash(text: &str) -> u64 {
@@ -56,12 +58,14 @@ struct Words {
     uuid: [u64; 2],
     created: u64,
     /// flush instruction:8 (0: none is needed, one host) | lock between hosts:8 | eviction policy:8
-    /// | design:8.
+    /// | design:8 | seal:8.
     flush: u64,
     seed: [u64; 4],
     /// Events per host.
     events: u64,
-    reserved: [u64; 6],
+    /// Name of the creator's key, if the region is sealed.
+    seal_key: u64,
+    reserved: [u64; 5],
     /// Check word over all words before it, the magic number included.
     check: u64,
 }
@@ -117,6 +121,10 @@ impl Superblock {
         fault::point(Point::FormatCleared);
         fabric.fence();
         let superblock = Self { config: config.clone(), region_bytes, flush: fabric.flush() };
+        if config.seal != Seal::None {
+            let line = KeyLine { ids: [config.seal_key, 0, 0, 0, 0, 0], ..KeyLine::default() };
+            fabric.publish_line(layout.keys(), &line.seal(layout.keys(), superblock.salt()));
+        }
         superblock.store(fabric);
         fault::point(Point::FormatWritten);
         Ok(superblock)
@@ -148,10 +156,12 @@ impl Superblock {
             flush: self.flush as u64
                 | (config.hosts_lock as u64) << 8
                 | (config.eviction as u64) << 16
-                | (config.design as u64) << 24,
+                | (config.design as u64) << 24
+                | (config.seal as u64) << 32,
             seed,
             events: u64::from(config.events_per_host),
-            reserved: [0; 6],
+            seal_key: config.seal_key,
+            reserved: [0; 5],
             check: 0,
         };
         words.check = words.sum();
@@ -212,12 +222,13 @@ impl Superblock {
         let flush = Flush::from_number(words.flush & 0xff);
         let hosts_lock = HostsLock::from_number(words.flush >> 8 & 0xff);
         let eviction = Eviction::ALL.into_iter().find(|eviction| *eviction as u64 == words.flush >> 16 & 0xff);
-        let design = Design::ALL.into_iter().find(|design| *design as u64 == words.flush >> 24);
-        let (Some(flush), Some(hosts_lock), Some(eviction), Some(design), true) =
-            (flush, hosts_lock, eviction, design, words.tables == tables_word(namespaces))
+        let design = Design::ALL.into_iter().find(|design| *design as u64 == words.flush >> 24 & 0xff);
+        let seal = Seal::from_number(words.flush >> 32);
+        let (Some(flush), Some(hosts_lock), Some(eviction), Some(design), Some(seal), true) =
+            (flush, hosts_lock, eviction, design, seal, words.tables == tables_word(namespaces))
         else {
             return Err(PoolError::Damaged(
-                "the superblock names tables, a flush instruction, a lock, a policy or a design of another program"
+                "the superblock names tables, a flush instruction, a lock, a policy, a design or a seal of another program"
                     .to_owned(),
             ));
         };
@@ -233,6 +244,8 @@ impl Superblock {
             hosts_lock,
             design,
             eviction,
+            seal,
+            seal_key: words.seal_key,
             seed: HashSeed(zerocopy::transmute!(words.seed)),
             uuid: zerocopy::transmute!(words.uuid),
             created: words.created,

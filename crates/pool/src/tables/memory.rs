@@ -19,8 +19,9 @@ use crate::region::piece::{Arena, Kind, Maker, MemorySlot, Piece};
 use crate::space::{Fill, Slot};
 use crate::sync::{Holds, Tables as Lock};
 use cenote_base::fault::{self, Point};
+use cenote_base::seal::SealWord;
 use cenote_base::{BlockHash, BlockIndex, Generation};
-use cenote_mem::{Fabric, HostLocal, LINE, Offset, Word};
+use cenote_mem::{Fabric, HostLocal, LINE, Offset, Tag, Word};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Arenas that an allocation looks through before it makes a new one.
@@ -199,7 +200,15 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
         let generation = self.blocks.next_generation(slot.block);
         let kind = Descriptor::pack_kind(0, kind.encoding(), region.slot() as u16, 0);
         let label = Label { hash: BlockHash([0; 16]), state: BlockState::Object, kind, names: Names::default() };
-        self.blocks.describe(&[Draft { at: 0, slot, label, generation, length: slot.bytes, checksum: 0 }]);
+        self.blocks.describe(&[Draft {
+            at: 0,
+            slot,
+            label,
+            generation,
+            length: slot.bytes,
+            tag: Tag::default(),
+            seal: SealWord(0),
+        }]);
         fault::point(Point::MemoryDescribed);
         generation
     }

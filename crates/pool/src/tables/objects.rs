@@ -2,8 +2,9 @@
 //! extent of bytes, at most a chunk long; pointers within it are offsets.
 
 use crate::error::PoolError;
+use crate::region::hit::Hit;
 use crate::region::host_layout::OBJECT;
-use crate::region::lines::{BlockState, Descriptor, ObjectLine, checksum_key};
+use crate::region::lines::{BlockState, Descriptor, ObjectLine};
 use crate::sync::{Holds, Tables as Lock};
 use cenote_base::fault::{self, Point};
 use cenote_base::{BlockHash, BlockIndex, Generation};
@@ -121,9 +122,9 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
         for at in (offset..offset + padded).step_by(LINE as usize) {
             self.region.fabric.refresh_unfenced(at);
         }
-        let key = checksum_key(hash, descriptor.generation());
-        let checksum = self.region.fabric.read_payload(offset, &mut [&mut bytes], key);
-        (checksum == descriptor.checksum).then_some((row, line, bytes))
+        let hit = Hit::of(BlockIndex(line.block - 1), &descriptor);
+        self.region.refresh_seal(hit.block);
+        (hit.hash == hash && self.region.copy_out(&hit, &mut [&mut bytes])).then_some((row, line, bytes))
     }
 
     /// Whether a row names the object in a slot, or a word says that the slot holds memory. The

@@ -4,7 +4,7 @@
 //! (crates/memmodel). A process is a loom thread with a [`Life`].
 
 use cenote_mem::LINE;
-use cenote_mem::checksum::PayloadSum;
+use cenote_mem::PayloadSum;
 use cenote_mem::host::{HeldLock, HostError, LockTimeout};
 use cenote_mem::{Coherent, Fabric, Flush, HostLocal, HostSpec, MapOptions, Mapping, Offset, RegionSource, Word};
 use loom::sync::atomic as model;
@@ -405,8 +405,8 @@ impl Fabric for LoomFabric {
         }
     }
 
-    fn checksum_payload(&self, at: u64, len: u64, key: u64) -> u64 {
-        self.memory.checksum_payload(at, len, key)
+    fn absorb_payload(&self, at: u64, len: u64, sum: &mut PayloadSum) {
+        self.memory.absorb_payload(at, len, sum);
     }
 
     fn flush(&self) -> Flush {

@@ -136,7 +136,8 @@ fn a_damaged_block_is_published_anew() {
         let ns = namespace(&pool, 1, BLOCK_BYTES);
         assert_eq!(serve(&pool, &ns, 1), 0);
         assert_eq!(serve(&pool, &ns, 1), 4);
-        let offset = pool.pin(&pool.lookup(&chain(&ns, 1, 1))[0]).expect("it is there").extent().0;
+        let offset =
+            pool.pin(&pool.lookup(&chain(&ns, 1, 1))[0]).expect("it is there").extent().expect("it is plain").0;
         fabric.write_word(Offset::new(offset + 64), 0xbad);
         assert_eq!(serve(&pool, &ns, 1), 3);
         serve(&pool, &ns, 1);

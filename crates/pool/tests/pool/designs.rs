@@ -79,7 +79,7 @@ fn hosts_at_work_together_leave_no_count_and_no_pin() {
                         if let Some(pin) = pin {
                             // Reading it may miss while an eviction finds the pin, but its bytes
                             // stay.
-                            let (offset, length) = pin.extent();
+                            let (offset, length) = pin.extent().expect("it is plain");
                             let mut bytes = vec![0; length as usize];
                             pool.fabric().read_payload(offset, &mut [&mut bytes], 0);
                             assert_eq!(bytes, payload(pin.hit().hash, length), "a pinned block went away");

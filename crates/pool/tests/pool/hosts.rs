@@ -298,7 +298,7 @@ fn publish_at(pool: &Pool<Arc<Flushed>>, ns: &Namespace, offset: u64) -> (BlockH
         }
         assert_eq!(pool.publish(&NewBlock::new(ns, hash, 0), &[&payload(hash, BLOCK_BYTES)]), Publish::Published);
         let pin = pool.peek(&[hash]).first().and_then(|hit| pool.pin(hit)).expect("it was just published");
-        if pin.extent().0 == offset {
+        if pin.extent().expect("it is plain").0 == offset {
             return (hash, pin);
         }
     }

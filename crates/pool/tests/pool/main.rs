@@ -16,6 +16,7 @@ mod pool;
 mod rack;
 mod roots;
 mod rows;
+mod seals;
 mod support;
 mod swap;
 mod together;

@@ -218,7 +218,7 @@ fn a_torn_block_is_a_miss_and_leaves_the_pool() {
     let ns = namespace(&pool, 1, BLOCK_BYTES);
     let hashes = chain(&ns, 1, 3);
     let mut set = pinned(&pool, &ns, &hashes);
-    let torn = pool.pin(&pool.lookup(&hashes)[1]).expect("it is there").extent().0 + 9 * 64;
+    let torn = pool.pin(&pool.lookup(&hashes)[1]).expect("it is there").extent().expect("it is plain").0 + 9 * 64;
     fabric.store(Offset::new(torn), !fabric.load(Offset::new(torn)));
     let shape = RowShape::packed(0, 64);
     // No row of the list is the torn one.

@@ -60,7 +60,6 @@ def file_digests(paths: Sequence[_Path]) -> list[tuple[_Stamp, bytes]]:
 def _fail_loads(every: int) -> None:
     """Makes every n-th block of later loads of this process fail; 0: none. For tests."""
 
-
 def _panic_at(point: str, count: int) -> None:
     """Panics when the process reaches a fault point for the `count`-th time. For tests."""
 
@@ -113,17 +112,22 @@ class Region:
         events: int | None = None,
         eviction: str | None = None,
         cold: str | None = None,
+        seal: str | None = None,
+        seal_key_file: _Path | None = None,
     ) -> list[_Difference]:
         """Creates a region: `shm:NAME`, a file, or a hugetlbfs path.
 
         Sizes are numbers of bytes, or texts such as `4GiB`.
 
         - `chunk_size` (2 MiB) is the largest block size, `min_block` (16 KiB) the smallest.
-        - Further defaults: `max_hosts` 16, `pins_per_worker` 1792, `mode` 0o600.
+        - Further defaults: `max_hosts` 16, `mode` 0o600, and `pins_per_worker` by size: 448 below
+          256 MiB, 1,792, or up to 7,168 while all pins take at most a 64th of the region.
         - `flush` is `none`; `auto` is for a device that several hosts share without coherence.
         - `events` is the number of lines in each host's event log (0: no log).
         - `eviction` is `lru` (default), `sieve`, `s3-fifo` or `cost-aware`.
         - `cold` takes the hash seed from this disk directory or object store, as `open` needs it.
+        - `seal` is `none` (default); with `mac` others cannot forge KV, with `encrypt` nor read it.
+          `seal_key_file` has the keys; by default the file that `CENOTE_SEAL_KEY_FILE` names.
 
         With `exist_ok`, an existing region stays unchanged. The return value lists the given
         settings that differ from those of the existing region.
@@ -141,6 +145,7 @@ class Region:
         numa_node: int | None = None,
         huge_pages: bool = True,
         cold: str | None = None,
+        seal_key_file: _Path | None = None,
     ) -> Region:
         """Joins a region.
 
@@ -151,6 +156,8 @@ class Region:
         `DIR`, or a URL (`s3:`, `gs:`, `az:`), with options as in
         `/var/cache/cenote,size=64GiB,write=published,deadline=2`. While the place cannot be used,
         its blocks are misses.
+
+        A sealed region needs `seal_key_file`, or the file that `CENOTE_SEAL_KEY_FILE` names.
         """
     def namespace(
         self,
@@ -532,8 +539,8 @@ class DeviceMemory:
     bytes of the allocations that hold them; `owner` keeps these alive. `stream` returns the engine's
     current stream in the calling thread. Callers must guarantee that the addresses are the GPU's.
 
-    The region is page-locked, once per process. If that fails, or if `staged` is set, blocks pass
-    through `staging_bytes` of page-locked memory.
+    The region is page-locked, once per process. If that fails, if the region is encrypted, or if
+    `staged` is set, blocks pass through `staging_bytes` of page-locked memory.
     """
 
     def __new__(

@@ -32,6 +32,12 @@ class Reach:
             return end // self.chunk * self.chunk // self.block_tokens
         return 0 if self.window is None else max(end - self.window + 1, 0) // self.block_tokens
 
+    def repeats(self, end: int) -> bool:
+        """True if the blocks that token `end` needs suffice to compute the token before it again.
+
+        A state already contains that token, and a window may have begun a block earlier for it."""
+        return not self.is_state and self.first(end - 1) == self.first(end)
+
 
 def alignment(reaches: Sequence[Reach]) -> int:
     """Granularity of hits in tokens: a hit ends at a block border of every group."""

@@ -30,7 +30,7 @@ pub struct Pinned {
 impl Source for Pinned {
     fn places(&self) -> Vec<u64> {
         let place = |pin: &Arc<Pin>| {
-            let (at, length) = pin.extent();
+            let (at, length) = pin.extent().expect("`DeviceMemory::load` lets only plain blocks in");
             self.fabric.address(at, length).addr() as u64
         };
         self.pins.iter().map(place).collect()
@@ -42,15 +42,15 @@ impl Source for Pinned {
         pins.map(|(number, pin)| is_whole(pin) && !is_refused(self.first + number)).collect()
     }
 
-    fn lane_keys(&self) -> Vec<[u64; LANES]> {
-        self.pins.iter().map(|pin| lane_keys(pin.checksum_key())).collect()
+    fn lane_keys(&self) -> Option<Vec<[u64; LANES]>> {
+        self.pins.iter().map(|pin| pin.checksum_key().map(lane_keys)).collect()
     }
 
     fn check_sums(&mut self, sums: &[[u64; ACCUMULATORS]]) -> Vec<bool> {
         let pins = std::mem::take(&mut self.pins).into_iter().zip(sums).enumerate();
         let is_whole = |pin: &Pin, sums| {
-            let sum = fold_lanes(sums, pin.hit().length, pin.checksum_key());
-            pin.verify_sum(sum) == ReadOutcome::Whole
+            let sum = pin.checksum_key().map(|key| fold_lanes(sums, pin.hit().length, key));
+            sum.map_or_else(|| pin.verify(), |sum| pin.verify_sum(sum)) == ReadOutcome::Whole
         };
         pins.map(|(number, (pin, sums))| is_whole(&pin, sums) && !is_refused(self.first + number)).collect()
     }
@@ -128,13 +128,14 @@ impl Sink for Reserved {
         self.published(&ended);
     }
 
-    fn lane_keys(&self) -> Vec<[u64; LANES]> {
-        self.fillings.iter().map(|filling| lane_keys(filling.checksum_key())).collect()
+    fn lane_keys(&self) -> Option<Vec<[u64; LANES]>> {
+        self.fillings.iter().map(|filling| filling.checksum_key().map(lane_keys)).collect()
     }
 
     fn publish_with_sums(&mut self, sums: &[[u64; ACCUMULATORS]]) {
         let summed = |(filling, sums): (InPlace<Arc<Mapped>>, _)| {
-            let sum = fold_lanes(sums, filling.extent().1, filling.checksum_key());
+            // The pool takes no sum of a block without a key.
+            let sum = filling.checksum_key().map_or(0, |key| fold_lanes(sums, filling.extent().1, key));
             (filling, sum)
         };
         let fillings = std::mem::take(&mut self.fillings).into_iter().zip(sums).map(summed);
@@ -186,7 +187,7 @@ impl Sink for Copied {
         unreachable!("the blocks go through the staging memory");
     }
 
-    fn lane_keys(&self) -> Vec<[u64; LANES]> {
+    fn lane_keys(&self) -> Option<Vec<[u64; LANES]>> {
         unreachable!("the blocks go through the staging memory");
     }
 

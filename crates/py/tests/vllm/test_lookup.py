@@ -83,6 +83,37 @@ def test_a_hit_needs_every_rank_and_every_group(region: cenote.Region) -> None:
     assert held.find(30) == (30, [])
 
 
+@pytest.mark.parametrize(
+    ("specs", "whole"),
+    [
+        ([full()], True),
+        ([full(), sliding(WINDOW)], True),
+        # A window that begins at a block's second token, so the token before needs one block more.
+        ([full(), sliding(WINDOW + 1)], False),
+        # All blocks are a whole number of chunks: the next token begins one and needs nothing.
+        ([full(), chunked(BLOCKS * SIZE)], False),
+        ([full(), chunked(2 * BLOCKS * SIZE)], True),
+        ([full(), mamba()], False),
+    ],
+)
+def test_the_last_block_of_a_prompt_is_loaded_only_if_its_last_token_can_be_computed_again(
+    region: cenote.Region, specs: list[Any], whole: bool
+) -> None:
+    held = Held(region, *specs)
+    held.request.num_tokens = BLOCKS * SIZE
+    for group in range(len(specs)):
+        for rank in range(2):
+            held.put(group, rank, range(BLOCKS))
+    end = BLOCKS if whole else BLOCKS - 1
+    assert held.lookup.limit(held.request) == end * SIZE
+    assert held.find()[0] == end
+    assert held.find(BLOCKS - 1)[0] == end, "vLLM's own cache has all but the last block"
+    held.lookup.repeats = False
+    assert held.lookup.limit(held.request) == (BLOCKS - 1) * SIZE
+    held.request.num_tokens += 1
+    assert held.lookup.limit(held.request) == BLOCKS * SIZE
+
+
 def test_a_hit_ends_where_every_rank_has_a_state(region: cenote.Region) -> None:
     held = Held(region, full(), mamba(), chunked(128))
     for rank in range(2):

@@ -81,6 +81,21 @@ def test_prompts_around_full_blocks_give_the_same_tokens(tiny: str, region: str)
     clean(region)
 
 
+def test_a_prompt_of_whole_blocks_is_loaded_whole(tiny: str, region: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine computed the last block of 32 tokens to sample from one."""
+    prompts = [models.prompt(length, 30 + length) for length in (FULL, 2 * BLOCK, BLOCK)]
+    alone = in_child(ask_all, Job(tiny, None, prompts))
+    cold = in_child(ask_all, Job(tiny, region, prompts))
+    warm = in_child(ask_all, Job(tiny, region, prompts))
+    monkeypatch.setenv("CENOTE_TEST_FAIL_LOADS", "2")
+    failing = in_child(ask_all, Job(tiny, region, prompts))
+    for answers in (cold, warm, failing):
+        assert [answer.tokens for answer in answers] == [answer.tokens for answer in alone]
+    assert [answer.cached for answer in warm] == [FULL, 2 * BLOCK, BLOCK]
+    assert [answer.cached for answer in failing] == [0, 0, 0], "the first block of each load fails"
+    clean(region)
+
+
 def in_halves(_: Connection, job: Job) -> tuple[list[Answer], list[bool]]:
     """An engine that announces layers after half of a step's tokens."""
     from cenote.vllm import worker

@@ -1,7 +1,9 @@
 //! Presets of devices, links and models, with the source of each number.
 
 use super::Link;
-use crate::hardware::{Architecture, a100, a6000, cxl, h200, l20, niagara, nvme, pcie, rdma};
+use crate::hardware::{a100, a6000, cxl, h200, l20, niagara, nvme, pcie, rdma};
+use cenote_plan::PlanError;
+use cenote_plan::serving::Served;
 use serde::Serialize;
 
 /// An accelerator.
@@ -92,6 +94,8 @@ pub struct ModelShape {
     pub name: &'static str,
     /// Number of weights.
     pub parameters: u64,
+    /// Number of weights that a token is multiplied with.
+    pub active_parameters: u64,
     /// Number of layers.
     pub layers: u64,
     /// Number of K and V heads.
@@ -100,12 +104,13 @@ pub struct ModelShape {
     pub heads: u64,
     /// Values per head.
     pub head_dim: u64,
-    /// Bytes per weight and per value of K or V.
+    /// Bytes per weight and per value of the residual stream.
     pub element_bytes: u64,
+    /// Bytes of K and V of one token in all layers.
+    pub token_bytes: u64,
+    /// Operations of one token's attention to another.
+    pub pair_flops: u64,
 }
-
-/// Most values of a token's states that a `config.json` may name.
-const WIDTH_MAX: u64 = 1 << 20;
 
 impl ModelShape {
     /// The preset with this name.
@@ -114,56 +119,31 @@ impl ModelShape {
         MODELS.iter().find(|shape| shape.name == name)
     }
 
-    /// The shape that a `config.json` describes: dense attention in all layers, an MLP with a gate,
-    /// 16-bit weights and KV. Other attention and other weights are refused.
+    /// The shape that a `config.json` describes, for sequences of `tokens` tokens: windows make the KV and
+    /// the arithmetic of a token smaller. Experts count with those that a token uses.
     ///
     /// # Errors
     /// The text is not such a configuration; the message names the key.
-    pub fn of_config(json: &[u8]) -> Result<Self, String> {
-        let config: serde_json::Value = serde_json::from_slice(json).map_err(|error| format!("no JSON: {error}"))?;
-        // Limits under which no product below exceeds 64 bits.
-        let number = |key: &str, most: u64| config[key].as_u64().filter(|value| (1..=most).contains(value));
-        let needed =
-            |key: &str, most: u64| number(key, most).ok_or_else(|| format!("`{key}` is not a number from 1 to {most}"));
-        let has = |key: &str| config.get(key).is_some_and(|value| !value.is_null());
-        let slides = has("sliding_window") && config["use_sliding_window"].as_bool() != Some(false);
-        let is_full = |layers: &serde_json::Value| {
-            layers.as_array().is_some_and(|layers| layers.iter().all(|layer| layer == "full_attention"))
-        };
-        let other = ["num_local_experts", "num_experts", "n_routed_experts", "kv_lora_rank"];
-        let other = other.into_iter().find(|key| has(key));
-        let other = other.or_else(|| slides.then_some("sliding_window"));
-        let other = other.or_else(|| (has("layer_types") && !is_full(&config["layer_types"])).then_some("layer_types"));
-        if let Some(key) = other {
-            return Err(format!("`{key}`: only dense models with full attention in all layers are known"));
-        }
-        if has("quantization_config") {
-            return Err("`quantization_config`: only 16-bit weights are known".to_owned());
-        }
-        let (layers, hidden, heads) = (
-            needed("num_hidden_layers", 4_096)?,
-            needed("hidden_size", WIDTH_MAX)?,
-            needed("num_attention_heads", 65_536)?,
-        );
-        let kv_heads = number("num_key_value_heads", heads).unwrap_or(heads);
-        let head_dim = number("head_dim", 65_536).unwrap_or(hidden / heads);
-        if head_dim == 0 {
-            return Err(format!("`hidden_size` {hidden} has fewer values than `num_attention_heads` {heads}"));
-        }
-        let shape = [layers, hidden, needed("intermediate_size", WIDTH_MAX)?, heads, kv_heads];
-        let mut dense =
-            Architecture::dense("the model", shape, needed("vocab_size", 16 * WIDTH_MAX)?).head_dim(head_dim);
-        if config["tie_word_embeddings"].as_bool().unwrap_or(false) {
-            dense = dense.tied();
-        }
-        let (parameters, element_bytes) = (dense.parameters(), dense.weight_bytes);
-        Ok(Self { name: dense.name, parameters, layers, kv_heads, heads, head_dim, element_bytes })
+    pub fn of_config(json: &[u8], tokens: u64) -> Result<Self, PlanError> {
+        let served = Served::parse(json)?;
+        Ok(Self {
+            name: "the model",
+            parameters: served.parameters,
+            active_parameters: served.active_parameters,
+            layers: served.model.layers.len() as u64,
+            kv_heads: served.kv_heads,
+            heads: served.heads,
+            head_dim: served.hidden / served.heads,
+            element_bytes: served.weight_bytes,
+            token_bytes: served.token_bytes(tokens.max(1)),
+            pair_flops: served.pair_flops(tokens.max(1)),
+        })
     }
 
     /// Bytes of K and V of one token in all layers.
     #[must_use]
     pub const fn kv_bytes_per_token(&self) -> u64 {
-        2 * self.layers * self.kv_heads * self.head_dim * self.element_bytes
+        self.token_bytes
     }
 
     /// Bytes of all weights.
@@ -172,11 +152,10 @@ impl ModelShape {
         self.parameters * self.element_bytes
     }
 
-    /// Operations of one token's attention to another: a product and a sum each for Q·K and for the
-    /// weighted V.
+    /// Operations of one token's attention to another.
     #[must_use]
     pub const fn flops_per_pair(&self) -> u64 {
-        4 * self.layers * self.heads * self.head_dim
+        self.pair_flops
     }
 }
 
@@ -188,7 +167,20 @@ const fn model(
     kv_heads: u64,
     head_dim: u64,
 ) -> ModelShape {
-    ModelShape { name, parameters, layers, kv_heads, heads, head_dim, element_bytes: 2 }
+    const BYTES: u64 = 2;
+    ModelShape {
+        name,
+        parameters,
+        active_parameters: parameters,
+        layers,
+        kv_heads,
+        heads,
+        head_dim,
+        element_bytes: BYTES,
+        token_bytes: 2 * layers * kv_heads * head_dim * BYTES,
+        // A product and a sum each for Q·K and for the weighted V.
+        pair_flops: 4 * layers * heads * head_dim,
+    }
 }
 
 /// The models with 16-bit weights and KV. Shapes are from the published `config.json`.

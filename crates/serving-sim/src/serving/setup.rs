@@ -44,6 +44,9 @@ pub struct Setup {
     pub watermark: Watermark,
     /// Most L1 blocks that an engine can have swapped out at once. 0: no swapping.
     pub swap_blocks: u32,
+    /// Whether an engine keeps the blocks of prompts in its own memory until others need the room, as
+    /// vLLM does unless its prefix cache is turned off.
+    pub has_prefix_cache: bool,
     /// Link between an engine and its swap space.
     pub swap_link: Link,
     /// Whether to swap even where recomputation would be faster, as CPEN 511 configured vLLM.

@@ -1,6 +1,7 @@
 //! Stores of blocks, and the links to them.
 
 use super::cold::ColdTier;
+use super::near::NearCache;
 use crate::cache::{BlockCache, MakeRoom, Victim, WHOLE};
 use crate::kernel::Time;
 use crate::model::Link;
@@ -51,10 +52,6 @@ impl SharedPool {
             Self::Ideal(cache) => cache.contains(block),
             Self::Hosts { rack, .. } => rack.contains(block),
         }
-    }
-
-    pub(super) fn num_found(&self, blocks: &[BlockNumber]) -> usize {
-        blocks.iter().take_while(|&&block| self.contains(block)).count()
     }
 
     /// An instance looks up blocks, and some are in its own cache only.
@@ -131,9 +128,10 @@ impl Shared {
     }
 }
 
-/// Prefix source of an instance: its own cache and the shared pool.
+/// Prefix source of an instance: its memory, its own cache and the shared pool.
 pub(super) struct Prefix<'a> {
     pub(super) workload: &'a Workload,
+    pub(super) near: Option<&'a NearCache>,
     pub(super) private: Option<&'a BlockCache>,
     pub(super) shared: Option<&'a SharedPool>,
     pub(super) cold: Option<&'a mut ColdTier>,
@@ -151,11 +149,13 @@ impl Prefix<'_> {
                 let worth = if listed.is_empty() { 0 } else { cold.worth_promoting(listed.len()) };
                 listed.get(worth).copied().unwrap_or(found)
             }
-            (None, None, _) => 0,
-            (Some(private), None, _) => private.num_found(blocks),
-            (None, Some(shared), None) => shared.num_found(blocks),
-            (Some(private), Some(shared), _) => {
-                blocks.iter().take_while(|&&block| private.contains(block) || shared.contains(block)).count()
+            _ => {
+                let has = |block| {
+                    self.near.is_some_and(|near| near.contains(block))
+                        || self.private.is_some_and(|private| private.contains(block))
+                        || self.shared.is_some_and(|shared| shared.contains(block))
+                };
+                blocks.iter().take_while(|&&block| has(block)).count()
             }
         }
     }

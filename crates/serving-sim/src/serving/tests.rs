@@ -20,6 +20,7 @@ fn setup() -> Setup {
         max_num_batched_tokens: 8_192,
         watermark: Watermark::DEFAULT,
         swap_blocks: 0,
+        has_prefix_cache: false,
         swap_link: device.host,
         always_swap: false,
         spill: None,
@@ -300,4 +301,23 @@ fn a_slow_engine_in_hardware_compresses_less() {
     let ((fast, fast_cold), (slow, slow_cold)) = (at(200_000_000), at(100_000));
     assert!(fast_cold.compressed > 2 * slow_cold.compressed, "{fast_cold:?} {slow_cold:?}");
     assert!(fast.hit_rate > slow.hit_rate, "{} at 200 MHz, {} at 0.1 MHz", fast.hit_rate, slow.hit_rate);
+}
+
+/// An engine's own cache is at most as large as its memory, and a hit in it takes no time.
+#[test]
+fn prompts_stay_in_an_engines_memory_until_others_need_it() {
+    let (one, workload) = (Setup { instances: 1, ..setup() }, load());
+    let alone = run(&one, &workload);
+    let with = run(&Setup { has_prefix_cache: true, ..one.clone() }, &workload);
+    assert!(alone.hit_rate == 0.0 && with.hit_rate > 0.0 && with.ttft_mean_ms < alone.ttft_mean_ms, "{with:?}");
+    assert_eq!((with.private_read_bytes, with.pool_read_bytes), (0, 0));
+    // A pool whose link takes no time, of the same size, finds no less.
+    let free = Link { bytes_per_s: u64::MAX, latency_ns: 0 };
+    let bytes = Some(u64::from(one.l1_blocks) * one.l1_block_bytes());
+    let pool = run(&Setup { private: Some(Pool { bytes, link: free }), ..one.clone() }, &workload);
+    assert!(with.hit_rate <= pool.hit_rate + 0.01, "{} {}", with.hit_rate, pool.hit_rate);
+    // Beside a pool it takes reads from the link.
+    let shared = Setup { shared: Some(Pool { bytes: None, link: one.swap_link }), ..one };
+    let (far, near) = (run(&shared, &workload), run(&Setup { has_prefix_cache: true, ..shared }, &workload));
+    assert!(near.pool_read_bytes < far.pool_read_bytes && near.hit_rate >= far.hit_rate, "{near:?}");
 }

@@ -1,6 +1,7 @@
 //! The state and events of a run.
 
 use super::cold::{ColdOutcome, ColdTier};
+use super::near::NearCache;
 use super::router::Router;
 use super::spill::{Spilled, Streamer};
 use super::stores::{Busy, Prefix, Shared, SharedPool, Store};
@@ -51,6 +52,7 @@ pub(super) struct Instance {
     pub(super) scheduler: Scheduler,
     output: SchedulerOutput,
     streamer: Option<Streamer>,
+    near: Option<NearCache>,
     private: Option<Store>,
     is_busy: bool,
 }
@@ -110,6 +112,7 @@ impl<'a> World<'a> {
             scheduler: Scheduler::new(setup.scheduler()),
             output: SchedulerOutput::default(),
             streamer: setup.spill.map(|spill| Streamer::new(spill, setup.l1_block_bytes())),
+            near: setup.has_prefix_cache.then(|| NearCache::new(setup, workload)),
             private: setup.private.as_ref().map(store),
             is_busy: false,
         };
@@ -254,6 +257,7 @@ impl<'a> World<'a> {
             }
             let mut prefix = Prefix {
                 workload: self.workload,
+                near: instance.near.as_ref(),
                 private: instance.private.as_ref().map(|store| &store.cache),
                 shared: self.shared.get(rack).map(|shared| &shared.pool),
                 cold: self.cold.as_mut(),
@@ -270,6 +274,8 @@ impl<'a> World<'a> {
         let swapped = self.swap(at, now);
         let spilled = self.spill(at, swapped);
         let loaded = self.load_admitted(at, spilled);
+        let Instance { near, scheduler, .. } = &mut self.instances[at];
+        near.iter_mut().for_each(|near| near.fit(scheduler, self.lookups));
         let mut work = StepWork::default();
         for part in &self.instances[at].output.scheduled {
             work.add_within(part.num_computed_tokens, part.num_new_tokens, self.setup.cost.window_tokens);
@@ -348,6 +354,7 @@ impl<'a> World<'a> {
             let blocks = self.workload.blocks(request);
             let mut prefix = Prefix {
                 workload: self.workload,
+                near: instance.near.as_ref(),
                 private: instance.private.as_ref().map(|store| &store.cache),
                 shared: self.shared.get(rack).map(|shared| &shared.pool),
                 cold: self.cold.as_mut(),
@@ -391,7 +398,8 @@ impl<'a> World<'a> {
                     .private
                     .as_mut()
                     .is_some_and(|own| own.cache.contains(block) && own.cache.touch(block, depth as u32, self.lookups));
-                if (stays as usize..loaded).contains(&depth) {
+                let is_in_memory = instance.near.as_ref().is_some_and(|near| near.contains(block));
+                if (stays as usize..loaded).contains(&depth) && !is_in_memory {
                     // A block that its own insertion evicted again was read all the same.
                     let units = self.shared.get(rack).map_or(0, |shared| shared.pool.units(block));
                     let units = if is_near || units == 0 { WHOLE } else { units };
@@ -399,6 +407,9 @@ impl<'a> World<'a> {
                     *(if is_near { &mut near } else { &mut far }) += bytes;
                     decoding += self.cold.as_ref().map_or(0, |cold| cold.decode_ns(units));
                 }
+            }
+            if let Some(near) = &mut instance.near {
+                near.touch(&blocks[..found], self.lookups);
             }
             if let Some(own) = &mut instance.private {
                 own.busy.read += near;
@@ -444,6 +455,9 @@ impl<'a> World<'a> {
                     self.calendar.schedule(expected, Event::Expected { request: index });
                 }
                 instance.scheduler.finish(part.id);
+                if let Some(near) = &mut instance.near {
+                    near.finished(self.workload.blocks(request));
+                }
                 self.router.finished(at);
                 self.totals.finished += 1;
                 self.totals.events += 1;
@@ -467,6 +481,9 @@ impl<'a> World<'a> {
             busy.written += new * self.block_bytes;
             busy.carry(now, new * self.block_bytes);
         };
+        if let Some(near) = &mut self.instances[at].near {
+            near.publish(blocks, instant);
+        }
         if let Some(own) = &mut self.instances[at].private {
             let touched = (0..).zip(blocks).map(|(depth, &block)| own.cache.touch(block, depth, instant));
             let new = touched.filter(|was_there| !was_there).count() as u64;

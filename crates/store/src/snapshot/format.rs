@@ -1,9 +1,11 @@
 //! Bytes of a snapshot's parts beside its blocks, which are records of L4.
 
 use cenote_base::HashSeed;
-use cenote_cold::record::SECTOR;
-use cenote_mem::Flush;
+use cenote_base::seal::{KeyId, Seal, SealWord};
+use cenote_cold::Sealing;
+use cenote_cold::record::{SECTOR, Sums};
 use cenote_mem::region::RegionFile;
+use cenote_mem::{Flush, Guard, PayloadSum, Tag};
 use cenote_pool::{Design, Eviction, HostsLock, NamespaceInfo, NamespaceRecord, PoolConfig, PoolError, Superblock};
 use std::collections::BTreeMap;
 use std::io;
@@ -31,7 +33,7 @@ pub enum SnapshotError {
         error: io::Error,
     },
     /// The file has no settings that hold.
-    #[error("{0}: it is no snapshot, or both copies of its settings are damaged")]
+    #[error("{0}: it is no snapshot, or both copies of its settings are damaged or forged")]
     NotASnapshot(String),
     /// The file is of another version.
     #[error(
@@ -46,6 +48,48 @@ pub enum SnapshotError {
     /// The file is another user's, can be changed by other users, or is no regular file.
     #[error("{0}")]
     Refused(io::Error),
+    /// The snapshot is sealed, and there is no key.
+    #[error(
+        "{path}: the snapshot is sealed (`{seal}`) with the key named {key}; name the file that has it with \
+         --seal-key-file, CENOTE_SEAL_KEY_FILE or `seal_key_file`"
+    )]
+    Sealed {
+        /// The file.
+        path: String,
+        /// How.
+        seal: Seal,
+        /// Name of its key.
+        key: KeyId,
+    },
+    /// The snapshot's key is not among those that were given.
+    #[error(
+        "{path}: the snapshot is sealed with the key named {key}, and the key file does not have it (its first is \
+         {given}); add that key below the one that seals"
+    )]
+    OtherKey {
+        /// The file.
+        path: String,
+        /// Name of the first key.
+        given: KeyId,
+        /// Name of its key.
+        key: KeyId,
+    },
+    /// A key was given for a snapshot without a seal.
+    #[error(
+        "{0}: a seal key is given, but the snapshot is not sealed, so others could have forged or read it; leave the \
+         key out if you trust it, and save a region that was made with --seal"
+    )]
+    NotSealed(String),
+    /// The region is sealed in another way.
+    #[error("{path}: the snapshot has seal `{found}`, and the region `{region}`; restore it into a region of its own")]
+    OtherSeal {
+        /// The file.
+        path: String,
+        /// The snapshot's seal.
+        found: Seal,
+        /// The region's seal.
+        region: Seal,
+    },
     /// The region has another hash seed, so the snapshot's blocks have no meaning in it.
     #[error("{0}: the region has another hash seed than the snapshot; restore it into a region of its own")]
     OtherSeed(String),
@@ -81,13 +125,38 @@ impl Kind {
     fn from_number(number: u32) -> Option<Self> {
         [Self::Settings, Self::Namespace, Self::Object, Self::End].into_iter().find(|kind| *kind as u32 == number)
     }
+
+    /// Whether a sealed snapshot shows it without a key: it names the key. A line with a tag seals it.
+    pub const fn is_open(self) -> bool {
+        matches!(self, Self::Settings | Self::End)
+    }
 }
 
 /// What a part's header says.
 pub struct Head {
     pub kind: Kind,
     pub length: u64,
-    sum: u64,
+    header: [u8; HEADER_BYTES],
+}
+
+impl Head {
+    fn tag(&self) -> Tag {
+        Tag { low: word(&self.header, SUM), high: word(&self.header, SUM_HIGH) }
+    }
+}
+
+/// Places in a header.
+const SUM: usize = 24;
+const SEAL_WORD: usize = 32;
+const SUM_HIGH: usize = 40;
+const CHECK: usize = HEADER_BYTES - 8;
+
+fn word(header: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"))
+}
+
+fn put(header: &mut [u8], at: usize, word: u64) {
+    header[at..at + 8].copy_from_slice(&word.to_le_bytes());
 }
 
 /// Bytes of a part with its header and padding.
@@ -95,25 +164,50 @@ pub const fn part_bytes(length: u64) -> u64 {
     (HEADER_BYTES as u64 + length).next_multiple_of(SECTOR as u64)
 }
 
-fn digest(context: &[u8], bytes: &[u8]) -> u64 {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(context).update(bytes);
-    u64::from_le_bytes(hasher.finalize().as_bytes()[..8].try_into().expect("eight bytes"))
+/// The sums of a part of this kind in a snapshot with these sums.
+const fn sums_of(kind: Kind, sums: &Sums) -> &Sums {
+    if kind.is_open() { &Sums::PLAIN } else { sums }
 }
 
-/// Encodes a part.
-pub fn encode(kind: Kind, payload: &[u8]) -> Vec<u8> {
-    let mut part = Vec::with_capacity(part_bytes(payload.len() as u64) as usize);
-    part.extend_from_slice(&MAGIC);
-    part.extend_from_slice(&VERSION.to_le_bytes());
-    part.extend_from_slice(&(kind as u32).to_le_bytes());
-    part.extend_from_slice(&(payload.len() as u64).to_le_bytes());
-    part.extend_from_slice(&digest(b"cenote snapshot payload v1", payload).to_le_bytes());
-    part.resize(HEADER_BYTES - 8, 0);
-    part.extend_from_slice(&digest(b"cenote snapshot header v1", &part).to_le_bytes());
-    part.extend_from_slice(payload);
-    part.resize(part_bytes(payload.len() as u64) as usize, 0);
+fn check(sums: &Sums, header: &[u8]) -> Option<u64> {
+    sums.digest(SealWord(word(header, SEAL_WORD)).key(), b"cenote snapshot header v1", &header[..CHECK])
+}
+
+/// Encodes a part. Its payload is sealed in the part.
+pub fn encode(sums: &Sums, kind: Kind, payload: &[u8]) -> Vec<u8> {
+    let sums = sums_of(kind, sums);
+    let mut part = vec![0; part_bytes(payload.len() as u64) as usize];
+    let (header, rest) = part.split_at_mut(HEADER_BYTES);
+    header[..8].copy_from_slice(&MAGIC);
+    header[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    header[12..16].copy_from_slice(&(kind as u32).to_le_bytes());
+    put(header, 16, payload.len() as u64);
+    let rest = &mut rest[..payload.len()];
+    rest.copy_from_slice(payload);
+    if sums.seal_mode() == Seal::None {
+        put(header, SUM, payload_digest(payload));
+    } else {
+        put(header, SEAL_WORD, sums.new_word().0);
+        let mut sum = sum(sums, header, PayloadSum::writing).expect("the key that seals");
+        sum.outgoing_in_place(rest);
+        let Tag { low, high } = sum.finish();
+        put(header, SUM, low);
+        put(header, SUM_HIGH, high);
+    }
+    put(header, CHECK, check(sums, header).expect("the key that seals"));
     part
+}
+
+fn payload_digest(payload: &[u8]) -> u64 {
+    Sums::PLAIN.digest(0, b"cenote snapshot payload v1", payload).expect("it has no key")
+}
+
+/// The sum of a sealed part's payload, without bytes yet. The key covers what the header says.
+fn sum(sums: &Sums, header: &[u8], new: impl FnOnce(&Guard) -> PayloadSum) -> Option<PayloadSum> {
+    let mut facts: [u8; CHECK] = header[..CHECK].try_into().expect("a header");
+    put(&mut facts, SUM, 0);
+    put(&mut facts, SUM_HIGH, 0);
+    sums.guard(SealWord(word(header, SEAL_WORD)), b"", &facts).map(|guard| new(&guard))
 }
 
 /// What stands at a sector.
@@ -124,26 +218,30 @@ pub enum Found {
 }
 
 /// Reads a part's header.
-pub fn decode_head(bytes: &[u8]) -> Found {
-    let Some(header) = bytes.get(..HEADER_BYTES).filter(|header| header[..8] == MAGIC) else { return Found::Nothing };
-    let word = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
+pub fn decode_head(sums: &Sums, bytes: &[u8]) -> Found {
+    let Some(header) = bytes.first_chunk::<HEADER_BYTES>().filter(|header| header[..8] == MAGIC) else {
+        return Found::Nothing;
+    };
     let half = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
     if half(8) != VERSION {
         return Found::OtherVersion(half(8));
     }
-    let is_sound = word(HEADER_BYTES - 8) == digest(b"cenote snapshot header v1", &header[..HEADER_BYTES - 8]);
-    match Kind::from_number(half(12)) {
-        Some(kind) if is_sound && word(16) <= PAYLOAD_MAX => {
-            Found::Part(Head { kind, length: word(16), sum: word(24) })
-        }
-        _ => Found::Nothing,
-    }
+    let Some(kind) = Kind::from_number(half(12)) else { return Found::Nothing };
+    let length = word(header, 16);
+    let is_sound = check(sums_of(kind, sums), header) == Some(word(header, CHECK)) && length <= PAYLOAD_MAX;
+    if is_sound { Found::Part(Head { kind, length, header: *header }) } else { Found::Nothing }
 }
 
-/// A part's payload, if its checksum holds.
-pub fn decode_payload<'a>(head: &Head, part: &'a [u8]) -> Option<&'a [u8]> {
-    let payload = part.get(HEADER_BYTES..HEADER_BYTES + usize::try_from(head.length).ok()?)?;
-    (digest(b"cenote snapshot payload v1", payload) == head.sum).then_some(payload)
+/// A part's payload, decrypted in its place, if its sum holds.
+pub fn decode_payload<'a>(sums: &Sums, head: &Head, part: &'a mut [u8]) -> Option<&'a [u8]> {
+    let payload = part.get_mut(HEADER_BYTES..HEADER_BYTES + usize::try_from(head.length).ok()?)?;
+    let sums = sums_of(head.kind, sums);
+    if sums.seal_mode() == Seal::None {
+        return (payload_digest(payload) == head.tag().low).then_some(&*payload);
+    }
+    let mut sum = sum(sums, &head.header, PayloadSum::reading)?;
+    sum.incoming(payload);
+    sum.matches(&head.tag()).then_some(&*payload)
 }
 
 /// Lines of `name=value`.
@@ -199,8 +297,11 @@ const fn lock_name(lock: HostsLock) -> &'static str {
 
 impl SnapshotSettings {
     /// The settings of a region for a new snapshot.
-    pub(super) fn of(superblock: &Superblock, file: Option<RegionFile>, id: [u8; 16]) -> Self {
-        let Superblock { config, region_bytes, flush, .. } = superblock.clone();
+    pub(super) fn of(superblock: &Superblock, file: Option<RegionFile>, id: [u8; 16], sealing: &Sealing) -> Self {
+        let Superblock { mut config, region_bytes, flush, .. } = superblock.clone();
+        if let Some((_, keys)) = sealing {
+            config.seal_key = keys.sealing().0;
+        }
         let sharing = file.map(|file| Sharing { mode: file.mode, group: file.group });
         Self { region_bytes, flush, config, sharing, id }
     }
@@ -228,6 +329,9 @@ impl SnapshotSettings {
         if let Some(Sharing { mode, group }) = sharing {
             text += &format!("mode={mode:o}\ngroup={group}\n");
         }
+        if config.seal != Seal::None {
+            text += &format!("seal={}\nseal_key={}\n", config.seal, KeyId(config.seal_key));
+        }
         text
     }
 
@@ -237,6 +341,9 @@ impl SnapshotSettings {
         }
         let lines = lines(text)?;
         let locks = [HostsLock::Bakery, HostsLock::Manager];
+        // Unsealed snapshots have neither.
+        let seal = lines.get("seal").map_or(Some(Seal::None), |name| Seal::from_name(name))?;
+        let seal_key = lines.get("seal_key").map_or(Some(0), |key| u64::from_str_radix(key, 16).ok())?;
         let config = PoolConfig {
             chunk_bytes: number(&lines, "chunk_bytes")?,
             min_block_bytes: number(&lines, "min_block_bytes")?,
@@ -250,6 +357,8 @@ impl SnapshotSettings {
             design: Design::ALL.into_iter().find(|design| lines.get("design") == Some(&design.name()))?,
             eviction: number::<Eviction>(&lines, "eviction")?,
             seed: HashSeed(unhex(lines.get("seed")?)?),
+            seal,
+            seal_key,
             uuid: [0; 16],
             created: 0,
         };

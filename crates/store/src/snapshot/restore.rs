@@ -5,8 +5,10 @@ use super::format::{
     decode_payload, part_bytes,
 };
 use super::restoring::{RESTORING_KEY, begin};
+use super::seal::{admit, is_signed};
+use cenote_base::seal::SealKeys;
 use cenote_cold::ColdError;
-use cenote_cold::record::{self, Aligned, Name, SECTOR, record_bytes};
+use cenote_cold::record::{Aligned, Name, SECTOR, Sums, record_bytes};
 use cenote_mem::{Fabric, LINE, files};
 use cenote_pool::{Names, Namespace, NewBlock, Over, PLACED_KEYS, Pool, PoolError, Publish};
 use std::collections::{HashMap, HashSet};
@@ -45,29 +47,18 @@ impl Restored {
 /// The settings of a snapshot, from its beginning or its end.
 ///
 /// # Errors
-/// The file cannot be read, is no snapshot, or is of another version.
+/// The file cannot be read, is no snapshot, is of another version, or is sealed.
 pub fn open(path: &Path) -> Result<SnapshotSettings, SnapshotError> {
-    let mut source = Source::open(path)?;
-    let mut other_version = None;
-    // The end has few sectors.
-    let last = source.length.saturating_sub(1) / SECTOR as u64;
-    for sector in std::iter::once(0).chain((0..=last).rev().take(16)) {
-        match source.next(sector * SECTOR as u64)? {
-            Step::Part(head) if matches!(head.kind, Kind::Settings | Kind::End) => {
-                let settings = source.payload(&head).and_then(SnapshotSettings::decode);
-                if let Some(settings) = settings {
-                    return Ok(settings);
-                }
-            }
-            Step::OtherVersion(found) => other_version = Some(found),
-            _ => {}
-        }
-    }
-    let path = path.display().to_string();
-    Err(match other_version {
-        Some(found) => SnapshotError::Version { path, found },
-        None => SnapshotError::NotASnapshot(path),
-    })
+    open_with(path, None)
+}
+
+/// As [`open`], with the keys of a sealed snapshot. A region of these settings is sealed with the first
+/// key, whichever of them sealed the snapshot.
+///
+/// # Errors
+/// As [`open`], or the snapshot is not sealed or has another key.
+pub fn open_with(path: &Path, keys: Option<&SealKeys>) -> Result<SnapshotSettings, SnapshotError> {
+    Source::open(path)?.settings(keys, path)
 }
 
 /// Publishes a snapshot's content into the region of `pool`, which is empty, or was being restored
@@ -79,8 +70,8 @@ pub fn open(path: &Path) -> Result<SnapshotSettings, SnapshotError> {
 ///
 /// [`Restoring`]: super::Restoring
 pub fn restore<F: Fabric>(pool: &Pool<F>, path: &Path) -> Result<Restored, SnapshotError> {
-    begin(pool, &open(path)?, path)?;
     let mut source = Source::open(path)?;
+    begin(pool, &source.settings(pool.seal_keys(), path)?, path)?;
     let mut target = Target {
         pool,
         opened: HashMap::new(),
@@ -98,7 +89,7 @@ pub fn restore<F: Fabric>(pool: &Pool<F>, path: &Path) -> Result<Restored, Snaps
                 part_bytes(head.length)
             }
             Step::Block(length) => {
-                target.publish(source.memory.bytes());
+                target.publish(&source.sums, source.memory.bytes_mut());
                 record_bytes(length)
             }
             Step::Nothing | Step::OtherVersion(_) => {
@@ -126,6 +117,8 @@ struct Source {
     file: File,
     path: String,
     length: u64,
+    /// Of the parts that are no settings; those of an unsealed snapshot until its settings are read.
+    sums: Sums,
     /// The bytes of the last step: the whole part or record, as far as the file has it.
     memory: Aligned,
 }
@@ -135,7 +128,44 @@ impl Source {
         let failed = |error| SnapshotError::File { path: path.display().to_string(), error };
         let file = files::open_own(path).map_err(SnapshotError::Refused)?;
         let length = file.metadata().map_err(failed)?.len();
-        Ok(Self { file, path: path.display().to_string(), length, memory: Aligned::default() })
+        Ok(Self { file, path: path.display().to_string(), length, sums: Sums::PLAIN, memory: Aligned::default() })
+    }
+
+    /// Reads the settings, and knows the snapshot's sums from then on. A copy of the settings that is not
+    /// authentic does not hide the other one.
+    fn settings(&mut self, keys: Option<&SealKeys>, path: &Path) -> Result<SnapshotSettings, SnapshotError> {
+        let (mut other_version, mut refused) = (None, None);
+        // The end has few sectors.
+        let last = self.length.saturating_sub(1) / SECTOR as u64;
+        for sector in std::iter::once(0).chain((0..=last).rev().take(16)) {
+            match self.next(sector * SECTOR as u64)? {
+                Step::Part(head) if head.kind.is_open() => {
+                    let Some(text) = self.payload(&head).map(<[u8]>::to_vec) else { continue };
+                    let Some(mut settings) = SnapshotSettings::decode(&text) else { continue };
+                    let sealing = match admit(&settings, keys, path) {
+                        Ok(sealing) => sealing,
+                        Err(error) => {
+                            refused.get_or_insert(error);
+                            continue;
+                        }
+                    };
+                    let sums = Sums::of_snapshot(&settings.id, &sealing);
+                    if is_signed(&sums, head.kind, &text) {
+                        settings.config.seal_key = sealing.map_or(0, |(_, keys)| keys.sealing().0);
+                        self.sums = sums;
+                        return Ok(settings);
+                    }
+                }
+                Step::OtherVersion(found) => other_version = Some(found),
+                _ => {}
+            }
+        }
+        let path = path.display().to_string();
+        Err(match (refused, other_version) {
+            (Some(error), _) => error,
+            (None, Some(found)) => SnapshotError::Version { path, found },
+            (None, None) => SnapshotError::NotASnapshot(path),
+        })
     }
 
     /// Reads up to `bytes` bytes; the file may end earlier.
@@ -157,7 +187,7 @@ impl Source {
 
     fn next(&mut self, at: u64) -> Result<Step, SnapshotError> {
         self.read(at, SECTOR as u64)?;
-        match decode_head(self.memory.bytes()) {
+        match decode_head(&self.sums, self.memory.bytes()) {
             Found::Part(head) => {
                 self.read(at, part_bytes(head.length))?;
                 return Ok(Step::Part(head));
@@ -165,7 +195,7 @@ impl Source {
             Found::OtherVersion(found) => return Ok(Step::OtherVersion(found)),
             Found::Nothing => {}
         }
-        match record::open_head(self.memory.bytes(), &self.path) {
+        match self.sums.open_head(self.memory.bytes(), &self.path) {
             Ok(head) => {
                 self.read(at, record_bytes(head.length))?;
                 Ok(Step::Block(head.length))
@@ -175,8 +205,9 @@ impl Source {
         }
     }
 
-    fn payload(&self, head: &Head) -> Option<&[u8]> {
-        decode_payload(head, self.memory.bytes())
+    fn payload(&mut self, head: &Head) -> Option<&[u8]> {
+        let payload = decode_payload(&self.sums, head, self.memory.bytes_mut())?;
+        (!head.kind.is_open() || is_signed(&self.sums, head.kind, payload)).then_some(payload)
     }
 }
 
@@ -241,8 +272,8 @@ impl<F: Fabric> Target<'_, F> {
         Some(())
     }
 
-    fn publish(&mut self, record: &[u8]) {
-        let outcome = record::open(record, None, "snapshot").ok().and_then(|(head, payload)| {
+    fn publish(&mut self, sums: &Sums, record: &mut [u8]) {
+        let outcome = sums.open(record, None, "snapshot").ok().and_then(|(head, payload)| {
             let namespace = self.opened.get(&head.name.namespace)?;
             let suits = match head.encoding {
                 0 => head.length == namespace.block_bytes,

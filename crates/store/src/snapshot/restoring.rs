@@ -52,12 +52,16 @@ impl Restoring {
 /// Marks an empty region as being restored, or finds the mark of an earlier attempt.
 ///
 /// # Errors
-/// The region has another hash seed, has content that no restoration put there, or is being restored
+/// The region has another hash seed or seal, has content that no restoration put there, or is being restored
 /// from another snapshot.
 pub fn begin<F: Fabric>(pool: &Pool<F>, settings: &SnapshotSettings, path: &Path) -> Result<(), SnapshotError> {
     let shown = path.display().to_string();
     if pool.superblock().config.seed != settings.config.seed {
         return Err(SnapshotError::OtherSeed(shown));
+    }
+    let (found, region) = (settings.config.seal, pool.seal());
+    if found != region {
+        return Err(SnapshotError::OtherSeal { path: shown, found, region });
     }
     let refuse_other = |found: Restoring| match found.snapshot == settings.id {
         true => Ok(()),

@@ -1,10 +1,11 @@
 //! L4 below real regions: what one region published, the next one finds on disk.
 
+use cenote_base::seal::{Seal, SealKeys};
 use cenote_base::testing::{ManualTime, PATIENCE, until};
 use cenote_base::{Clock, Deadline, HashSeed, TokenId};
 use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
 use cenote_pool::{AttachOptions, Pool, PoolConfig, Superblock};
-use cenote_store::cold::{ColdTier, Settings, seed_of};
+use cenote_store::cold::{ColdTier, Sealing, Settings, seed_of};
 use cenote_store::{Computed, NamespaceSpec, PrefixStore, RegionStore};
 use std::path::Path;
 use std::sync::Arc;
@@ -46,16 +47,29 @@ impl World {
 
     /// A region that would have this seed without the place.
     fn with_seed(directory: &Path, bytes: u64, model: u8, options: &str, seed: u8) -> Self {
+        Self::with_seal(directory, bytes, model, options, seed, None)
+    }
+
+    /// A region with this seal.
+    fn with_seal(directory: &Path, bytes: u64, model: u8, options: &str, seed: u8, seal: Sealing) -> Self {
         let settings: Settings = format!("{},{options}", directory.display()).parse().expect("a setting");
+        let settings = Settings { seal, ..settings };
         let time = ManualTime::start();
         let seed = seed_of(&settings, &HashSeed([seed; 32]), time.clock()).expect("a directory");
         let mapping = Mapping::create(&RegionSource::Anon, bytes, 0o600, &MapOptions::default()).expect("memory");
         let fabric = Arc::new(Coherent::new(mapping));
         let config =
             PoolConfig { chunk_bytes: 256 << 10, max_hosts: 1, workers_per_host: 4, ..PoolConfig::new(seed, [4; 16]) };
+        let config = match &settings.seal {
+            Some((seal, keys)) => config.sealed(*seal, keys.sealing()),
+            None => config,
+        };
         Superblock::format(&fabric, &config).expect("it fits");
-        let options = AttachOptions { private: true, ..AttachOptions::named("test") };
+        let keys = settings.seal.clone().map(|(_, keys)| keys);
+        let options = AttachOptions { private: true, keys, ..AttachOptions::named("test") };
         let pool = Pool::attach(fabric, &options).expect("it attaches");
+        // It takes the seal from the pool.
+        let settings = Settings { seal: None, ..settings };
         let cold = ColdTier::start(pool.clone(), &settings, time.clock()).expect("a directory");
         let store =
             RegionStore::new(pool.clone(), &spec(model), time.clock()).expect("room").with_cold(Arc::clone(&cold));
@@ -176,5 +190,47 @@ fn what_is_published_after_files_were_deleted_is_found() {
         let mut second = World::with_seed(directory.path(), 32 << 20, 1, "size=64MiB", 7);
         assert!(second.promote(&prompt(2)), "without {deleted}");
         assert_eq!(second.load(&prompt(2)), BLOCKS, "without {deleted}");
+    }
+}
+
+fn sealing(seal: Seal, number: u64) -> Sealing {
+    Some((seal, SealKeys::parse(&format!("{number:064x}")).expect("a key")))
+}
+
+/// Whether any page of a prompt lies in a file of this directory.
+fn shows(directory: &Path, tokens: &[TokenId]) -> bool {
+    let files = std::fs::read_dir(directory).expect("a directory");
+    let all: Vec<u8> = files.flat_map(|entry| std::fs::read(entry.expect("a file").path()).expect("ours")).collect();
+    let page = page_bytes(tokens[0], 0);
+    all.windows(64).any(|part| part == &page[..64])
+}
+
+#[test]
+fn a_sealed_region_has_a_sealed_place_below_it() {
+    for seal in [Seal::Mac, Seal::Encrypt] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let world = || World::with_seal(directory.path(), 32 << 20, 1, "size=64MiB", 1, sealing(seal, 1));
+        let mut first = world();
+        first.save(&prompt(1));
+        assert!(first.cold.settle(patience()));
+        assert_eq!(first.store.stats()["cold_written_total"], BLOCKS as f64);
+        drop(first);
+        assert_eq!(shows(directory.path(), &prompt(1)), seal == Seal::Mac);
+        let mut second = world();
+        assert!(second.promote(&prompt(1)));
+        assert_eq!(second.load(&prompt(1)), BLOCKS);
+        drop(second);
+        // A region with another seal is told so when it is made, and its tier never opens the place.
+        let settings: Settings = directory.path().display().to_string().parse().expect("a setting");
+        for other in [None, sealing(seal, 2)] {
+            let given = Settings { seal: other.clone(), ..settings.clone() };
+            let error = seed_of(&given, &HashSeed([1; 32]), Clock::system()).expect_err("it is refused");
+            assert!(error.is_refusal() && error.to_string().contains("another place"), "{error}");
+            let other_place = tempfile::tempdir().expect("a directory");
+            let made = World::with_seal(other_place.path(), 8 << 20, 1, "size=64MiB", 1, other);
+            let cold = ColdTier::start(made.pool.clone(), &settings, made.time.clock()).expect("a directory");
+            let error = until("the tier is refused", || cold.last_error());
+            assert!(error.contains("sealed") && !cold.wait_open(Clock::system().after(Duration::ZERO)), "{error}");
+        }
     }
 }

@@ -5,3 +5,4 @@
 mod cold;
 mod region_store;
 mod snapshot;
+mod snapshot_seals;

@@ -1,18 +1,28 @@
 //! A region in a file, and back.
 
+use cenote_base::seal::SealKeys;
 use cenote_base::{BlockHash, HashSeed};
 use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
 use cenote_pool::{
-    AttachOptions, Names, Namespace, NamespaceRecord, NewBlock, Pool, PoolConfig, Publish, ReadOutcome, Superblock,
+    AttachOptions, Names, Namespace, NamespaceRecord, NewBlock, Pool, PoolConfig, PoolError, Publish, ReadOutcome,
+    Superblock,
 };
 use cenote_store::snapshot::{Restored, Restoring, Sharing, SnapshotError, begin, open, restore, save};
 use std::path::Path;
 use std::sync::Arc;
 
-const BLOCK: u64 = 4096;
+pub(crate) const BLOCK: u64 = 4096;
 
 fn pool_of(config: &PoolConfig, bytes: u64) -> Pool<Arc<Coherent>> {
     pool_in(&RegionSource::Anon, config, bytes)
+}
+
+/// A region for a worker with these keys.
+pub(crate) fn pool_with(config: &PoolConfig, keys: Option<SealKeys>) -> Result<Pool<Arc<Coherent>>, PoolError> {
+    let mapping = Mapping::create(&RegionSource::Anon, 4 << 20, 0o600, &MapOptions::default()).expect("memory");
+    let fabric = Arc::new(Coherent::new(mapping));
+    Superblock::format(&fabric, config)?;
+    Pool::attach(fabric, &AttachOptions { private: true, keys, ..AttachOptions::named("test") })
 }
 
 /// A region whose file has mode 0640.
@@ -27,7 +37,7 @@ fn pool() -> Pool<Arc<Coherent>> {
     pool_of(&config(), 4 << 20)
 }
 
-fn config() -> PoolConfig {
+pub(crate) fn config() -> PoolConfig {
     PoolConfig {
         chunk_bytes: 64 << 10,
         min_block_bytes: 4 << 10,
@@ -50,16 +60,16 @@ fn namespace(pool: &Pool<Arc<Coherent>>, model: u8) -> Namespace {
     pool.namespace(&record).expect("a row")
 }
 
-fn hash(model: u8, number: u8) -> BlockHash {
+pub(crate) fn hash(model: u8, number: u8) -> BlockHash {
     BlockHash([model, number, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1])
 }
 
-fn payload(model: u8, number: u8, length: usize) -> Vec<u8> {
+pub(crate) fn payload(model: u8, number: u8, length: usize) -> Vec<u8> {
     (0..length).map(|at| (usize::from(model) * 5 + usize::from(number) * 11 + at) as u8).collect()
 }
 
 /// Two models with ten blocks each, every third one encoded, and two objects.
-fn fill(pool: &Pool<Arc<Coherent>>) {
+pub(crate) fn fill(pool: &Pool<Arc<Coherent>>) {
     for model in 1..=2 {
         let namespace = namespace(pool, model);
         for number in 0..10 {
@@ -75,7 +85,7 @@ fn fill(pool: &Pool<Arc<Coherent>>) {
 }
 
 /// Number of blocks in the pool, all with the right bytes.
-fn right(pool: &Pool<Arc<Coherent>>) -> u64 {
+pub(crate) fn right(pool: &Pool<Arc<Coherent>>) -> u64 {
     let mut count = 0;
     for (model, number) in (1..=2).flat_map(|model| (0..10).map(move |number| (model, number))) {
         let Some(hit) = pool.peek(&[hash(model, number)]).first().copied() else { continue };

@@ -5,8 +5,9 @@ use crate::args::PlanKvArgs;
 use crate::commands::engram::read;
 use cenote_console::failure::Failure;
 use cenote_console::output;
-use cenote_plan::kv::{KvPlan, LayerGroup};
-use cenote_plan::model::{Kept, Model};
+use cenote_plan::kv::KvPlan;
+use cenote_plan::layer::{Heads, Layer};
+use cenote_plan::model::Model;
 
 /// Tokens of a sequence, unless a flag or a shorter model says otherwise.
 const CONTEXT: u64 = 32_768;
@@ -37,7 +38,7 @@ fn layers(plan: &KvPlan) -> String {
     for group in &plan.groups {
         table.add_row([
             group.layers.to_string(),
-            kept(group),
+            kept(&group.kept),
             show::bytes(group.token_bytes),
             show::bytes(group.sequence_bytes),
         ]);
@@ -45,19 +46,27 @@ fn layers(plan: &KvPlan) -> String {
     table.to_string()
 }
 
-fn kept(group: &LayerGroup) -> String {
-    match &group.kept {
-        Kept::Attention { heads, head_dim, window: None } => format!("K and V of {heads} heads of {head_dim}"),
-        Kept::Attention { heads, head_dim, window: Some(window) } => {
-            format!("K and V of {heads} heads of {head_dim}, {window} tokens")
+fn kept(layer: &Layer) -> String {
+    let of = |heads: &Heads| match heads {
+        Heads { heads, key_dim, value_dim } if key_dim == value_dim => format!("K and V of {heads} heads of {key_dim}"),
+        Heads { heads, key_dim, value_dim } => format!("K of {heads} heads of {key_dim}, V of {value_dim}"),
+    };
+    match layer {
+        Layer::Full { heads } => of(heads),
+        Layer::Window { heads, tokens } => format!("{}, {tokens} tokens", of(heads)),
+        Layer::Chunk { heads, tokens } => format!("{}, chunks of {tokens} tokens", of(heads)),
+        Layer::Latent { values, index_bytes: 0 } => format!("a latent vector of {values}"),
+        Layer::Latent { values, index_bytes } => {
+            format!("a latent vector of {values}, an index key of {index_bytes} B")
         }
-        Kept::Latent { values } => format!("a latent vector of {values}"),
-        Kept::Compressed { values, ratio: 0, window } => format!("vectors of {values}, {window} tokens"),
-        Kept::Compressed { values, ratio, window } => {
+        Layer::Compressed { values, ratio: 0, window, .. } => format!("vectors of {values}, {window} tokens"),
+        Layer::Compressed { values, ratio, window, .. } => {
             format!("vectors of {values}, {window} tokens and one for each {ratio}")
         }
-        Kept::Recurrent { values, wide_values } => format!("a state of {values} values and {wide_values} in f32"),
-        Kept::Nothing => "nothing".to_owned(),
+        Layer::State { bytes } => format!("a state of {bytes} B"),
+        Layer::Shared { with } => format!("nothing: it reads layer {with}"),
+        Layer::Several { parts } => parts.iter().map(kept).collect::<Vec<_>>().join("; "),
+        Layer::Nothing => "nothing".to_owned(),
     }
 }
 
@@ -67,6 +76,7 @@ fn facts(plan: &KvPlan) -> String {
         ("a value", format!("{} B", plan.value_bytes)),
         ("one more token", show::bytes(plan.token_bytes)),
         (sequence.as_str(), show::bytes(plan.sequence_bytes)),
+        ("of it states", show::bytes(plan.state_bytes)),
         (all.as_str(), show::bytes(plan.total_bytes)),
         ("tokens from the pool", format!("{}/s", show::bytes(plan.bytes_per_second))),
         ("a layer of a step", show::bytes(plan.layer_step_bytes)),

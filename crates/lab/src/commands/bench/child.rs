@@ -139,7 +139,7 @@ pub fn run(args: &BenchChildArgs) -> Result<(), Failure> {
 }
 
 fn manage(args: &BenchChildArgs) -> Result<(), Failure> {
-    let options = args.region.attach_options("bench", &WatchArgs::default());
+    let options = args.region.attach_options("bench", &WatchArgs::default())?;
     let mut manager = LockManager::open(args.region.map()?, &options)?;
     send(&mut std::io::stdout(), &())?;
     let ended = AtomicBool::new(false);

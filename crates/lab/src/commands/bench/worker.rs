@@ -214,7 +214,9 @@ impl Worker {
 
     /// Offset of a block's payload.
     fn place_of(&self, block: u64) -> Result<u64, Failure> {
-        Ok(self.pinned(block)?.extent().0)
+        let pin = self.pinned(block)?;
+        let extent = pin.extent().ok_or_else(|| Failure::new("an encrypted block has no place to copy from"))?;
+        Ok(extent.0)
     }
 
     /// A pinned block.
@@ -254,7 +256,7 @@ impl Worker {
                 whole(block, outcome, bytes)?;
                 continue;
             }
-            let at = pin.extent().0;
+            let (at, _) = pin.extent().ok_or_else(|| Failure::new("an encrypted block has no place to copy from"))?;
             let start = Instant::now();
             if way == 1 {
                 fabric.copy_plain_out(at, bytes)

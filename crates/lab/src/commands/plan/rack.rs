@@ -56,7 +56,7 @@ pub fn run(args: &PlanRackArgs) -> Result<(), Failure> {
     let mut sizes: Vec<u64> = args.memory.iter().map(|size| size.0).collect();
     sizes.sort_unstable();
     let goal = Goal { statistic: statistic(args.statistic), ttft_ms: args.ttft_ms };
-    let engine = engine(args)?;
+    let engine = engine(args, mean_tokens(&load))?;
     let memory_cost = |kind: Memory, bytes: u64, hosts: u32| match kind {
         Memory::None => 0.0,
         Memory::Dram => prices.memory.local(bytes as f64, hosts),
@@ -160,19 +160,25 @@ const fn statistic(argument: StatisticArg) -> Statistic {
     }
 }
 
-fn engine(args: &PlanRackArgs) -> Result<Engine, Failure> {
+/// Tokens of a request, its answer included, over which windows are averaged.
+fn mean_tokens(load: &Workload) -> u64 {
+    let tokens =
+        load.requests().iter().map(|request| u64::from(request.input_tokens) + u64::from(request.output_tokens));
+    tokens.sum::<u64>() / load.requests().len().max(1) as u64
+}
+
+fn engine(args: &PlanRackArgs, tokens: u64) -> Result<Engine, Failure> {
     let gpu = GPUS.into_iter().find(|gpu| gpu.device.name == args.gpu).ok_or_else(|| {
         let names: Vec<&str> = GPUS.iter().map(|gpu| gpu.device.name).collect();
         Failure::new(format!("--gpu {}: there are {}", args.gpu, names.join(", ")))
     })?;
     let shape = match &args.model_config {
-        Some(path) => {
-            ModelShape::of_config(&read(path)?).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?
-        }
+        Some(path) => ModelShape::of_config(&read(path)?, tokens)
+            .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?,
         None => *ModelShape::named(&args.model).ok_or_else(|| {
             let names: Vec<&str> = MODELS.iter().map(|shape| shape.name).collect();
             Failure::new(format!("--model {}: there are {}", args.model, names.join(", ")))
-                .hint("--model-config FILE takes any dense model")
+                .hint("--model-config FILE takes other models")
         })?,
     };
     Ok(Engine { gpu, gpus: args.tp, shape })

@@ -61,6 +61,7 @@ pub fn setup_of(live: &Live, fitted: &Calibration) -> Setup {
         max_num_batched_tokens: small(config.max_num_batched_tokens),
         watermark: config.watermark.clone(),
         swap_blocks: u32::try_from(config.swap_bytes / model.layout().block_bytes() as u64).unwrap_or(u32::MAX),
+        has_prefix_cache: false,
         swap_link: Link { bytes_per_s: fitted.machine.copy_bytes_per_s, latency_ns: 0 },
         always_swap: config.always_swap,
         spill: spill_of(live, fitted),

@@ -129,6 +129,7 @@ impl Server {
             max_num_batched_tokens: args.max_num_batched_tokens,
             watermark: cenote_policy::Watermark::default(),
             swap_blocks: 0,
+            has_prefix_cache: false,
             swap_link: Link { bytes_per_s: fitted.machine.copy_bytes_per_s, latency_ns: 0 },
             always_swap: false,
             spill: None,

@@ -126,6 +126,7 @@ fn throughput(roofline: &Roofline, batch: u32, extra_ns: f64, seed: u64) -> f64 
         max_num_batched_tokens: 8_192,
         watermark: Watermark::Learned(SHIPPED),
         swap_blocks: 0,
+        has_prefix_cache: false,
         swap_link: L20.device.host,
         always_swap: false,
         spill: None,

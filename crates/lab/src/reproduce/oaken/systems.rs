@@ -144,6 +144,7 @@ impl System {
             max_num_batched_tokens: STEP_TOKENS,
             watermark: Watermark::Fixed { share_millionths: 0 },
             swap_blocks: 0,
+            has_prefix_cache: false,
             swap_link: Link { bytes_per_s: 1, latency_ns: 0 },
             always_swap: false,
             spill: None,

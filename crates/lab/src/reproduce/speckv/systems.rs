@@ -151,6 +151,7 @@ impl Machine {
             max_num_batched_tokens: STEP_TOKENS,
             watermark: self.watermark.map_or(Watermark::Learned(SHIPPED), Watermark::share),
             swap_blocks: 0,
+            has_prefix_cache: false,
             swap_link: self.gpu.device.host,
             always_swap: false,
             spill,

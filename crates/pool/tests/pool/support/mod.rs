@@ -3,6 +3,7 @@
 
 pub mod shared;
 
+use cenote_base::seal::{Seal, SealKeys};
 use cenote_base::testing::PATIENCE;
 use cenote_base::{BlockHash, HashSeed, HostId};
 use cenote_mem::{Coherent, Fabric, Flush, Flushed, MapOptions, Mapping, RegionSource};
@@ -30,9 +31,21 @@ pub fn small_config(identity: u8) -> PoolConfig {
     }
 }
 
-/// As [`small_config`], for each design.
+/// As [`small_config`], for each design, and with a seal.
 pub fn each_design(identity: u8) -> impl Iterator<Item = PoolConfig> {
-    Design::ALL.into_iter().map(move |design| PoolConfig { design, ..small_config(identity) })
+    let designs = Design::ALL.into_iter().map(move |design| PoolConfig { design, ..small_config(identity) });
+    designs.chain([sealed(Seal::Mac, identity)])
+}
+
+/// As [`small_config`], sealed by the first of [`keys`].
+pub fn sealed(seal: Seal, identity: u8) -> PoolConfig {
+    small_config(identity).sealed(seal, keys(&[1]).sealing())
+}
+
+/// The keys with these numbers.
+pub fn keys(numbers: &[u64]) -> SealKeys {
+    let key = |number: &u64| format!("{number:064x}\n");
+    SealKeys::parse(&numbers.iter().map(key).collect::<String>()).expect("they are keys")
 }
 
 /// Options of a worker whose timeouts outlast any pause of a busy machine. Tests declare a host dead
@@ -55,7 +68,9 @@ pub fn anonymous_for(bytes: u64, config: &PoolConfig, options: &AttachOptions) -
     let mapping = Mapping::create(&RegionSource::Anon, bytes, 0o600, &MapOptions::default()).expect("anonymous memory");
     let fabric = Arc::new(Coherent::new(mapping));
     Superblock::format(&fabric, config).expect("the configuration fits");
-    let pool = Pool::attach(Arc::clone(&fabric), options).expect("a fresh region attaches");
+    let keys = options.keys.clone().or_else(|| (config.seal != Seal::None).then(|| keys(&[1])));
+    let options = AttachOptions { keys, ..options.clone() };
+    let pool = Pool::attach(Arc::clone(&fabric), &options).expect("a fresh region attaches");
     (fabric, pool)
 }
 

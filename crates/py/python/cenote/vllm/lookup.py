@@ -43,17 +43,25 @@ class Found:
 class Lookup:
     """The lookups of one engine. They read memory and never wait."""
 
-    def __init__(self, groups: Sequence[Group], alignment: int) -> None:
+    def __init__(self, groups: Sequence[Group], alignment: int, repeats: bool = True) -> None:
         self.groups, self.alignment = groups, alignment
+        # False if vLLM rebuilds some memory after a hit, which may hold the last token already.
+        self.repeats = repeats
         # The namespaces of each group. Empty until the workers have named them: then nothing is found.
         self.ranks: list[list[cenote.Namespace]] = []
 
     def limit(self, request: Request) -> int:
-        """Largest end of a hit, in tokens. The engine must compute one token to sample from."""
+        """Largest end of a hit, in tokens.
+
+        The engine must compute one token to sample from. After a hit of all tokens vLLM computes the
+        last one again, with the blocks that were loaded."""
         if not self.ranks:
             return 0
+        tokens = request.num_tokens
+        if not self.repeats or not all(group.reach.repeats(tokens) for group in self.groups):
+            tokens -= 1
         known = (group.known(request) * group.block_tokens for group in self.groups)
-        return min(request.num_tokens - 1, *known) // self.alignment * self.alignment
+        return min(tokens, *known) // self.alignment * self.alignment
 
     def find(self, request: Request, start: int, end: int) -> Found:
         """The longest hit between these tokens, pinned; empty on a miss."""

@@ -33,7 +33,7 @@ class SchedulerSide:
         self.settings, self.stats, self.weights = shards.settings, stats, shards.weights
         self.names = shards.names
         self.shards = shards
-        self.lookup, self.groups = Lookup(shards.groups, shards.alignment), shards.groups
+        self.lookup, self.groups = Lookup(shards.groups, shards.alignment, shards.has_all_groups), shards.groups
         self.loads, self.saves = loads, saves and shards.settings.save_decoded != "off"
         self.manager: KVCacheManager | None = None
         self.requests: dict[str, Request] = {}

@@ -27,6 +27,8 @@ logger = logger_of(__name__)
 _CHUNK_MIN, _CHUNK_MAX = 2 << 20, 512 << 20
 
 _PINS_MIN, _PINS_MAX = 1792, 7168
+# Longest prompts that are loaded at the same time.
+_HITS_AT_ONCE = 4
 
 # Lines of each host's event log in a new region, if vLLM publishes KV events.
 _EVENTS = 1024
@@ -62,6 +64,7 @@ class Shards:
         self.groups: list[Group] = groups_of(config, kv_cache, self.weights, self.names)
         self.alignment = hit_alignment(config, self.groups, kv_cache)
         self.fails_by_block = fails_by_block(self.groups, kv_cache)
+        self.has_all_groups = len(self.groups) == len(kv_cache.kv_cache_groups)
         self.digest, self.draft = settings.model_fingerprint, None
         if self.digest is None:
             self.digest, self.draft = model_digest(config), draft_digest(config)
@@ -106,13 +109,13 @@ class Shards:
             raise ValueError(f"kv_connector_extra_config: {'create_' if text.startswith('size:') else ''}{text}") from error
 
     def _pins(self) -> int:
-        """Enough pins for a prompt of `max_model_len`, within the limits of a region.
+        """Enough pins for some prompts of `max_model_len` at once, within the limits of a region.
 
         The scheduler's process pins the blocks of all ranks."""
         parallel = self.config.parallel_config
         ranks = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
         blocks = sum(self.config.model_config.max_model_len // group.block_tokens for group in self.groups)
-        return min(max(ranks * blocks, _PINS_MIN), _PINS_MAX)
+        return min(max(_HITS_AT_ONCE * ranks * blocks, _PINS_MIN), _PINS_MAX)
 
     def parts_of(self, tp_rank: int) -> tuple[list[Part], list[PartFacts]]:
         """The namespaces of a rank, and what another process needs to open them.

@@ -1,0 +1,3 @@
+//! Plans against an engine's own counts.
+
+mod vllm;
