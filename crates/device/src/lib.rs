@@ -8,5 +8,6 @@ mod calls;
 pub mod driver;
 pub mod kernels;
 pub mod layout;
+pub mod locking;
 pub mod memory;
 pub mod mover;

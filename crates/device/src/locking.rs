@@ -1,0 +1,251 @@
+//! Page-locks a region beside serving, in pieces.
+//!
+//! Nearly all of the time goes into finding and zeroing pages that were never touched
+//! (docs/evidence/gpu.md). So several threads touch pieces, and pieces are locked in order as soon as
+//! they are touched. Until then copies of their blocks pass through staging memory.
+
+use cenote_base::Clock;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// Largest piece: one call for hundreds of GiB fails on pages of 4 KiB, and a piece that is being locked
+/// delays a stop by a second at most.
+pub const PIECE_BYTES_MAX: usize = 1 << 30;
+
+/// Page-locking of one device.
+pub trait PageLock: Send + Sync + 'static {
+    /// Faults the pages in, without changing a byte. A failure only makes [`PageLock::lock`] slower.
+    fn touch(&self, address: usize, bytes: usize);
+
+    /// Locks the pages for the device.
+    ///
+    /// # Errors
+    /// Why they cannot be locked. Then none of them is locked, and no error of the driver is pending.
+    fn lock(&self, address: usize, bytes: usize) -> Result<(), String>;
+
+    /// Unlocks the pages that were locked at this address.
+    fn unlock(&self, address: usize);
+}
+
+/// State of the locking, after each piece.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes that are locked, from the first on.
+    pub locked: usize,
+    /// Bytes of the region.
+    pub bytes: usize,
+    /// Why the rest stays unlocked, if a piece was refused.
+    pub refused: Option<String>,
+}
+
+/// A region that is being page-locked. The last clone unlocks it.
+#[derive(Clone)]
+pub struct Locking(Arc<Handle>);
+
+/// Stops the threads when no user is left.
+struct Handle(Arc<Shared>);
+
+struct Shared {
+    pages: Box<dyn PageLock>,
+    report: Box<dyn Fn(&Progress) + Send + Sync>,
+    address: usize,
+    bytes: usize,
+    piece: usize,
+    /// Pieces that a thread has taken to touch.
+    taken: AtomicUsize,
+    /// Pieces that are locked: all before this one.
+    locked: AtomicUsize,
+    stopped: AtomicBool,
+    front: Mutex<Front>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct Front {
+    /// Touched pieces that are not locked.
+    touched: BTreeSet<usize>,
+    /// A thread is locking.
+    is_locking: bool,
+    threads: usize,
+    refused: Option<String>,
+}
+
+impl Locking {
+    /// Begins to lock `bytes` bytes from `address` in pieces of `piece` bytes, at most
+    /// [`PIECE_BYTES_MAX`], with so many threads. Each call of `report` is from one of them.
+    ///
+    /// A `piece` that is no multiple of a page would make two pieces share a page, which drivers refuse.
+    #[must_use]
+    pub fn start(
+        pages: Box<dyn PageLock>,
+        (address, bytes): (usize, usize),
+        piece: usize,
+        threads: usize,
+        report: Box<dyn Fn(&Progress) + Send + Sync>,
+    ) -> Self {
+        let shared = Arc::new(Shared {
+            pages,
+            report,
+            address,
+            bytes,
+            piece: piece.clamp(1, PIECE_BYTES_MAX),
+            taken: AtomicUsize::new(0),
+            locked: AtomicUsize::new(0),
+            stopped: AtomicBool::new(false),
+            front: Mutex::default(),
+            ended: Condvar::new(),
+        });
+        let threads = threads.clamp(1, shared.count().max(1));
+        shared.front().threads = threads;
+        for number in 0..threads {
+            let own = Arc::clone(&shared);
+            let run = move || {
+                own.run();
+                own.end_thread(None);
+            };
+            if let Err(error) = thread::Builder::new().name("cenote-page-lock".to_owned()).spawn(run) {
+                // One thread suffices.
+                let refused = (number == 0).then(|| format!("no thread for page-locking: {error}"));
+                for _ in number..threads {
+                    shared.end_thread(refused.clone());
+                }
+                break;
+            }
+        }
+        Self(Arc::new(Handle(shared)))
+    }
+
+    /// True if the device can access these bytes in place. False at the latest when their first piece is
+    /// unlocked again, and for bytes outside of the region.
+    #[must_use]
+    pub fn is_locked(&self, address: usize, bytes: usize) -> bool {
+        let shared = &self.0.0;
+        let end = shared.locked_bytes();
+        address.checked_sub(shared.address).and_then(|at| at.checked_add(bytes)).is_some_and(|at| at <= end)
+    }
+
+    /// Bytes from this address of the region to the next border of pieces. No copy may cross a border.
+    #[must_use]
+    pub fn until_border(&self, address: usize) -> usize {
+        let shared = &self.0.0;
+        shared.piece - (address - shared.address) % shared.piece
+    }
+
+    /// The state now.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        self.0.0.progress()
+    }
+
+    /// Begins no further piece, and waits for the pieces under way. False: one is still under way after
+    /// `timeout`, and its thread unlocks everything when it ends.
+    #[must_use]
+    pub fn stop(&self, clock: Clock, timeout: Duration) -> bool {
+        let shared = &self.0.0;
+        shared.stopped.store(true, Ordering::Release);
+        let front = clock.after(timeout).wait_while(&shared.ended, shared.front(), |front| front.threads > 0);
+        front.threads == 0
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.0.stopped.store(true, Ordering::Release);
+    }
+}
+
+impl Shared {
+    const fn count(&self) -> usize {
+        self.bytes.div_ceil(self.piece)
+    }
+
+    /// Address and bytes of a piece.
+    fn piece_at(&self, number: usize) -> (usize, usize) {
+        let start = number * self.piece;
+        (self.address + start, self.piece.min(self.bytes - start))
+    }
+
+    fn locked_bytes(&self) -> usize {
+        (self.locked.load(Ordering::Acquire) * self.piece).min(self.bytes)
+    }
+
+    fn front(&self) -> MutexGuard<'_, Front> {
+        self.front.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    fn progress(&self) -> Progress {
+        let refused = self.front().refused.clone();
+        Progress { locked: self.locked_bytes(), bytes: self.bytes, refused }
+    }
+
+    fn end_thread(&self, refused: Option<String>) {
+        let mut front = self.front();
+        front.threads -= 1;
+        front.refused = refused.or(front.refused.take());
+        drop(front);
+        self.ended.notify_all();
+    }
+
+    /// Touches pieces until none is left, and locks those whose turn it is.
+    fn run(&self) {
+        while !self.is_stopped() {
+            let number = self.taken.fetch_add(1, Ordering::Relaxed);
+            if number >= self.count() {
+                return;
+            }
+            let (address, bytes) = self.piece_at(number);
+            self.pages.touch(address, bytes);
+            self.offer(number);
+        }
+    }
+
+    /// Locks the pieces whose turn it is after this one was touched, unless another thread does.
+    fn offer(&self, touched: usize) {
+        let mut front = self.front();
+        front.touched.insert(touched);
+        if front.is_locking {
+            return;
+        }
+        front.is_locking = true;
+        loop {
+            let next = self.locked.load(Ordering::Relaxed);
+            if self.is_stopped() || !front.touched.remove(&next) {
+                break;
+            }
+            drop(front);
+            let (address, bytes) = self.piece_at(next);
+            let locked = self.pages.lock(address, bytes);
+            front = self.front();
+            match locked {
+                Ok(()) => self.locked.store(next + 1, Ordering::Release),
+                // Later pieces would be refused for the same reason, each after some time.
+                Err(error) => {
+                    front.refused = Some(error);
+                    self.stopped.store(true, Ordering::Release);
+                }
+            }
+            drop(front);
+            (self.report)(&self.progress());
+            front = self.front();
+        }
+        front.is_locking = false;
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        for number in 0..self.locked.load(Ordering::Acquire) {
+            self.pages.unlock(self.piece_at(number).0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
