@@ -1,15 +1,11 @@
 //! Calls of the driver that fail, one after the other.
 
 use crate::orders::{pairs, save};
-use crate::rig::{ENGINE, Rig, WAYS, Way};
+use crate::rig::{ENGINE, Rig, WAYS};
 use cenote_base::testing::{ManualTime, PATIENCE, until};
 
 const CALLS: [&str; 6] =
     ["cuMemcpyBatchAsync", "cuEventCreate", "cuEventRecord", "cuEventQuery", "cuStreamWaitEvent", "cuLaunchKernel"];
-
-fn has_kernels(way: Way) -> bool {
-    matches!(way, Way::Gathered | Way::Scattered)
-}
 
 #[test]
 fn a_load_with_a_failed_call_reports_every_block_that_is_not_whole() {
@@ -35,7 +31,7 @@ fn a_load_with_a_failed_call_reports_every_block_that_is_not_whole() {
                 }
                 assert_eq!(failed.is_empty(), rig.mover.take_errors().is_empty(), "{way:?}, {call} after {after}");
                 seen += usize::from(!failed.is_empty());
-                let lost = call.starts_with("cuEvent") || (call == "cuStreamWaitEvent" && has_kernels(way));
+                let lost = call.starts_with("cuEvent") || (call == "cuStreamWaitEvent" && way.has_kernels());
                 assert!(rig.mover.close(PATIENCE) || lost, "{way:?}, {call} after {after}");
                 assert_eq!(rig.gpu.wrong(), "", "{way:?}, {call} after {after}");
             }
@@ -68,7 +64,7 @@ fn a_save_with_a_failed_call_publishes_whole_blocks_only() {
                     seen += usize::from(failed > 0);
                 }
                 rig.gpu.fail(call, u64::MAX);
-                let lost = call.starts_with("cuEvent") || (call == "cuStreamWaitEvent" && has_kernels(way));
+                let lost = call.starts_with("cuEvent") || (call == "cuStreamWaitEvent" && way.has_kernels());
                 assert!(rig.mover.close(PATIENCE) || lost, "{way:?}, {call} after {after}");
                 assert_eq!(rig.gpu.wrong(), "", "{way:?}, {call} after {after}");
             }
