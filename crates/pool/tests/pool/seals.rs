@@ -2,6 +2,7 @@
 
 use crate::support::*;
 use cenote_base::seal::Seal;
+use cenote_mem::checksum::checksum;
 use cenote_mem::{Coherent, Fabric, Offset};
 use cenote_pool::{
     AttachOptions, Counter, Hit, Inspector, NewBlock, Pool, PoolConfig, PoolError, Publish, ReadOutcome, RowRef,
@@ -113,6 +114,39 @@ fn parts_of_an_authenticated_block_are_checked_one_by_one() {
     let mut part = [0; 4096];
     assert_eq!(reader.read(0, &mut part, false), ReadOutcome::Whole);
     assert_eq!(reader.read(1, &mut part, false), ReadOutcome::Damaged);
+}
+
+/// A device has no key of a sealed payload, so the processor decides, whatever a device has summed.
+#[test]
+fn the_sum_of_a_device_counts_only_without_a_seal() {
+    for (is_sealed, config) in [(false, small_config(99)), (true, sealed(Seal::Mac, 99))] {
+        let (fabric, pool) = anonymous(BYTES, &config);
+        let ns = namespace(&pool, 1, BLOCK_BYTES);
+        let hash = chain(&ns, 1, 1)[0];
+        let bytes = payload(hash, BLOCK_BYTES);
+        let filling = pool.begin_in_place(&NewBlock::new(&ns, hash, 0)).expect("there is room");
+        let at = filling.extent().0;
+        fabric.copy_plain_in(at, &bytes);
+        assert_eq!(filling.checksum_key().is_none(), is_sealed);
+        let sum = filling.checksum_key().map_or(7, |key| checksum(&bytes, key));
+        assert_eq!(pool.publish_with_sums(vec![(filling, sum)]), [Publish::Published]);
+        let hit = pool.lookup(&[hash])[0];
+        assert_eq!(read(&pool, &hit), ReadOutcome::Whole);
+
+        // The word that a checksum has in the descriptor.
+        let stored = fabric.load(Offset::new(descriptor_of(&fabric, &hit) + 32));
+        let pin = pool.pin(&hit).expect("it is there");
+        assert_eq!(pin.checksum_key().is_none(), is_sealed);
+        assert_eq!(pin.verify_sum(stored), ReadOutcome::Whole);
+        if is_sealed {
+            assert_eq!(pin.verify_sum(stored ^ 1), ReadOutcome::Whole, "the payload is whole");
+        }
+        // The device has its copy; without a seal it is what was published.
+        fabric.store(Offset::new(at), fabric.load(Offset::new(at)) ^ 1);
+        let now = if is_sealed { ReadOutcome::Damaged } else { ReadOutcome::Whole };
+        assert_eq!(pin.verify_sum(stored), now);
+        assert_eq!(pin.verify_sum(stored ^ 1), ReadOutcome::Damaged);
+    }
 }
 
 /// Each word of a payload, a descriptor and a seal, changed by one bit: the block is gone or whole.
