@@ -595,7 +595,7 @@ class DeviceMemory:
     @property
     def why_no_kernels(self) -> str:
         """Why the processor sums blocks, and each page crosses the bus by itself; empty if kernels of
-        the GPU do it."""
+        the GPU do it. Blocks of a sealed region are verified by the processor in any case."""
     @property
     def free_slots(self) -> int | None:
         """Number of free slots of the staging memory; None without it."""
