@@ -223,6 +223,11 @@ impl PlaceKeys {
         (self.0[0].0, &self.0[0].1)
     }
 
+    /// Names of the keys for a place with this seal, in their order.
+    pub fn names(&self, seal: Seal) -> impl Iterator<Item = KeyId> + '_ {
+        self.0.iter().map(move |(_, key)| key.name(seal))
+    }
+
     /// The key with this short name.
     #[must_use]
     pub fn opening(&self, short: u16) -> Option<&PlaceKey> {
@@ -255,6 +260,14 @@ impl PlaceKey {
             to.copy_from_slice(&word.to_le_bytes());
         }
         self.payload_of(&bytes)
+    }
+
+    /// Public name of this key for a place with this seal. Without the key it cannot be made for another
+    /// seal or place, so a header that has it was written by a holder of the key.
+    #[must_use]
+    pub fn name(&self, seal: Seal) -> KeyId {
+        let tag = self.tag(&[b"cenote seal name v1".as_slice(), &[seal as u8]].concat());
+        KeyId(u64::from_le_bytes(tag[..8].try_into().expect("8 bytes")).max(1))
     }
 
     /// As [`PlaceKey::payload`], for a payload that these bytes tell from every other one.

@@ -261,7 +261,7 @@ impl NewRegionArgs {
         let lines = self.pins_per_worker.map_or_else(|| config.hazard_lines_in(size), PoolConfig::hazard_lines_for);
         let config = PoolConfig { hazard_lines_per_worker: lines, ..config };
         Ok(match sealing {
-            Some((seal, keys)) => config.sealed(*seal, keys.sealing()),
+            Some((seal, keys)) => config.sealed(*seal, keys),
             None => config,
         })
     }
@@ -424,6 +424,11 @@ fn create_again(
     let size = size.map_or(settings.region_bytes, |size| size.0);
     let created = Clock::system().unix().as_secs();
     let config = PoolConfig { uuid: random_bytes()?, created, ..settings.config.clone() };
+    let config = match region.keys()? {
+        // The keys' names depend on the identity.
+        Some(keys) if config.seal != Seal::None => config.clone().sealed(config.seal, &keys),
+        _ => config,
+    };
     let refused = |error| match error {
         OpenError::Map(error @ MapError::Exists { .. }) => {
             Failure::from(error).hint("another process has just made it; run the command again when that one has ended")

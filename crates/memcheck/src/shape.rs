@@ -261,7 +261,7 @@ impl Shape {
 
     pub fn config(&self) -> PoolConfig {
         let config = self.unsealed_config();
-        self.keys().map_or_else(|| config.clone(), |keys| config.clone().sealed(Seal::Mac, keys.sealing()))
+        self.keys().map_or_else(|| config.clone(), |keys| config.clone().sealed(Seal::Mac, &keys))
     }
 
     fn unsealed_config(&self) -> PoolConfig {

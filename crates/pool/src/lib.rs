@@ -60,6 +60,7 @@ pub use region::counters::Counter;
 pub use region::hit::Hit;
 pub use region::make::{OpenError, make_region, open_region, peek, prepare_region, random_bytes};
 pub use region::piece::Maker;
+pub use region::seal::key_names;
 pub use region::superblock::{FORMAT_VERSION, Superblock};
 pub use space::strays::Strays;
 pub use sync::manager::{GrantReport, LockManager};

@@ -120,7 +120,7 @@ impl Wanted {
             config.eviction = name.parse().map_err(|error: cenote_pool::UnknownEviction| wrong(error.to_string()))?;
         }
         if let Some((seal, keys)) = sealing(self.seal.as_deref(), self.keys.as_ref())? {
-            config = config.sealed(seal, keys.sealing());
+            config = config.sealed(seal, &keys);
         }
         if let Some(size) = &self.chunk_size {
             config.chunk_bytes = size.bytes("chunk_size")?;

@@ -16,7 +16,7 @@ use cenote_console::signals::EndSignals;
 use cenote_mem::{Fabric, Flush, MapError, Mapping, RegionSource};
 use cenote_pool::{
     AttachOptions, CheckReport, Counter, Freed, GcReport, HostsLock, LockManager, MemoryInfo, NamespaceInfo, Pool,
-    PoolInfo, Superblock,
+    PoolInfo, Superblock, key_names,
 };
 use cenote_store::cold::{Settings, Used, check_size, resize, survey};
 use cenote_store::snapshot::Restoring;
@@ -473,8 +473,11 @@ fn rotate(args: &PoolRotateArgs) -> Result<ExitCode, Failure> {
     let keys = args.region.keys()?.ok_or_else(|| {
         Failure::new("no key was named").hint("give --seal-key-file a file with the new key first, then the old ones")
     })?;
-    let admitted = args.region.inspect()?.keys();
-    let known = keys.ids().find(|id| admitted.contains(id)).ok_or_else(|| {
+    let inspector = args.region.inspect()?;
+    let (config, admitted) = (&inspector.superblock().config, inspector.keys());
+    let names = key_names(&config.uuid, config.seal, &keys);
+    let known = keys.ids().zip(names).find(|(_, name)| admitted.contains(name)).map(|(id, _)| id);
+    let known = known.ok_or_else(|| {
         let names: Vec<String> = admitted.iter().map(ToString::to_string).collect();
         Failure::new(format!("{source}: none of the keys is one of the region's ({})", names.join(", ")))
             .hint("the file needs the new key in its first line, and the old one below it")
@@ -482,7 +485,7 @@ fn rotate(args: &PoolRotateArgs) -> Result<ExitCode, Failure> {
     let options = args.region.attach_options("rotate", &WatchArgs::default())?;
     let options = AttachOptions { keys: Some(keys.sealing_with(known)), ..options };
     let pool = Pool::attach(args.region.map()?, &options).map_err(|error| args.region.explain(&error))?;
-    let names = pool.admit_key(keys.sealing(), args.only).map_err(|error| args.region.explain(&error))?;
+    let names = pool.admit_key(&keys, args.only).map_err(|error| args.region.explain(&error))?;
     let names: Vec<String> = names.iter().map(ToString::to_string).collect();
     output::say(&format!("{source}: processes may seal with the keys named {}", names.join(", ")));
     Ok(ExitCode::SUCCESS)

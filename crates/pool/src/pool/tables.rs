@@ -4,9 +4,10 @@ use super::Pool;
 use super::roots::Over;
 use crate::error::PoolError;
 use crate::region::lines::{KeyLine, NameLine, QuotaLine};
+use crate::region::seal::key_names;
 use crate::tables::namespaces::{Namespace, NamespaceRecord};
 use cenote_base::NamespaceId;
-use cenote_base::seal::{KEYS_MAX, KeyId, Seal};
+use cenote_base::seal::{KEYS_MAX, KeyId, Seal, SealKeys};
 use cenote_mem::{Fabric, HostLocal, LINE};
 use std::collections::BTreeSet;
 
@@ -75,17 +76,18 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         if self.seal() == Seal::None { Vec::new() } else { self.0.region.admitted_keys() }
     }
 
-    /// Lets workers attach that seal with this key, too, or with `only` no others. What other keys
+    /// Lets workers attach that seal with the first of these keys, too, or with `only` no others. What other keys
     /// have sealed stays readable for workers that have them, and is a miss for others. Returns the
     /// names of the region's keys.
     ///
     /// # Errors
     /// The region is not sealed, the names of six keys are taken, or the table was busy for too long.
-    pub fn admit_key(&self, key: KeyId, only: bool) -> Result<Vec<KeyId>, PoolError> {
+    pub fn admit_key(&self, keys: &SealKeys, only: bool) -> Result<Vec<KeyId>, PoolError> {
         let region = &self.0.region;
         if self.seal() == Seal::None {
             return Err(PoolError::NotSealed);
         }
+        let key = key_names(&region.superblock.config.uuid, self.seal(), keys)[0];
         let _tables = self.0.tables.lock(self.0.locks.patient()).map_err(PoolError::lock("table"))?;
         let others = region.admitted_keys().into_iter().filter(|id| *id != key && !only);
         let ids: Vec<KeyId> = std::iter::once(key).chain(others).collect();

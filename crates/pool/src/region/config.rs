@@ -2,6 +2,7 @@
 
 use crate::error::PoolError;
 use crate::region::layout::NAMESPACES;
+use crate::region::seal::key_names;
 use cenote_base::seal::{KeyId, Seal, SealKeys};
 use cenote_base::{Clock, HashSeed, HostId};
 use cenote_mem::LINE;
@@ -145,10 +146,12 @@ impl PoolConfig {
         lines.clamp(least, u64::from(HAZARD_LINES_MAX)) as u16
     }
 
-    /// The same settings with payloads that are sealed by the first of these keys.
+    /// The same settings with payloads that are sealed by the first of these keys. Its name depends on the
+    /// region's identity.
     #[must_use]
-    pub fn sealed(self, seal: Seal, key: KeyId) -> Self {
-        Self { seal, seal_key: key.0, ..self }
+    pub fn sealed(self, seal: Seal, keys: &SealKeys) -> Self {
+        let names = key_names(&self.uuid, seal, keys);
+        Self { seal, seal_key: names[0].0, ..self }
     }
 
     /// Rejects settings that the format cannot hold.

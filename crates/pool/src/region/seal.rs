@@ -21,6 +21,12 @@ const PRIVATE: u64 = 2;
 /// Odd, so that a counter in its steps visits all words.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
+/// Names of keys in a region with this identity and seal, in the keys' order. They depend on the seal, so
+/// a writer of the region cannot turn encryption into less.
+pub fn key_names(uuid: &[u8; 16], seal: Seal, keys: &SealKeys) -> Vec<KeyId> {
+    keys.at(CONTEXT, uuid).names(seal).collect()
+}
+
 /// The keys of a participant.
 pub(crate) struct RegionSeal {
     mode: Seal,
@@ -188,10 +194,10 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
         let names = || admitted.iter().map(KeyId::to_string).collect::<Vec<_>>().join(", ");
         match &self.seal.keys {
             None => Err(PoolError::Sealed { seal: self.seal.mode, keys: names() }),
-            Some(keys) if !admitted.contains(&keys.sealing().0) => {
-                Err(PoolError::OtherKey { given: keys.sealing().0, keys: names() })
+            Some(keys) => {
+                let given = keys.sealing().1.name(self.seal.mode);
+                if admitted.contains(&given) { Ok(()) } else { Err(PoolError::OtherKey { given, keys: names() }) }
             }
-            Some(_) => Ok(()),
         }
     }
 }

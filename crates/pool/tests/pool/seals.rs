@@ -265,7 +265,7 @@ fn a_worker_without_the_key_is_refused_by_name() {
         Pool::attach(Arc::clone(fabric), &AttachOptions { keys, ..private(0) }).map(|_| ())
     };
     let (fabric, pool) = anonymous(BYTES, &sealed(Seal::Encrypt, 95));
-    let name = keys(&[1]).sealing().to_string();
+    let name = pool.keys()[0].to_string();
     let without = attach(&fabric, None).expect_err("it has no key");
     assert!(matches!(without, PoolError::Sealed { .. }) && without.to_string().contains(&name), "{without}");
     let other = attach(&fabric, Some(keys(&[2, 1]))).expect_err("the first key is not the region's");
@@ -292,8 +292,9 @@ fn keys_change_while_blocks_stay() {
     let ns = namespace(&old, 1, BLOCK_BYTES);
     let hashes = [1, 2].map(|prompt| chain(&ns, prompt, 1)[0]);
     publish(&old, &ns, hashes[0], 0);
-    let new_key = keys(&[2]).sealing();
-    assert_eq!(old.admit_key(new_key, false).expect("it takes it"), [new_key, keys(&[1]).sealing()]);
+    let creators = old.keys();
+    let admitted = old.admit_key(&keys(&[2]), false).expect("it takes it");
+    assert_eq!((admitted.len(), admitted[1]), (2, creators[0]));
     let attach =
         |numbers: &[u64]| Pool::attach(Arc::clone(&fabric), &AttachOptions { keys: Some(keys(numbers)), ..private(0) });
     let both = attach(&[2, 1]).expect("the region has both");
@@ -302,15 +303,15 @@ fn keys_change_while_blocks_stay() {
     for hash in hashes {
         assert_eq!(read(&both, &both.lookup(&[hash])[0]), ReadOutcome::Whole);
     }
-    assert_eq!(both.admit_key(new_key, true).expect("it drops the old one"), [new_key]);
+    assert_eq!(both.admit_key(&keys(&[2]), true).expect("it drops the old one"), admitted[..1]);
     assert!(attach(&[1, 2]).is_err(), "the old key seals no more");
     let new = attach(&[2]).expect("the region has it");
     assert_eq!(read(&new, &new.lookup(&[hashes[1]])[0]), ReadOutcome::Whole);
     assert_eq!(read(&new, &new.lookup(&[hashes[0]])[0]), ReadOutcome::Damaged);
     for number in 3..8 {
-        new.admit_key(keys(&[number]).sealing(), false).expect("six names have room");
+        new.admit_key(&keys(&[number]), false).expect("six names have room");
     }
-    assert!(new.admit_key(keys(&[9]).sealing(), false).expect_err("a seventh has none").to_string().contains("--only"));
+    assert!(new.admit_key(&keys(&[9]), false).expect_err("a seventh has none").to_string().contains("--only"));
 }
 
 #[test]
@@ -332,5 +333,32 @@ fn hosts_without_coherence_read_each_others_sealed_blocks() {
             }
         }
         assert!(hosts.iter().any(|host| host.counter(Counter::Evicted) > 0), "slots were used again");
+    }
+}
+
+/// A writer of the region rewrites the superblock, check word included, so that workers that attach later
+/// would write plain bytes.
+#[test]
+fn a_writer_of_the_region_cannot_weaken_its_seal() {
+    let (fabric, pool) = anonymous(BYTES, &sealed(Seal::Encrypt, 98));
+    drop(pool);
+    for weaker in [Seal::Mac, Seal::None] {
+        let old: Vec<u64> = (0..24).map(|word| fabric.load(Offset::new(word * 8))).collect();
+        let mut words = old.clone();
+        words[11] = words[11] & 0xffff_ffff | (weaker as u64) << 32;
+        if weaker == Seal::None {
+            words[17] = 0;
+        }
+        words[23] = words[..23].iter().fold(0x243f_6a88_85a3_08d3, |sum, word| {
+            let mixed = (sum ^ word).wrapping_mul(0xd6e8_feb8_6659_fd93);
+            mixed ^ (mixed >> 32)
+        });
+        (0..).zip(&words).for_each(|(word, value)| fabric.store(Offset::new(word * 8), *value));
+        let options = AttachOptions { keys: Some(keys(&[1])), ..private(0) };
+        let refused = Pool::attach(Arc::clone(&fabric), &options).map(|_| ()).expect_err("the seal is weaker");
+        let is_named = matches!(refused, PoolError::OtherKey { .. } | PoolError::NotSealed);
+        assert!(is_named, "{weaker}: {refused}");
+        (0..).zip(&old).for_each(|(word, value)| fabric.store(Offset::new(word * 8), *value));
+        Pool::attach(Arc::clone(&fabric), &options).expect("the seal is the creator's again");
     }
 }

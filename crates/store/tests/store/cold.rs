@@ -61,7 +61,7 @@ impl World {
         let config =
             PoolConfig { chunk_bytes: 256 << 10, max_hosts: 1, workers_per_host: 4, ..PoolConfig::new(seed, [4; 16]) };
         let config = match &settings.seal {
-            Some((seal, keys)) => config.sealed(*seal, keys.sealing()),
+            Some((seal, keys)) => config.sealed(*seal, keys),
             None => config,
         };
         Superblock::format(&fabric, &config).expect("it fits");

@@ -4,7 +4,7 @@ use crate::snapshot::{BLOCK, config, fill, hash, payload, pool_with, right};
 use cenote_base::seal::{Seal, SealKeys};
 use cenote_cold::record::{HEADER_BYTES, Sums, record_bytes};
 use cenote_mem::Coherent;
-use cenote_pool::{Pool, ReadOutcome};
+use cenote_pool::{Pool, ReadOutcome, key_names};
 use cenote_store::snapshot::{Restored, SnapshotError, open, open_with, restore, save};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn keys_for(seal: Seal, numbers: &[u64]) -> Option<SealKeys> {
 
 fn pool_of(seal: Seal, numbers: &[u64]) -> Pool<Arc<Coherent>> {
     let keys = keys_for(seal, numbers);
-    let config = keys.as_ref().map_or_else(config, |keys| config().sealed(seal, keys.sealing()));
+    let config = keys.as_ref().map_or_else(config, |keys| config().sealed(seal, keys));
     pool_with(&config, keys).expect("it attaches")
 }
 
@@ -41,7 +41,12 @@ fn saved(directory: &Path, seal: Seal, numbers: &[u64]) -> PathBuf {
 /// Makes the region again, as its settings say.
 fn back(path: &Path, keys: Option<SealKeys>) -> Result<(Pool<Arc<Coherent>>, Restored), SnapshotError> {
     let settings = open_with(path, keys.as_ref())?;
-    let pool = pool_with(&settings.config, keys)?;
+    let (config, seal) = (settings.config.clone(), settings.config.seal);
+    let config = match &keys {
+        Some(keys) if seal != Seal::None => config.sealed(seal, keys),
+        _ => config,
+    };
+    let pool = pool_with(&config, keys)?;
     let restored = restore(&pool, path)?;
     assert!(pool.check(true).expect("no lock is held").is_clean());
     Ok((pool, restored))
@@ -86,7 +91,7 @@ fn a_sealed_region_comes_back_whole_and_an_encrypted_snapshot_shows_nothing() {
         assert!(restored.is_whole(), "{restored:?}");
         assert_eq!((again.seal(), right(&again)), (seal, 20));
         assert_eq!(again.get_object("two").expect("a key"), Some(vec![7; 9000]));
-        assert_eq!(again.superblock().config.seal_key, keys(&[1]).sealing().0);
+        assert_eq!(again.keys(), key_names(&again.superblock().config.uuid, seal, &keys(&[1])));
         let bytes = std::fs::read(&path).expect("it is there");
         let shown = [payload(1, 0, BLOCK as usize)[..64].to_vec(), vec![7; 64], b"label=model 1".to_vec()];
         for part in shown {
@@ -143,7 +148,7 @@ fn keys_may_change_between_saving_and_restoring() {
         let path = saved(directory.path(), seal, &[1]);
         let (again, restored) = back(&path, Some(keys(&[2, 1]))).expect("it has the key");
         assert!(restored.is_whole() && right(&again) == 20, "{restored:?}");
-        assert_eq!(again.superblock().config.seal_key, keys(&[2]).sealing().0);
+        assert_eq!(again.keys(), key_names(&again.superblock().config.uuid, seal, &keys(&[2])));
         save(&again, &path).expect("it is written");
         assert!(back(&path, Some(keys(&[2]))).expect("it has the new key").1.is_whole());
         assert!(matches!(open_with(&path, Some(&keys(&[1]))), Err(SnapshotError::OtherKey { .. })));

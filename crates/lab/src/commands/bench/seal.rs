@@ -33,7 +33,7 @@ impl World {
         let keys = SealKeys::parse(&"0123456789abcdef".repeat(4)).map_err(|error| Failure::new(error.to_string()))?;
         let keys = (seal != Seal::None).then_some(keys);
         let config = PoolConfig { max_hosts: 1, ..PoolConfig::new(HashSeed([3; 32]), [7; 16]) };
-        let config = keys.as_ref().map_or_else(|| config.clone(), |keys| config.clone().sealed(seal, keys.sealing()));
+        let config = keys.as_ref().map_or_else(|| config.clone(), |keys| config.clone().sealed(seal, keys));
         let options = MapOptions { prefault: true, ..MapOptions::default() };
         let mapping = Mapping::create(&RegionSource::Anon, region_bytes, 0o600, &options)?;
         let fabric = Arc::new(Coherent::new(mapping));

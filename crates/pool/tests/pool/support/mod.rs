@@ -39,7 +39,7 @@ pub fn each_design(identity: u8) -> impl Iterator<Item = PoolConfig> {
 
 /// As [`small_config`], sealed by the first of [`keys`].
 pub fn sealed(seal: Seal, identity: u8) -> PoolConfig {
-    small_config(identity).sealed(seal, keys(&[1]).sealing())
+    small_config(identity).sealed(seal, &keys(&[1]))
 }
 
 /// The keys with these numbers.
