@@ -26,7 +26,7 @@ _numbers = itertools.count(1)
 
 
 def library() -> str:
-    """The driver's file. `cargo xtask ci` names it; `cargo build -p cenote-device --example fake_driver` makes it."""
+    """The driver's file, which `cargo build -p cenote-device --example fake_driver` makes; another target folder is to be named."""
     root = Path(__file__).parents[3]
     return os.environ.get("CENOTE_FAKE_DRIVER") or str(root / "target/debug/examples/libfake_driver.so")
 
