@@ -51,8 +51,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// # Errors
     /// As [`Pool::begin`]. There is also no room in chunks adopted from a dead host, because its
     /// caches may still write there: they take copies only, until that host has no worker of the
-    /// time before and one of it has joined again. An [encrypted](Pool::seal) region has no room for
-    /// any: the bytes would lie in it unencrypted.
+    /// time before and one of it has joined again. A [sealed](Pool::seal) region has no room for
+    /// any: another writer could change the bytes before they are sealed.
     pub fn begin_in_place(&self, new: &NewBlock<'_>) -> Result<InPlace<F, H>, Publish> {
         self.begin_all_in_place(std::slice::from_ref(new)).remove(0)
     }
@@ -64,7 +64,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
 
     fn begin_filling(&self, new: &[NewBlock<'_>], fill: Fill) -> Vec<Result<Filling<F, H>, Publish>> {
         assert!(new.iter().all(|new| new.encoding == 0), "an encoded block is published whole");
-        if fill == Fill::InPlace && self.0.region.is_encrypted() {
+        if fill == Fill::InPlace && self.0.region.is_sealed() {
             self.0.region.counters().add(Counter::NoRoom, new.len() as u64);
             return new.iter().map(|_| Err(Publish::NoRoom)).collect();
         }

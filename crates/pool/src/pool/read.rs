@@ -162,10 +162,11 @@ impl<F: Fabric, H: HostLocal> Pin<F, H> {
     }
 
     /// Offset and length in bytes of the payload in the region, for use in place. The bytes do not
-    /// change while the pin lives and [protects](Pin::protects) them. `None`: they are encrypted.
+    /// change while the pin lives and [protects](Pin::protects) them. `None`: the region
+    /// is sealed, so a block is only copied out.
     #[must_use]
     pub fn extent(&self) -> Option<(u64, u64)> {
-        (!self.member.region.is_encrypted()).then_some((self.hit.offset, self.hit.length))
+        (!self.member.region.is_sealed()).then_some((self.hit.offset, self.hit.length))
     }
 
     /// Begins to read the block piece by piece. It stays pinned until the read is finished.
@@ -185,7 +186,10 @@ impl<F: Fabric, H: HostLocal> Pin<F, H> {
         if region.area.is_inherited() {
             return ReadOutcome::Stale;
         }
-        self.member.count_pinned_read(&self.hit, region.verify(&self.hit))
+        match region.verify(&self.hit) {
+            Some(is_whole) => self.member.count_pinned_read(&self.hit, is_whole),
+            None => self.member.count_stale_read(),
+        }
     }
 }
 
@@ -235,12 +239,19 @@ impl<F: Fabric, H: HostLocal> Reading<F, H> {
         if pin.member.region.area.is_inherited() {
             return ReadOutcome::Stale;
         }
-        let whole = read == pin.hit.length && sum.is_some_and(|(sum, tag)| sum.matches(&tag));
+        let Some((sum, tag)) = sum else { return pin.member.count_stale_read() };
+        let whole = read == pin.hit.length && sum.matches(&tag);
         pin.member.count_pinned_read(&pin.hit, whole)
     }
 }
 
 impl<F: Fabric, H: HostLocal> Member<F, H> {
+    /// Counts a read of a pinned block that has a key which this worker lacks.
+    fn count_stale_read(&self) -> ReadOutcome {
+        self.region.counters().add(Counter::ReadsStale, 1);
+        ReadOutcome::Stale
+    }
+
     /// Counts the outcome of reading a pinned block.
     fn count_pinned_read(&self, hit: &Hit, whole: bool) -> ReadOutcome {
         let counters = self.region.counters();

@@ -24,7 +24,11 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Names of keys in a region with this identity and seal, in the keys' order. They depend on the seal, so
 /// a writer of the region cannot turn encryption into less.
 pub fn key_names(uuid: &[u8; 16], seal: Seal, keys: &SealKeys) -> Vec<KeyId> {
-    keys.at(CONTEXT, uuid).names(seal).collect()
+    place_keys(uuid, seal, keys).names(seal).collect()
+}
+
+fn place_keys(uuid: &[u8; 16], seal: Seal, keys: &SealKeys) -> PlaceKeys {
+    keys.at(CONTEXT, uuid, seal)
 }
 
 /// The keys of a participant.
@@ -54,7 +58,7 @@ impl RegionSeal {
         let (own, random) = drawn.split_at(32);
         Ok(Self {
             mode,
-            keys: keys.map(|keys| keys.at(CONTEXT, uuid)),
+            keys: keys.map(|keys| place_keys(uuid, mode, keys)),
             given: keys.cloned(),
             own: PlaceKey::random(own.try_into().expect("32 bytes")),
             random: AtomicU64::new(u64::from_le_bytes(random.try_into().expect("8 bytes"))),
@@ -102,23 +106,25 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
         self.seal.given.as_ref()
     }
 
+    /// Whether payloads have seals. Then they are never used in their place: a writer of the region could
+    /// change them after the check, or before a seal is made of them.
+    #[inline]
+    pub fn is_sealed(&self) -> bool {
+        self.seal_mode() != Seal::None
+    }
+
     /// Whether payloads are unreadable in their place.
     #[inline]
     pub fn is_encrypted(&self) -> bool {
         self.seal_mode() == Seal::Encrypt
     }
 
-    /// Whether this participant can tell a whole payload from a damaged one.
-    pub const fn can_verify(&self) -> bool {
-        matches!(self.seal.mode, Seal::None) || self.seal.keys.is_some()
-    }
-
     /// What guards a payload that this worker is about to write, and the word that a reader needs.
     pub fn guard_new(&self, facts: &Facts) -> (Guard, SealWord) {
-        let Some(keys) = &self.seal.keys else {
+        if !self.is_sealed() {
             return (Guard::Sum(checksum_key(facts.hash, facts.generation)), SealWord(0));
-        };
-        let (id, key) = keys.sealing();
+        }
+        let (id, key) = self.seal.keys.as_ref().expect("no worker attaches without keys").sealing();
         let word = SealWord::new(self.seal.draw(), id);
         (self.guard(key.payload(facts.words(word))), word)
     }

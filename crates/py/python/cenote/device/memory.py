@@ -141,7 +141,7 @@ class DeviceMemory:
     address of the first block and the layout of a block.
 
     The constructor registers the region's memory with the device, once per process, as a whole or
-    in pieces of `piece_bytes`. If that fails, if the region is encrypted, or if `staged` is set,
+    in pieces of `piece_bytes`. If that fails, if the region is sealed, or if `staged` is set,
     blocks pass through `staging_bytes` of page-locked memory, and `why_staged` states the reason."""
 
     def __init__(
@@ -182,8 +182,8 @@ class DeviceMemory:
         self.registered: Registered | None = None
         self.staging: Staging | None = None
         self.why_staged = "requested" if staged else ""
-        if region.info()["seal"] == "encrypt":
-            self.why_staged = "the region is encrypted"
+        if region.info()["seal"] != "none":
+            self.why_staged = "the region is sealed"
         if not self.why_staged:
             try:
                 self.registered = Registered.share(device, *region.extent, piece_bytes)
