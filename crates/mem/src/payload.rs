@@ -147,7 +147,7 @@ impl PayloadSum {
         }
     }
 
-    /// Whether all pieces are those of the writer who stored this tag. Seals are compared in constant
+    /// Whether all pieces are those that this tag was stored for. Seals are compared in constant
     /// time.
     #[must_use]
     pub fn matches(self, tag: &Tag) -> bool {

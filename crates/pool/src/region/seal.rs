@@ -36,23 +36,20 @@ pub(crate) struct RegionSeal {
     mode: Seal,
     /// `None`: the region is not sealed, or this participant only looks at it.
     keys: Option<PlaceKeys>,
-    /// Those of which they were derived, for places below the region.
+    /// What the participant was given: for places below the region, and to refuse keys without a seal.
     given: Option<SealKeys>,
     /// For payloads that no other worker reads.
     own: PlaceKey,
     /// Source of [`SealWord`]s.
     random: AtomicU64,
-    /// Whether keys were given for a region that has no seal.
-    has_useless_keys: bool,
 }
 
 impl RegionSeal {
     /// The seal of a region of this mode.
     pub fn new(mode: Seal, uuid: &[u8; 16], keys: Option<&SealKeys>) -> Result<Self, PoolError> {
         if mode == Seal::None {
-            let (has_useless_keys, random) = (keys.is_some(), AtomicU64::new(0));
-            let own = PlaceKey::random([0; 32]);
-            return Ok(Self { mode, keys: None, given: None, own, random, has_useless_keys });
+            let (own, random) = (PlaceKey::random([0; 32]), AtomicU64::new(0));
+            return Ok(Self { mode, keys: None, given: keys.cloned(), own, random });
         }
         let drawn: [u8; 40] = random_bytes().map_err(|error| PoolError::Config(error.to_string()))?;
         let (own, random) = drawn.split_at(32);
@@ -62,7 +59,6 @@ impl RegionSeal {
             given: keys.cloned(),
             own: PlaceKey::random(own.try_into().expect("32 bytes")),
             random: AtomicU64::new(u64::from_le_bytes(random.try_into().expect("8 bytes"))),
-            has_useless_keys: false,
         })
     }
 
@@ -189,7 +185,7 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
     /// seal: its operator believes that it has one.
     pub fn demand_keys(&self) -> Result<(), PoolError> {
         if self.seal.mode == Seal::None {
-            return if self.seal.has_useless_keys { Err(PoolError::NotSealed) } else { Ok(()) };
+            return if self.seal.given.is_some() { Err(PoolError::NotSealed) } else { Ok(()) };
         }
         let admitted = self.admitted_keys();
         let names = || admitted.iter().map(KeyId::to_string).collect::<Vec<_>>().join(", ");
