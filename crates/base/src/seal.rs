@@ -184,10 +184,12 @@ impl SealKeys {
         Self(keys.into())
     }
 
-    /// The keys for a place: `context` names its kind, and `place` tells it from all others of it.
+    /// The keys for a place with this seal: `context` names its kind, and `place` tells it from all others
+    /// of it. No key makes both MACs and ciphertexts.
     #[must_use]
-    pub fn at(&self, context: &str, place: &[u8]) -> PlaceKeys {
-        let derived = |(id, key): &(KeyId, Master)| (*id, PlaceKey(key.derive(context, place)));
+    pub fn at(&self, context: &str, place: &[u8], seal: Seal) -> PlaceKeys {
+        let place = [place, &[seal as u8]].concat();
+        let derived = |(id, key): &(KeyId, Master)| (*id, PlaceKey(key.derive(context, &place)));
         PlaceKeys(self.0.iter().map(derived).collect())
     }
 }
@@ -341,7 +343,7 @@ mod tests {
             assert_eq!(found, error);
             assert!(!found.to_string().contains(&ONE[8..24]), "an error shows no key");
         }
-        let shown = format!("{keys:?} {:?}", keys.at("cenote test", &[]));
+        let shown = format!("{keys:?} {:?}", keys.at("cenote test", &[], Seal::Mac));
         assert!(!shown.contains("0001") && !shown.to_lowercase().contains("f001"), "{shown}");
     }
 
@@ -350,8 +352,11 @@ mod tests {
         let keys = SealKeys::parse(&format!("{ONE}\n{TWO}")).expect("two keys");
         let mut all = std::collections::BTreeSet::new();
         let mut count = 0;
-        for (context, place) in [("cenote a", b"1"), ("cenote a", b"2"), ("cenote b", b"1")] {
-            let place = keys.at(context, place);
+        let [mac, encrypt] = [Seal::Mac, Seal::Encrypt];
+        for (context, place, seal) in
+            [("cenote a", b"1", mac), ("cenote a", b"2", mac), ("cenote b", b"1", mac), ("cenote a", b"1", encrypt)]
+        {
+            let place = keys.at(context, place, seal);
             for id in place.ids() {
                 let key = place.opening(id.short()).expect("it has it");
                 for word in 0..9 {

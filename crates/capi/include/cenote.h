@@ -254,7 +254,8 @@ int cenote_create(const char *region, uint64_t size, uint64_t chunk_size, uint8_
 
 /*
  Opens a region for this process, as host `host` of those that share it. `cenote pool info` shows
- `name`. -EBUSY: this process has a region open.
+ `name`. The keys of a sealed region are those of the file that `CENOTE_SEAL_KEY_FILE` names, or
+ of what the command in `CENOTE_SEAL_KEY_COMMAND` prints. -EBUSY: this process has a region open.
 
  # Safety
  `region` and `name` must end with zeros.

@@ -71,14 +71,15 @@ impl Sums {
     /// The sums of the place with this seed and seal.
     #[must_use]
     pub fn of_place(seed: &HashSeed, sealing: &Sealing) -> Self {
-        let sealed = |(seal, keys): &(Seal, SealKeys)| Self::sealed(VERSION, *seal, keys.at(PLACE, &seed.0));
+        let sealed = |(seal, keys): &(Seal, SealKeys)| Self::sealed(VERSION, *seal, keys.at(PLACE, &seed.0, *seal));
         sealing.as_ref().map_or_else(|| Self::of(seed), sealed)
     }
 
     /// The sums of the snapshot with this random number and seal.
     #[must_use]
     pub fn of_snapshot(id: &[u8; 16], sealing: &Sealing) -> Self {
-        let sealed = |(seal, keys): &(Seal, SealKeys)| Self::sealed(SNAPSHOT_VERSION, *seal, keys.at(SNAPSHOT, id));
+        let sealed =
+            |(seal, keys): &(Seal, SealKeys)| Self::sealed(SNAPSHOT_VERSION, *seal, keys.at(SNAPSHOT, id, *seal));
         sealing.as_ref().map_or(Self::PLAIN, sealed)
     }
 

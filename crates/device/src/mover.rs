@@ -10,8 +10,7 @@
 //!
 //! With kernels (`kit.rs`), a save's pages are gathered in GPU memory on the engine's stream, and whole
 //! blocks cross the bus behind it: the engine may reuse its pages as soon as the gather is done. The
-//! GPU sums the blocks that have keys for it; the others are left to the source and the sink. Without
-//! a free place in the buffer, a save copies its pages one by one.
+//! GPU sums the blocks. Without a free place in the buffer, a save copies its pages one by one.
 //!
 //! Memory that a device may still access has an owner: a part. Parts end only after the event behind
 //! their copies. If the device fails, they are kept until the process ends.

@@ -5,8 +5,9 @@ use crate::files;
 use cenote_base::seal::SealKeys;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 use zeroize::Zeroizing;
@@ -61,24 +62,27 @@ fn from_file(path: &Path) -> io::Result<Zeroizing<String>> {
 
 fn from_command(command: &str) -> io::Result<Zeroizing<String>> {
     let named = |fact: &dyn std::fmt::Display| io::Error::other(format!("the key command `{command}`: {fact}"));
-    let started = Command::new("sh").args(["-c", command]).stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-    let mut child = started.map_err(|error| named(&error))?;
-    let output = child.stdout.take().expect("it is a pipe");
-    let text = read_within(&mut child, output, COMMAND_MAX).map_err(|error| named(&error))?;
-    let status = child.wait().map_err(|error| named(&error))?;
+    let (text, status) = run(command, COMMAND_MAX).map_err(|error| named(&error))?;
     if status.success() { Ok(text) } else { Err(named(&status)) }
 }
 
-/// Reads all output, or ends the command.
-fn read_within(child: &mut Child, output: ChildStdout, most: Duration) -> io::Result<Zeroizing<String>> {
+/// Runs a command to its end, or ends it and all that it started.
+fn run(command: &str, most: Duration) -> io::Result<(Zeroizing<String>, ExitStatus)> {
+    let mut shell = Command::new("sh");
+    let started = shell.args(["-c", command]).stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn();
+    let mut child = started?;
+    let group = rustix::process::Pid::from_child(&child);
     let (sender, receiver) = mpsc::channel();
-    std::thread::spawn(move || sender.send(read(output)));
-    let late = |_| Err(io::Error::other(format!("it has not ended within {} seconds", most.as_secs())));
-    let text = receiver.recv_timeout(most).unwrap_or_else(late);
-    if text.is_err() {
-        let _ = child.kill();
-    }
-    text
+    std::thread::spawn(move || {
+        let text = read(child.stdout.take().expect("it is a pipe"));
+        let ended = child.wait();
+        sender.send(text.and_then(|text| Ok((text, ended?))))
+    });
+    receiver.recv_timeout(most).unwrap_or_else(|_| {
+        // The thread collects it.
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        Err(io::Error::other(format!("it has not ended within {} seconds", most.as_secs())))
+    })
 }
 
 fn read(from: impl Read) -> io::Result<Zeroizing<String>> {
@@ -134,6 +138,9 @@ mod tests {
             let error = read(command.to_owned()).expect_err(command).to_string();
             assert!(error.contains(fact) && error.contains(command), "{error}");
         }
+        // It closes its output and goes on.
+        let endless = run("exec >&-; tail -f /dev/null", Duration::from_millis(1));
+        assert!(endless.expect_err("it does not end").to_string().contains("has not ended"));
         let error = read("head -c 100000 /dev/zero".to_owned()).expect_err("too long").to_string();
         assert!(error.contains("more than"), "{error}");
     }

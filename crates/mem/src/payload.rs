@@ -96,7 +96,7 @@ impl PayloadSum {
         }
     }
 
-    /// Adds the next piece, of at most [`PIECE_BYTES`], and returns what is to be stored for it.
+    /// Adds the next piece, of at most 4 KiB, and returns what is to be stored for it.
     pub fn outgoing<'a>(&'a mut self, piece: &'a [u8]) -> &'a [u8] {
         match &mut self.0 {
             State::Encrypt(cipher) => return cipher.encrypt(piece),
@@ -147,7 +147,7 @@ impl PayloadSum {
         }
     }
 
-    /// Whether all pieces are those of the writer who stored this tag. Seals are compared in constant
+    /// Whether all pieces are those that this tag was stored for. Seals are compared in constant
     /// time.
     #[must_use]
     pub fn matches(self, tag: &Tag) -> bool {

@@ -347,7 +347,7 @@ impl Actor {
         let hits = pool.lookup(&[self.shape.hash(number)]);
         let Some(pin) = hits.first().and_then(|hit| pool.pin(hit)) else { return };
         self.process.note(&format!("pinned {number}: {:?}", pin.hit()));
-        let (offset, length) = pin.extent().expect("it is not encrypted");
+        let Some((offset, length)) = pin.extent() else { return };
         let while_ns = [4_000, 15_000, 50_000][(self.process.time() % 3) as usize];
         for _ in 0..3 {
             if !self.process.sleep(while_ns) {

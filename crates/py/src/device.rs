@@ -236,9 +236,8 @@ impl DeviceMemory {
         let layout = Layout::new(&described.collect::<Vec<_>>(), num_blocks, &memory.0).map_err(wrong)?;
         let pool = region.open.pool()?;
         let made = py.detach(|| {
-            let registered = if pool.seal() == Seal::Encrypt {
-                // The GPU has no key of its bytes.
-                Err("the region is encrypted".to_owned())
+            let registered = if pool.seal() != Seal::None {
+                Err("the region is sealed".to_owned())
             } else if staged {
                 Err("requested".to_owned())
             } else {
@@ -295,7 +294,7 @@ impl DeviceMemory {
                 return Err(wrong(format!("a block of {found} bytes, but this memory's blocks have {wanted}")));
             }
             if self.slots.is_none() && pins.iter().any(|pin| pin.extent().is_none()) {
-                let why = "the lease is of an encrypted region; load it into a memory that was made for that region";
+                let why = "the lease is of a sealed region; load it into a memory that was made for that region";
                 return Err(wrong(why));
             }
             let fabric = fabric.ok_or_else(|| CenoteError::new_err("the region is closed"))?;

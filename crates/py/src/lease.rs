@@ -2,7 +2,7 @@
 
 use crate::buffers::{Lent, lend};
 use crate::codec::Coding;
-use crate::errors::guarded;
+use crate::errors::{guarded, wrong};
 use crate::hashes::Hashes;
 use crate::region::Open;
 use crate::rows::Rows;
@@ -67,13 +67,16 @@ impl Lease {
     }
 
     /// A view of a block in the region. The view and its buffers keep the block pinned. None: the
-    /// block is damaged or the pin does not protect its bytes, a miss, or the region is encrypted, so
+    /// block is damaged or the pin does not protect its bytes, a miss, or the region is sealed, so
     /// that a block is only copied out. `verify=False` checks neither damage nor pin.
     #[pyo3(signature = (index, *, verify=true))]
     fn view(&self, py: Python<'_>, index: usize, verify: bool) -> PyResult<Option<BlockView>> {
         let (pool, pin) = (self.open.pool()?, self.pin(index)?);
-        // Encrypted bytes are no KV.
-        let Some(extent) = pin.extent() else { return Ok(None) };
+        // Another writer could change them after the check.
+        let Some(extent) = pin.extent() else {
+            let why = "view: the region is sealed, so its blocks are only copied out: use read_into";
+            return if verify { Ok(None) } else { Err(wrong(why)) };
+        };
         let view = BlockView { pool, pin, extent };
         // In this order, so that bytes that changed before the sum or during it are a miss.
         let usable = !verify || view.verify(py)? && view.pin.protects();

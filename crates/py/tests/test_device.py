@@ -40,7 +40,7 @@ class Engine:
             region, layers, staging_bytes=SLOTS * BLOCK, staged=way == "staged", piece_bytes=50048,
             gpu_buffer_bytes=0 if way == "pages" else 40 * BLOCK,
         )  # fmt: skip
-        self.has_kernels = way in ("direct", "pieces") and region.info()["seal"] != "encrypt"
+        self.has_kernels = way in ("direct", "pieces") and region.info()["seal"] == "none"
         assert bool(self.memory.why_no_kernels) != self.has_kernels, self.memory.why_no_kernels
 
     def places(self, layer: int, block: int) -> list[int]:

@@ -50,6 +50,7 @@ impl Upper for Region {
 pub fn run(place: Box<dyn Backend>, names: &[Name], new: &[Name]) -> (BTreeSet<Name>, String) {
     let region = Region::default();
     let config = TierConfig {
+        seal: None,
         seed: SEED,
         write: WriteBehind::Published,
         deadline: Duration::from_secs(20),

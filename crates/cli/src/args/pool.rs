@@ -178,8 +178,12 @@ pub struct PoolColdArgs {
 impl PoolColdArgs {
     /// The place with its seal.
     pub fn settings(&self) -> Result<Settings, Failure> {
-        let keys = if self.seal == Seal::None { None } else { self.keys.read()? };
-        Ok(Settings { seal: keys.map(|keys| (self.seal, keys)), ..self.cold.clone() })
+        if self.seal == Seal::None {
+            return Ok(self.cold.clone());
+        }
+        let no_key = || Failure::new(format!("--seal {} needs a key", self.seal)).hint("give --seal-key-file");
+        let keys = self.keys.read()?.ok_or_else(no_key)?;
+        Ok(Settings { seal: Some((self.seal, keys)), ..self.cold.clone() })
     }
 }
 

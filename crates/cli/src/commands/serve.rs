@@ -238,8 +238,8 @@ impl ServedRegion {
         };
         let Some(source) = &args.region.region else {
             let size = args.region_size.map_or_else(own_region_bytes, |size| size.0);
-            let keys = (args.sealing.seal != Seal::None).then_some(&args.region.keys);
-            let own = TemporaryRegion::make_with("serve", &new(size), keys)?;
+            // With the keys, also if no seal is asked for: joining refuses keys without a seal.
+            let own = TemporaryRegion::make_with("serve", &new(size), Some(&args.region.keys))?;
             output::say(&format!(
                 "made a region of {} for this server; --region shares one with others",
                 ByteSize(size)
@@ -255,7 +255,13 @@ impl ServedRegion {
             }
         }
         // Refuse now what would fail in the workers.
-        drop(args.region.attach_watching("front", &args.watch)?);
+        let pool = args.region.attach_watching("front", &args.watch)?;
+        let (wanted, found) = (args.sealing.seal, pool.seal());
+        drop(pool);
+        if wanted != Seal::None && wanted != found {
+            return Err(Failure::new(format!("{source}: --seal {wanted}, but the region exists with seal `{found}`"))
+                .hint("name another region, or remove this one with `cenote pool destroy`"));
+        }
         if let (Ok(mapping), Some(size)) = (&existing, args.region_size) {
             warn_if_ignored(source, size, mapping);
         }

@@ -1,4 +1,4 @@
-//! Sealed places: what the owner of the storage, who has all of its bytes but no key, can do.
+//! Sealed places: what the owner of the storage can do with all of its bytes and no key.
 
 use cenote_base::seal::{Seal, SealKeys};
 use cenote_base::testing::ManualTime;

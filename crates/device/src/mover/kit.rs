@@ -55,8 +55,6 @@ pub(crate) struct Board {
     memory: Option<Memory>,
     /// Blocks of the part.
     blocks: usize,
-    /// The GPU sums the blocks.
-    has_keys: bool,
     /// The part's blocks in the buffer.
     pub slots: Option<Slots>,
 }
@@ -96,7 +94,7 @@ impl Kit {
     pub fn take(&self, blocks: usize, buffered: bool) -> Option<Board> {
         let slots = if buffered { Some(self.buffer.take(blocks)?) } else { None };
         let memory = Some(lock(&self.boards.free).pop()?);
-        Some(Board { of: Arc::clone(&self.boards), memory, blocks, has_keys: false, slots })
+        Some(Board { of: Arc::clone(&self.boards), memory, blocks, slots })
     }
 }
 
@@ -122,12 +120,9 @@ impl Board {
     }
 
     /// Fills the tables: addresses of the pages of each block, and of their mirror in the buffer.
-    /// Without keys the GPU sums no block.
-    pub fn fill(&mut self, layout: &Layout, blocks: &[usize], keys: Option<&[[u64; LANES]]>) {
-        self.has_keys = keys.is_some();
-        let (keys, count) = (keys.unwrap_or_default(), if self.has_keys { self.blocks } else { 0 });
+    pub fn fill(&mut self, layout: &Layout, blocks: &[usize], keys: &[[u64; LANES]]) {
         let (shape, start) = (self.of.shape, self.memory().host.address());
-        assert!(blocks.len() == self.blocks && keys.len() == count && self.blocks <= shape.blocks);
+        assert!(blocks.len() == self.blocks && keys.len() == self.blocks && self.blocks <= shape.blocks);
         let table: *mut u64 = std::ptr::with_exposed_provenance_mut(start);
         let put = |word: usize, value: u64| {
             assert!(word < shape.words());
@@ -173,30 +168,30 @@ impl Board {
         }
     }
 
-    /// Sums of the engine's blocks; `None` without keys.
-    pub fn sum_places(&self) -> Option<Sums> {
+    /// Sums of the engine's blocks.
+    pub fn sum_places(&self) -> Sums {
         self.sums(0)
     }
 
-    /// Sums of the buffer's blocks; `None` without keys.
-    pub fn sum_mirror(&self) -> Option<Sums> {
+    /// Sums of the buffer's blocks.
+    pub fn sum_mirror(&self) -> Sums {
         self.sums(self.of.shape.places())
     }
 
-    fn sums(&self, first: usize) -> Option<Sums> {
+    fn sums(&self, first: usize) -> Sums {
         let (shape, tables) = (self.of.shape, self.memory().device.address());
-        self.has_keys.then(|| Sums {
+        Sums {
             pages: tables + first as u64 * 8,
             pages_per_block: shape.pages as u32,
             page_bytes: shape.page_bytes,
             keys: tables + 2 * shape.places() as u64 * 8,
             out: self.memory().seen + self.first_sum() as u64 * 8,
             blocks: self.blocks as u32,
-        })
+        }
     }
 
-    /// The sums, when the kernel has ended; `None` without keys.
-    pub fn take_sums(&self) -> Option<Vec<[u64; SUM_WORDS]>> {
+    /// The sums, when the kernel has ended.
+    pub fn take_sums(&self) -> Vec<[u64; SUM_WORDS]> {
         let table: *const u64 = std::ptr::with_exposed_provenance(self.memory().host.address());
         let word = |at: usize| {
             assert!(at < self.of.shape.words());
@@ -204,7 +199,7 @@ impl Board {
             unsafe { table.add(at).read() }
         };
         let sum = |block| std::array::from_fn(|number| word(self.first_sum() + block * SUM_WORDS + number));
-        self.has_keys.then(|| (0..self.blocks).map(sum).collect())
+        (0..self.blocks).map(sum).collect()
     }
 
     fn pages(&self) -> u64 {

@@ -20,9 +20,8 @@ pub trait Source: Send {
     /// of them.
     fn check(&mut self) -> Vec<bool>;
 
-    /// The lanes' keys of each block's checksum. `None`: the device cannot sum these blocks, and
-    /// [`Source::check`] is called.
-    fn lane_keys(&self) -> Option<Vec<[u64; LANES]>>;
+    /// The lanes' keys of each block's checksum.
+    fn lane_keys(&self) -> Vec<[u64; LANES]>;
 
     /// As [`Source::check`], for copies that the device has summed.
     fn check_sums(&mut self, sums: &[[u64; SUM_WORDS]]) -> Vec<bool>;
@@ -241,9 +240,7 @@ impl Shared {
                 None => return Next::Waits(Task::Load(part)),
             },
         };
-        let keys = path.kit.as_ref().and_then(|_| part.source.lane_keys());
-        // Without sums and scatter there is no work for kernels.
-        if let Some(kit) = path.kit.as_ref().filter(|kit| kit.scatters || keys.is_some()) {
+        if let Some(kit) = &path.kit {
             part.board = kit.take(part.count(), kit.scatters);
             // Another part gives its tables back when it ends.
             if part.board.is_none() {
@@ -270,7 +267,7 @@ impl Shared {
         let (Some(kit), Some(mut board)) = (&path.kit, part.board.take()) else {
             return Next::Queued(Lane::Loads, Task::Loaded(part));
         };
-        board.fill(&self.layout, &part.blocks, keys.as_deref());
+        board.fill(&self.layout, &part.blocks, &part.source.lane_keys());
         // After an error too, the part ends behind its copies.
         let ordered = self.device.record(&self.loads).and_then(|copied| self.device.wait(&kit.loads, &copied));
         let ran = match (&ordered, queued.is_ok()) {
@@ -302,7 +299,7 @@ impl Shared {
             if board.slots.is_some() {
                 kit.kernels.move_pages(&kit.loads, board.scatter())?;
             }
-            board.sum_places().map_or(Ok(()), |sums| kit.kernels.sum(&kit.loads, sums))
+            kit.kernels.sum(&kit.loads, board.sum_places())
         }
     }
 
@@ -337,8 +334,8 @@ impl Shared {
     pub(crate) fn end_load(&self, mut part: LoadPart) -> Next {
         // Blocks in slots were checked before.
         if part.slots.is_none() && !part.ended && !lock(&part.load.state).cancelled {
-            let whole = match part.board.as_ref().and_then(Board::take_sums) {
-                Some(sums) => part.source.check_sums(&sums),
+            let whole = match &part.board {
+                Some(board) => part.source.check_sums(&board.take_sums()),
                 None => part.source.check(),
             };
             part.failed = Some((0..whole.len()).filter(|&number| !whole[number]).collect());

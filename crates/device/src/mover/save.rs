@@ -17,9 +17,8 @@ pub trait Sink: Send {
     /// Publishes the blocks. Called when the device has written all of them.
     fn publish(&mut self);
 
-    /// The lanes' keys of each block's checksum. `None`: the device cannot sum these blocks, and
-    /// [`Sink::publish`] is called.
-    fn lane_keys(&self) -> Option<Vec<[u64; LANES]>>;
+    /// The lanes' keys of each block's checksum.
+    fn lane_keys(&self) -> Vec<[u64; LANES]>;
 
     /// As [`Sink::publish`], for blocks that the device has summed.
     fn publish_with_sums(&mut self, sums: &[[u64; SUM_WORDS]]);
@@ -149,7 +148,7 @@ impl Shared {
         let Ok(path) = self.path() else { return Next::Ended };
         let Some(kit) = &path.kit else { return self.issue_save(part) };
         let Some(mut board) = kit.take(part.blocks.len(), true) else { return self.issue_save(part) };
-        board.fill(&self.layout, &part.blocks, part.sink.lane_keys().as_deref());
+        board.fill(&self.layout, &part.blocks, &part.sink.lane_keys());
         let mut copies = Copies::default();
         let mirror = board.slots.as_ref().map(Slots::places).unwrap_or_default();
         for (&slot, place) in mirror.iter().zip(part.sink.places()) {
@@ -188,11 +187,10 @@ impl Shared {
                 // the part keeps until the event behind them.
                 unsafe { self.device.copy(&self.saves, copies, call)? };
             }
-            let Some(sums) = board.sum_mirror() else { return Ok(()) };
             // SAFETY: as for the gather.
             unsafe {
                 kit.kernels.move_pages(&kit.saves, board.upload())?;
-                kit.kernels.sum(&kit.saves, sums)
+                kit.kernels.sum(&kit.saves, board.sum_mirror())
             }
         });
         let copied = self.device.record(&self.saves)?;
@@ -266,9 +264,9 @@ impl Shared {
         if part.outcome == Outcome::Counted {
             // A panic counts the part as failed.
             part.outcome = Outcome::Failed;
-            match (&part.slots, part.board.as_ref().and_then(Board::take_sums)) {
+            match (&part.slots, &part.board) {
                 (Some(slots), _) => part.sink.publish_from(slots),
-                (None, Some(sums)) => part.sink.publish_with_sums(&sums),
+                (None, Some(board)) => part.sink.publish_with_sums(&board.take_sums()),
                 (None, None) => part.sink.publish(),
             }
             part.outcome = Outcome::Counted;

@@ -109,36 +109,15 @@ pub enum Way {
     Gathered,
     /// Both through the buffer.
     Scattered,
-    /// As `Gathered`, but the device has no key of a block, so the processor sums.
-    GatheredUnsummed,
-    /// As `Scattered`, but the device has no key of a block, so the processor sums.
-    ScatteredUnsummed,
     Staged,
 }
 
-pub const WAYS: [Way; 7] = [
-    Way::Pages,
-    Way::Pieces,
-    Way::Gathered,
-    Way::Scattered,
-    Way::GatheredUnsummed,
-    Way::ScatteredUnsummed,
-    Way::Staged,
-];
+pub const WAYS: [Way; 5] = [Way::Pages, Way::Pieces, Way::Gathered, Way::Scattered, Way::Staged];
 
 impl Way {
-    /// Blocks pass through the buffer.
+    /// Blocks pass through the buffer, and the GPU sums them.
     pub fn has_kernels(self) -> bool {
-        self.is_summed() || matches!(self, Self::GatheredUnsummed | Self::ScatteredUnsummed)
-    }
-
-    /// The GPU sums blocks that pass through the buffer.
-    pub fn is_summed(self) -> bool {
         matches!(self, Self::Gathered | Self::Scattered)
-    }
-
-    fn scatters(self) -> bool {
-        matches!(self, Self::Scattered | Self::ScatteredUnsummed)
     }
 }
 
@@ -150,8 +129,6 @@ pub struct Rig {
     region: Arc<Vec<u64>>,
     /// The sums of saved blocks, by their numbers in the region.
     pub saved: Arc<Mutex<BTreeMap<usize, Option<[u64; SUM_WORDS]>>>>,
-    /// Blocks have keys for the GPU.
-    is_summed: bool,
 }
 
 impl Rig {
@@ -181,12 +158,12 @@ impl Rig {
             threads: 2,
             backlog_bytes: u64::MAX,
             gpu_buffer_bytes: if way.has_kernels() { 40 * BLOCK } else { 0 },
-            scatter_below: if way.scatters() { u64::MAX } else { 0 },
+            scatter_below: if way == Way::Scattered { u64::MAX } else { 0 },
             clock,
         };
         let mover = Mover::start(&device, layout, route, settings, || ()).expect("threads");
         assert_eq!(mover.why_no_kernels().is_empty(), settings.gpu_buffer_bytes > 0, "{}", mover.why_no_kernels());
-        Self { gpu, mover, blocks, region, saved: Arc::default(), is_summed: way.is_summed() }
+        Self { gpu, mover, blocks, region, saved: Arc::default() }
     }
 
     /// The words of a block that are its own.
@@ -219,16 +196,12 @@ impl Rig {
         region.as_ptr().expose_provenance() as u64 + number as u64 * BLOCK
     }
 
-    fn place_of(&self, numbers: Vec<usize>) -> Place {
-        let (region, saved) = (Arc::clone(&self.region), Arc::clone(&self.saved));
-        Place { region, numbers, saved, is_summed: self.is_summed }
-    }
-
     /// Parts of a save of the engine's blocks to these numbers.
     pub fn saving(&self, blocks: &[(usize, usize)]) -> Vec<Saving> {
         let part = |part: &[(usize, usize)]| {
             let numbers = part.iter().map(|&(_, number)| number).collect();
-            (Box::new(self.place_of(numbers)) as Box<dyn Sink>, part.iter().map(|&(block, _)| block).collect())
+            let sink = Place { region: Arc::clone(&self.region), numbers, saved: Arc::clone(&self.saved) };
+            (Box::new(sink) as Box<dyn Sink>, part.iter().map(|&(block, _)| block).collect())
         };
         blocks.chunks(self.mover.part_blocks()).map(part).collect()
     }
@@ -237,7 +210,8 @@ impl Rig {
     pub fn loading(&self, blocks: &[(usize, usize)]) -> Vec<(Box<dyn Source>, Vec<usize>)> {
         let part = |part: &[(usize, usize)]| {
             let numbers = part.iter().map(|&(_, number)| number).collect();
-            (Box::new(self.place_of(numbers)) as Box<dyn Source>, part.iter().map(|&(block, _)| block).collect())
+            let source = Place { region: Arc::clone(&self.region), numbers, saved: Arc::clone(&self.saved) };
+            (Box::new(source) as Box<dyn Source>, part.iter().map(|&(block, _)| block).collect())
         };
         blocks.chunks(self.mover.part_blocks()).map(part).collect()
     }
@@ -248,7 +222,6 @@ struct Place {
     region: Arc<Vec<u64>>,
     numbers: Vec<usize>,
     saved: Arc<Mutex<BTreeMap<usize, Option<[u64; SUM_WORDS]>>>>,
-    is_summed: bool,
 }
 
 impl Place {
@@ -256,9 +229,8 @@ impl Place {
         self.numbers.iter().map(|&number| Rig::place(&self.region, number)).collect()
     }
 
-    fn keys(&self) -> Option<Vec<[u64; LANES]>> {
-        let key = |&number: &usize| std::array::from_fn(|lane| (number * 8 + lane) as u64);
-        self.is_summed.then(|| self.numbers.iter().map(key).collect())
+    fn keys(&self) -> Vec<[u64; LANES]> {
+        self.numbers.iter().map(|&number| std::array::from_fn(|lane| (number * 8 + lane) as u64)).collect()
     }
 
     /// Whether the region has all bytes of a block.
@@ -280,12 +252,11 @@ impl Source for Place {
         self.numbers.iter().map(|&number| self.is_whole(number)).collect()
     }
 
-    fn lane_keys(&self) -> Option<Vec<[u64; LANES]>> {
+    fn lane_keys(&self) -> Vec<[u64; LANES]> {
         self.keys()
     }
 
     fn check_sums(&mut self, sums: &[[u64; SUM_WORDS]]) -> Vec<bool> {
-        assert!(self.is_summed, "the device has no key of these blocks");
         let saved = self.saved.lock().expect("no panic");
         let same = |number: &usize, sums: &[u64; SUM_WORDS]| saved[number].is_none_or(|saved| saved == *sums);
         self.numbers.iter().zip(sums).map(|(number, sums)| same(number, sums)).collect()
@@ -316,12 +287,11 @@ impl Sink for Place {
         }
     }
 
-    fn lane_keys(&self) -> Option<Vec<[u64; LANES]>> {
+    fn lane_keys(&self) -> Vec<[u64; LANES]> {
         self.keys()
     }
 
     fn publish_with_sums(&mut self, sums: &[[u64; SUM_WORDS]]) {
-        assert!(self.is_summed, "the device has no key of these blocks");
         self.publish();
         let mut saved = self.saved.lock().expect("no panic");
         self.numbers.iter().zip(sums).for_each(|(&number, sums)| _ = saved.insert(number, Some(*sums)));

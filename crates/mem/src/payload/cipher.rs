@@ -9,12 +9,11 @@ use super::PIECE_BYTES;
 use aegis::aegis128x2::{Aegis128X2, Aegis128X2Mac, Encryptor};
 use cenote_base::seal::PayloadKey;
 use std::ffi::c_int;
-use std::mem::MaybeUninit;
 use zeroize::Zeroize;
 
 const TAG_BYTES: usize = 16;
 
-/// A MAC under way. The crate wipes its state.
+/// A MAC under way. The crate does not wipe its state.
 pub(super) struct Mac(Box<Aegis128X2Mac<TAG_BYTES>>);
 
 impl Mac {
@@ -66,13 +65,13 @@ impl Decryption {
     pub(super) fn new(key: &PayloadKey) -> Self {
         // A first use of the crate makes libaegis choose its instructions.
         let _ = Aegis128X2::<TAG_BYTES>::new(&key.key, &key.nonce);
-        let mut state = Box::new(MaybeUninit::<State>::uninit());
+        let mut state = Box::new(State { opaque: [0; 448] });
         // SAFETY: `state` has the size and the alignment of the C library's state, which the call
         // fills; the key and the nonce have 16 bytes each, and no associated data is read.
         unsafe {
-            aegis128x2_state_init(state.as_mut_ptr(), std::ptr::null(), 0, key.nonce.as_ptr(), key.key.as_ptr());
-            Self(state.assume_init())
+            aegis128x2_state_init(&raw mut *state, std::ptr::null(), 0, key.nonce.as_ptr(), key.key.as_ptr());
         }
+        Self(state)
     }
 
     /// Decrypts a piece in its place.

@@ -337,12 +337,10 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
     /// Verifies a block's payload, unless the block leaves meanwhile. `own`: this host writes its
     /// descriptor.
     fn check_payload(&self, hit: &Hit, own: bool, report: &mut CheckReport) {
-        if !self.region.can_verify() {
-            return;
-        }
         self.blocks.drop_stale_lines(hit, hit.length);
+        let Some(is_whole) = self.region.verify(hit) else { return };
         report.payloads_verified += 1;
-        if self.region.verify(hit) {
+        if is_whole {
             return;
         }
         if !own {

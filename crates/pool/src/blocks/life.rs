@@ -325,7 +325,8 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
     fn read_freely(&self, hit: &Hit, wanted: u64, parts: &mut [&mut [u8]]) -> ReadOutcome {
         let region = &self.region;
         let seen = self.drop_stale_lines(hit, wanted);
-        let is_whole = region.copy_out(hit, parts);
+        // A block whose key this worker lacks is good for others: it stays.
+        let Some(is_whole) = region.copy_out(hit, parts) else { return ReadOutcome::Stale };
         fault::point(Point::ReadCopied);
         let state = region.fresh_line(region.layout.descriptor(hit.block))[0];
         let same = state == Descriptor::state_word(BlockState::Ready, hit.generation);
@@ -353,6 +354,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         let is_whole = self.region.copy_out(hit, parts);
         fault::point(Point::ReadCopied);
         self.index.give_count(hit);
+        let Some(is_whole) = is_whole else { return ReadOutcome::Stale };
         if is_whole { ReadOutcome::Whole } else { ReadOutcome::Damaged }
     }
 
@@ -385,7 +387,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
             let is_there = region.hit(hit.block).is_some_and(|now| now == *hit);
             region.refresh_seal(hit.block);
             region.fabric.refresh_payload(hit.offset, hit.length);
-            if is_there && !region.verify(hit) {
+            if is_there && region.verify(hit) == Some(false) {
                 region.counters().add(Counter::Damaged, 1);
                 // If the shard's lock is busy, the next reader unlinks the block.
                 let mut no_patience = Duration::ZERO;
@@ -399,7 +401,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         let Some(now) = region.hit(hit.block).filter(|now| is_published && now == hit) else { return };
         region.refresh_seal(now.block);
         region.fabric.refresh_payload(now.offset, now.length);
-        if !region.verify(&now) {
+        if region.verify(&now) == Some(false) {
             region.counters().add(Counter::Damaged, 1);
             self.withdraw(&heap, now.block);
         }

@@ -7,6 +7,7 @@ use crate::blocks::Label;
 use crate::blocks::life::{Draft, Publish};
 use crate::members::Member;
 use crate::region::counters::Counter;
+use crate::region::lines::checksum_key;
 use crate::space::{Fill, Slot};
 use cenote_base::Generation;
 use cenote_base::seal::SealWord;
@@ -51,8 +52,8 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// # Errors
     /// As [`Pool::begin`]. There is also no room in chunks adopted from a dead host, because its
     /// caches may still write there: they take copies only, until that host has no worker of the
-    /// time before and one of it has joined again. An [encrypted](Pool::seal) region has no room for
-    /// any: the bytes would lie in it unencrypted.
+    /// time before and one of it has joined again. A [sealed](Pool::seal) region has no room for
+    /// any: another writer could change the bytes before they are sealed.
     pub fn begin_in_place(&self, new: &NewBlock<'_>) -> Result<InPlace<F, H>, Publish> {
         self.begin_all_in_place(std::slice::from_ref(new)).remove(0)
     }
@@ -64,7 +65,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
 
     fn begin_filling(&self, new: &[NewBlock<'_>], fill: Fill) -> Vec<Result<Filling<F, H>, Publish>> {
         assert!(new.iter().all(|new| new.encoding == 0), "an encoded block is published whole");
-        if fill == Fill::InPlace && self.0.region.is_encrypted() {
+        if fill == Fill::InPlace && self.0.region.is_sealed() {
             self.0.region.counters().add(Counter::NoRoom, new.len() as u64);
             return new.iter().map(|_| Err(Publish::NoRoom)).collect();
         }
@@ -105,8 +106,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     }
 
     /// As [`Pool::publish_in_place`], for blocks that the device has summed under
-    /// [`InPlace::checksum_key`]. The processor reads none of their bytes, but for those of a
-    /// [sealed](Pool::seal) region: a device has no key of them, so its sums are ignored.
+    /// [`InPlace::checksum_key`]. The processor reads none of their bytes.
     ///
     /// # Panics
     /// As [`Pool::publish_in_place`].
@@ -116,9 +116,6 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let mut sums = sums.into_iter();
         self.publish_summed(fillings, |filling| {
             let low = sums.next().expect("a sum for each block");
-            if filling.checksum_key().is_none() {
-                return filling.sum_in_place();
-            }
             let (offset, length) = filling.extent();
             filling.member.region.fabric.refresh_payload(offset, length);
             Tag { low, high: 0 }
@@ -202,10 +199,6 @@ impl<F: Fabric, H: HostLocal> Filling<F, H> {
         self.length - self.written
     }
 
-    fn checksum_key(&self) -> Option<u64> {
-        self.member.region.checksum_key(self.label.hash, self.generation)
-    }
-
     /// The tag of the bytes that the region has now.
     fn sum_in_place(&self) -> Tag {
         let (fabric, (offset, length)) = (&self.member.region.fabric, self.extent());
@@ -248,11 +241,10 @@ impl<F: Fabric, H: HostLocal> InPlace<F, H> {
         self.0.extent()
     }
 
-    /// The key of the payload's checksum, for a device that sums it (`cenote_mem::checksum`). `None`:
-    /// the region is sealed, so only the processor can tell what the payload must have.
+    /// The key of the payload's checksum, for a device that sums it (`cenote_mem::checksum`).
     #[must_use]
-    pub fn checksum_key(&self) -> Option<u64> {
-        self.0.checksum_key()
+    pub fn checksum_key(&self) -> u64 {
+        checksum_key(self.0.label.hash, self.0.generation)
     }
 
     /// Reads the payload once more for its checksum, and publishes the block. The writes must

@@ -5,7 +5,7 @@ use crate::blocks::life::ReadOutcome;
 use crate::members::Member;
 use crate::region::counters::Counter;
 use crate::region::hit::Hit;
-use crate::region::lines::{BlockState, Descriptor};
+use crate::region::lines::{BlockState, Descriptor, checksum_key};
 use crate::region::seal::Facts;
 use crate::space::strays::Strays;
 use cenote_base::BlockHash;
@@ -162,10 +162,11 @@ impl<F: Fabric, H: HostLocal> Pin<F, H> {
     }
 
     /// Offset and length in bytes of the payload in the region, for use in place. The bytes do not
-    /// change while the pin lives and [protects](Pin::protects) them. `None`: they are encrypted.
+    /// change while the pin lives and [protects](Pin::protects) them. `None`: the region
+    /// is sealed, so a block is only copied out.
     #[must_use]
     pub fn extent(&self) -> Option<(u64, u64)> {
-        (!self.member.region.is_encrypted()).then_some((self.hit.offset, self.hit.length))
+        (!self.member.region.is_sealed()).then_some((self.hit.offset, self.hit.length))
     }
 
     /// Begins to read the block piece by piece. It stays pinned until the read is finished.
@@ -185,24 +186,26 @@ impl<F: Fabric, H: HostLocal> Pin<F, H> {
         if region.area.is_inherited() {
             return ReadOutcome::Stale;
         }
-        self.member.count_pinned_read(&self.hit, region.verify(&self.hit))
+        match region.verify(&self.hit) {
+            Some(is_whole) => self.member.count_pinned_read(&self.hit, is_whole),
+            None => self.member.count_stale_read(),
+        }
     }
 }
 
 impl<F: Fabric, H: HostLocal> Pin<F, H> {
     /// The key of the payload's checksum, for a device that sums its copy (`cenote_mem::checksum`).
-    /// `None`: the region is sealed, so only the processor can tell a whole payload.
     #[must_use]
-    pub fn checksum_key(&self) -> Option<u64> {
-        self.member.region.checksum_key(self.hit.hash, self.hit.generation)
+    pub fn checksum_key(&self) -> u64 {
+        checksum_key(self.hit.hash, self.hit.generation)
     }
 
-    /// As [`Pin::verify`], for a copy that a device has summed. In a sealed region the sum says
-    /// nothing, and the payload is verified in place.
+    /// As [`Pin::verify`], for a copy that a device has summed. A sum says nothing of a block
+    /// without an [extent](Pin::extent).
     #[must_use]
     pub fn verify_sum(&self, sum: u64) -> ReadOutcome {
-        if self.checksum_key().is_none() {
-            return self.verify();
+        if self.extent().is_none() {
+            return self.member.count_stale_read();
         }
         if self.member.region.area.is_inherited() {
             return ReadOutcome::Stale;
@@ -257,12 +260,19 @@ impl<F: Fabric, H: HostLocal> Reading<F, H> {
         if pin.member.region.area.is_inherited() {
             return ReadOutcome::Stale;
         }
-        let whole = read == pin.hit.length && sum.is_some_and(|(sum, tag)| sum.matches(&tag));
+        let Some((sum, tag)) = sum else { return pin.member.count_stale_read() };
+        let whole = read == pin.hit.length && sum.matches(&tag);
         pin.member.count_pinned_read(&pin.hit, whole)
     }
 }
 
 impl<F: Fabric, H: HostLocal> Member<F, H> {
+    /// Counts a read of a pinned block that has a key which this worker lacks.
+    fn count_stale_read(&self) -> ReadOutcome {
+        self.region.counters().add(Counter::ReadsStale, 1);
+        ReadOutcome::Stale
+    }
+
     /// Counts the outcome of reading a pinned block.
     fn count_pinned_read(&self, hit: &Hit, whole: bool) -> ReadOutcome {
         let counters = self.region.counters();

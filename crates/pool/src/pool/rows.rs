@@ -278,7 +278,7 @@ impl<F: Fabric, H: HostLocal> PinnedRows<F, H> {
     /// A block and its pin, without it if it is of another life or of another pool.
     fn place(&self, hit: Hit, pin: Option<Pin<F, H>>) -> (Place, Option<Pin<F, H>>) {
         let length = u32::try_from(hit.length).unwrap_or(0);
-        // Encrypted bytes are no rows.
+        // A sealed block is only copied whole.
         let is_ours = |pin: &Pin<F, H>| pin.is_of(&self.member, self.life) && pin.extent().is_some();
         let pin = pin.filter(|pin| is_ours(pin) && length > 0);
         let state = if pin.is_some() { PINNED } else { GONE };

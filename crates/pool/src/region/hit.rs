@@ -48,24 +48,25 @@ impl Hit {
 }
 
 impl<F: Fabric, H: HostLocal> Region<F, H> {
-    /// Whether the payload is still as it was published. Not if this participant has no key of it.
-    pub fn verify(&self, hit: &Hit) -> bool {
-        let Some((guard, tag)) = self.guard_of(&Facts::of(hit), hit.checksum) else { return false };
+    /// Whether the payload is still as it was published. `None`: this participant has no key of it.
+    pub fn verify(&self, hit: &Hit) -> Option<bool> {
+        let (guard, tag) = self.guard_of(&Facts::of(hit), hit.checksum)?;
         let mut sum = PayloadSum::reading(&guard);
         self.fabric.absorb_payload(hit.offset, hit.length, &mut sum);
-        sum.matches(&tag)
+        Some(sum.matches(&tag))
     }
 
-    /// Copies the payload out, and returns whether the copy is as it was published.
-    pub fn copy_out(&self, hit: &Hit, parts: &mut [&mut [u8]]) -> bool {
-        let Some((guard, tag)) = self.guard_of(&Facts::of(hit), hit.checksum) else { return false };
+    /// Copies the payload out, and returns whether the copy is as it was published. `None`: nothing is
+    /// copied, because this participant has no key of it.
+    pub fn copy_out(&self, hit: &Hit, parts: &mut [&mut [u8]]) -> Option<bool> {
+        let (guard, tag) = self.guard_of(&Facts::of(hit), hit.checksum)?;
         let whole = parts.iter().map(|part| part.len() as u64).sum();
         let (mut at, mut sum) = (hit.offset, PayloadSum::reading(&guard));
         for part in parts {
             self.fabric.read_payload_part(at, part, whole, &mut sum);
             at += part.len() as u64;
         }
-        sum.matches(&tag)
+        Some(sum.matches(&tag))
     }
 
     pub fn hit(&self, block: BlockIndex) -> Option<Hit> {

@@ -24,7 +24,11 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Names of keys in a region with this identity and seal, in the keys' order. They depend on the seal, so
 /// a writer of the region cannot turn encryption into less.
 pub fn key_names(uuid: &[u8; 16], seal: Seal, keys: &SealKeys) -> Vec<KeyId> {
-    keys.at(CONTEXT, uuid).names(seal).collect()
+    place_keys(uuid, seal, keys).names(seal).collect()
+}
+
+fn place_keys(uuid: &[u8; 16], seal: Seal, keys: &SealKeys) -> PlaceKeys {
+    keys.at(CONTEXT, uuid, seal)
 }
 
 /// The keys of a participant.
@@ -32,33 +36,29 @@ pub(crate) struct RegionSeal {
     mode: Seal,
     /// `None`: the region is not sealed, or this participant only looks at it.
     keys: Option<PlaceKeys>,
-    /// Those of which they were derived, for places below the region.
+    /// What the participant was given: for places below the region, and to refuse keys without a seal.
     given: Option<SealKeys>,
     /// For payloads that no other worker reads.
     own: PlaceKey,
     /// Source of [`SealWord`]s.
     random: AtomicU64,
-    /// Whether keys were given for a region that has no seal.
-    has_useless_keys: bool,
 }
 
 impl RegionSeal {
     /// The seal of a region of this mode.
     pub fn new(mode: Seal, uuid: &[u8; 16], keys: Option<&SealKeys>) -> Result<Self, PoolError> {
         if mode == Seal::None {
-            let (has_useless_keys, random) = (keys.is_some(), AtomicU64::new(0));
-            let own = PlaceKey::random([0; 32]);
-            return Ok(Self { mode, keys: None, given: None, own, random, has_useless_keys });
+            let (own, random) = (PlaceKey::random([0; 32]), AtomicU64::new(0));
+            return Ok(Self { mode, keys: None, given: keys.cloned(), own, random });
         }
         let drawn: [u8; 40] = random_bytes().map_err(|error| PoolError::Config(error.to_string()))?;
         let (own, random) = drawn.split_at(32);
         Ok(Self {
             mode,
-            keys: keys.map(|keys| keys.at(CONTEXT, uuid)),
+            keys: keys.map(|keys| place_keys(uuid, mode, keys)),
             given: keys.cloned(),
             own: PlaceKey::random(own.try_into().expect("32 bytes")),
             random: AtomicU64::new(u64::from_le_bytes(random.try_into().expect("8 bytes"))),
-            has_useless_keys: false,
         })
     }
 
@@ -102,28 +102,25 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
         self.seal.given.as_ref()
     }
 
+    /// Whether payloads have seals. Then they are never used in their place: a writer of the region could
+    /// change them after the check, or before a seal is made of them.
+    #[inline]
+    pub fn is_sealed(&self) -> bool {
+        self.seal_mode() != Seal::None
+    }
+
     /// Whether payloads are unreadable in their place.
     #[inline]
     pub fn is_encrypted(&self) -> bool {
         self.seal_mode() == Seal::Encrypt
     }
 
-    /// Whether this participant can tell a whole payload from a damaged one.
-    pub const fn can_verify(&self) -> bool {
-        matches!(self.seal.mode, Seal::None) || self.seal.keys.is_some()
-    }
-
-    /// The key of a block's checksum. `None`: a seal guards the payload instead.
-    pub fn checksum_key(&self, hash: BlockHash, generation: Generation) -> Option<u64> {
-        (self.seal_mode() == Seal::None).then(|| checksum_key(hash, generation))
-    }
-
     /// What guards a payload that this worker is about to write, and the word that a reader needs.
     pub fn guard_new(&self, facts: &Facts) -> (Guard, SealWord) {
-        let Some(keys) = &self.seal.keys else {
+        if !self.is_sealed() {
             return (Guard::Sum(checksum_key(facts.hash, facts.generation)), SealWord(0));
-        };
-        let (id, key) = keys.sealing();
+        }
+        let (id, key) = self.seal.keys.as_ref().expect("no worker attaches without keys").sealing();
         let word = SealWord::new(self.seal.draw(), id);
         (self.guard(key.payload(facts.words(word))), word)
     }
@@ -188,7 +185,7 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
     /// seal: its operator believes that it has one.
     pub fn demand_keys(&self) -> Result<(), PoolError> {
         if self.seal.mode == Seal::None {
-            return if self.seal.has_useless_keys { Err(PoolError::NotSealed) } else { Ok(()) };
+            return if self.seal.given.is_some() { Err(PoolError::NotSealed) } else { Ok(()) };
         }
         let admitted = self.admitted_keys();
         let names = || admitted.iter().map(KeyId::to_string).collect::<Vec<_>>().join(", ");

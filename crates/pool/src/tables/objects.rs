@@ -124,7 +124,7 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
         }
         let hit = Hit::of(BlockIndex(line.block - 1), &descriptor);
         self.region.refresh_seal(hit.block);
-        (hit.hash == hash && self.region.copy_out(&hit, &mut [&mut bytes])).then_some((row, line, bytes))
+        (hit.hash == hash && self.region.copy_out(&hit, &mut [&mut bytes]) == Some(true)).then_some((row, line, bytes))
     }
 
     /// Whether a row names the object in a slot, or a word says that the slot holds memory. The

@@ -539,7 +539,7 @@ class DeviceMemory:
     bytes of the allocations that hold them; `owner` keeps these alive. `stream` returns the engine's
     current stream in the calling thread. Callers must guarantee that the addresses are the GPU's.
 
-    The region is page-locked, once per process. If that fails, if the region is encrypted, or if
+    The region is page-locked, once per process. If that fails, if the region is sealed, or if
     `staged` is set, blocks pass through `staging_bytes` of page-locked memory.
     """
 
@@ -595,7 +595,7 @@ class DeviceMemory:
     @property
     def why_no_kernels(self) -> str:
         """Why the processor sums blocks, and each page crosses the bus by itself; empty if kernels of
-        the GPU do it. Blocks of a sealed region are verified by the processor in any case."""
+        the GPU do it."""
     @property
     def free_slots(self) -> int | None:
         """Number of free slots of the staging memory; None without it."""

@@ -42,15 +42,15 @@ impl Source for Pinned {
         pins.map(|(number, pin)| is_whole(pin) && !is_refused(self.first + number)).collect()
     }
 
-    fn lane_keys(&self) -> Option<Vec<[u64; LANES]>> {
-        self.pins.iter().map(|pin| pin.checksum_key().map(lane_keys)).collect()
+    fn lane_keys(&self) -> Vec<[u64; LANES]> {
+        self.pins.iter().map(|pin| lane_keys(pin.checksum_key())).collect()
     }
 
     fn check_sums(&mut self, sums: &[[u64; ACCUMULATORS]]) -> Vec<bool> {
         let pins = std::mem::take(&mut self.pins).into_iter().zip(sums).enumerate();
         let is_whole = |pin: &Pin, sums| {
-            let sum = pin.checksum_key().map(|key| fold_lanes(sums, pin.hit().length, key));
-            sum.map_or_else(|| pin.verify(), |sum| pin.verify_sum(sum)) == ReadOutcome::Whole
+            let sum = fold_lanes(sums, pin.hit().length, pin.checksum_key());
+            pin.verify_sum(sum) == ReadOutcome::Whole
         };
         pins.map(|(number, (pin, sums))| is_whole(&pin, sums) && !is_refused(self.first + number)).collect()
     }
@@ -128,14 +128,13 @@ impl Sink for Reserved {
         self.published(&ended);
     }
 
-    fn lane_keys(&self) -> Option<Vec<[u64; LANES]>> {
-        self.fillings.iter().map(|filling| filling.checksum_key().map(lane_keys)).collect()
+    fn lane_keys(&self) -> Vec<[u64; LANES]> {
+        self.fillings.iter().map(|filling| lane_keys(filling.checksum_key())).collect()
     }
 
     fn publish_with_sums(&mut self, sums: &[[u64; ACCUMULATORS]]) {
         let summed = |(filling, sums): (InPlace<Arc<Mapped>>, _)| {
-            // The pool takes no sum of a block without a key.
-            let sum = filling.checksum_key().map_or(0, |key| fold_lanes(sums, filling.extent().1, key));
+            let sum = fold_lanes(sums, filling.extent().1, filling.checksum_key());
             (filling, sum)
         };
         let fillings = std::mem::take(&mut self.fillings).into_iter().zip(sums).map(summed);
@@ -187,7 +186,7 @@ impl Sink for Copied {
         unreachable!("the blocks go through the staging memory");
     }
 
-    fn lane_keys(&self) -> Option<Vec<[u64; LANES]>> {
+    fn lane_keys(&self) -> Vec<[u64; LANES]> {
         unreachable!("the blocks go through the staging memory");
     }
 

@@ -1,4 +1,4 @@
-//! Snapshots of sealed regions: what the owner of the file, who has no key, can do.
+//! Snapshots of sealed regions: what the owner of the file can do without the key.
 
 use crate::snapshot::{BLOCK, config, fill, hash, payload, pool_with, right};
 use cenote_base::seal::{Seal, SealKeys};
