@@ -106,6 +106,8 @@ class Case:
         layers = [(card.address(each), layout) for each in self.memory]
         try:
             self.kv = card.kv(region, layers, self.memory, **WAYS[way])
+            if not self.kv.wait_locked(60):
+                raise TimeoutError("the region is not page-locked within 60 s")
         except TypeError as error:
             raise Skip(f"this build has no switch for it: {error}") from error
         order = random.Random(1).sample(range(blocks), 2 * self.count)

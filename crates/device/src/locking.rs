@@ -30,7 +30,7 @@ pub trait PageLock: Send + Sync + 'static {
     fn unlock(&self, address: usize);
 }
 
-/// State of the locking, after each piece.
+/// State of the locking.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes that are locked, from the first on.
@@ -41,16 +41,11 @@ pub struct Progress {
     pub refused: Option<String>,
 }
 
-/// A region that is being page-locked. The last clone unlocks it.
-#[derive(Clone)]
-pub struct Locking(Arc<Handle>);
-
-/// Stops the threads when no user is left.
-struct Handle(Arc<Shared>);
+/// A region that is being page-locked. Its drop ends the locking; the last thread unlocks the region.
+pub struct Locking(Arc<Shared>);
 
 struct Shared {
     pages: Box<dyn PageLock>,
-    report: Box<dyn Fn(&Progress) + Send + Sync>,
     address: usize,
     bytes: usize,
     piece: usize,
@@ -75,20 +70,13 @@ struct Front {
 
 impl Locking {
     /// Begins to lock `bytes` bytes from `address` in pieces of `piece` bytes, at most
-    /// [`PIECE_BYTES_MAX`], with so many threads. Each call of `report` is from one of them.
+    /// [`PIECE_BYTES_MAX`], with so many threads.
     ///
     /// A `piece` that is no multiple of a page would make two pieces share a page, which drivers refuse.
     #[must_use]
-    pub fn start(
-        pages: Box<dyn PageLock>,
-        (address, bytes): (usize, usize),
-        piece: usize,
-        threads: usize,
-        report: Box<dyn Fn(&Progress) + Send + Sync>,
-    ) -> Self {
+    pub fn start(pages: Box<dyn PageLock>, (address, bytes): (usize, usize), piece: usize, threads: usize) -> Self {
         let shared = Arc::new(Shared {
             pages,
-            report,
             address,
             bytes,
             piece: piece.clamp(1, PIECE_BYTES_MAX),
@@ -115,14 +103,14 @@ impl Locking {
                 break;
             }
         }
-        Self(Arc::new(Handle(shared)))
+        Self(shared)
     }
 
-    /// True if the device can access these bytes in place. False at the latest when their first piece is
-    /// unlocked again, and for bytes outside of the region.
+    /// True if the device can access these bytes in place, from then on until the end. False for bytes
+    /// outside of the region.
     #[must_use]
     pub fn is_locked(&self, address: usize, bytes: usize) -> bool {
-        let shared = &self.0.0;
+        let shared = &self.0;
         let end = shared.locked_bytes();
         address.checked_sub(shared.address).and_then(|at| at.checked_add(bytes)).is_some_and(|at| at <= end)
     }
@@ -130,28 +118,45 @@ impl Locking {
     /// Bytes from this address of the region to the next border of pieces. No copy may cross a border.
     #[must_use]
     pub fn until_border(&self, address: usize) -> usize {
-        let shared = &self.0.0;
+        let shared = &self.0;
         shared.piece - (address - shared.address) % shared.piece
+    }
+
+    /// Whether the region has several pieces.
+    #[must_use]
+    pub fn has_borders(&self) -> bool {
+        self.0.count() > 1
     }
 
     /// The state now.
     #[must_use]
     pub fn progress(&self) -> Progress {
-        self.0.0.progress()
+        self.0.progress()
     }
 
-    /// Begins no further piece, and waits for the pieces under way. False: one is still under way after
-    /// `timeout`, and its thread unlocks everything when it ends.
+    /// Waits until all is locked, or a piece was refused. False after `timeout`.
     #[must_use]
-    pub fn stop(&self, clock: Clock, timeout: Duration) -> bool {
-        let shared = &self.0.0;
-        shared.stopped.store(true, Ordering::Release);
+    pub fn wait(&self, clock: Clock, timeout: Duration) -> bool {
+        let shared = &self.0;
         let front = clock.after(timeout).wait_while(&shared.ended, shared.front(), |front| front.threads > 0);
         front.threads == 0
     }
+
+    /// Begins no further piece, waits for those under way, and unlocks everything. The device must not
+    /// access the region any more. False: a piece is still under way after `timeout`, and its thread
+    /// unlocks everything when it ends.
+    #[must_use]
+    pub fn end(&self, clock: Clock, timeout: Duration) -> bool {
+        self.0.stopped.store(true, Ordering::Release);
+        let has_ended = self.wait(clock, timeout);
+        if has_ended {
+            self.0.unlock();
+        }
+        has_ended
+    }
 }
 
-impl Drop for Handle {
+impl Drop for Locking {
     fn drop(&mut self) {
         self.0.stopped.store(true, Ordering::Release);
     }
@@ -193,6 +198,13 @@ impl Shared {
         self.ended.notify_all();
     }
 
+    /// Unlocks the locked pieces, once. Called when no thread is left.
+    fn unlock(&self) {
+        for number in 0..self.locked.swap(0, Ordering::AcqRel) {
+            self.pages.unlock(self.piece_at(number).0);
+        }
+    }
+
     /// Touches pieces until none is left, and locks those whose turn it is.
     fn run(&self) {
         while !self.is_stopped() {
@@ -231,9 +243,6 @@ impl Shared {
                     self.stopped.store(true, Ordering::Release);
                 }
             }
-            drop(front);
-            (self.report)(&self.progress());
-            front = self.front();
         }
         front.is_locking = false;
     }
@@ -241,9 +250,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        for number in 0..self.locked.load(Ordering::Acquire) {
-            self.pages.unlock(self.piece_at(number).0);
-        }
+        self.unlock();
     }
 }
 

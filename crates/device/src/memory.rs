@@ -1,113 +1,139 @@
 //! Page-locked memory: regions that are shared by all users of a process, and slots for blocks.
 
 use crate::driver::{Device, DeviceBytes, DeviceError, Locked};
+use crate::locking::{Locking, PageLock, Progress};
+use cenote_base::Clock;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::Duration;
 
-/// Memory that is page-locked for a device, as a whole or in pieces. The last user unlocks it.
-pub struct Registered(Arc<Pieces>);
+/// The last user waits so long for a piece that is being locked. Its thread unlocks it otherwise.
+const PIECE_PATIENCE: Duration = Duration::from_secs(5);
 
-struct Pieces {
+/// Mapped memory of the processor. It stays mapped while the value lives.
+pub trait Mapped: Send + Sync + 'static {
+    /// Faults pages in, without changing a byte.
+    fn touch(&self, address: usize, bytes: usize);
+}
+
+/// How a region is page-locked.
+#[derive(Clone, Copy, Debug)]
+pub struct Pieces {
+    /// Bytes of a piece, of whole pages.
+    pub bytes: usize,
+    /// Threads that touch them.
+    pub threads: usize,
+}
+
+/// Memory that is page-locked for a device, in pieces, beside serving. The last user unlocks it.
+pub struct Registered(Arc<Region>);
+
+struct Region {
     device: Arc<Device>,
     address: usize,
-    /// Bytes of a piece; the whole, if there is one piece.
-    piece: usize,
-    pieces: Vec<usize>,
-    /// Keeps the memory mapped.
-    _owner: Arc<dyn Send + Sync>,
+    locking: Locking,
+    clock: Clock,
 }
 
 type Key = (usize, usize);
 
 /// All registrations of this process, by device and address.
-static ALL: LazyLock<Mutex<HashMap<Key, Arc<Pieces>>>> = LazyLock::new(Mutex::default);
+static ALL: LazyLock<Mutex<HashMap<Key, Arc<Region>>>> = LazyLock::new(Mutex::default);
+
+/// The driver's page-locking of some memory, which it keeps mapped.
+struct Driver {
+    device: Arc<Device>,
+    memory: Arc<dyn Mapped>,
+}
+
+impl PageLock for Driver {
+    fn touch(&self, address: usize, bytes: usize) {
+        self.memory.touch(address, bytes);
+    }
+
+    fn lock(&self, address: usize, bytes: usize) -> Result<(), String> {
+        // SAFETY: `memory` keeps the piece mapped, by the contract of `Registered::share`.
+        unsafe { self.device.register(address, bytes) }.map_err(|error| error.to_string())
+    }
+
+    fn unlock(&self, address: usize) {
+        // A piece that the driver keeps stays locked until the process ends.
+        let _ = self.device.unregister(address);
+    }
+}
 
 impl Registered {
-    /// The registration of this memory, which all users of the process share. A new one is tried as a
-    /// whole, then in pieces.
+    /// The registration of this memory, which all users of the process share. It begins to lock the
+    /// memory if no other user has.
     ///
     /// # Safety
-    /// Callers must guarantee that the memory stays mapped while `owner` lives.
-    ///
-    /// # Errors
-    /// The memory cannot be page-locked. Nothing of it is locked then.
+    /// Callers must guarantee that `bytes` bytes from `address` stay mapped while `memory` lives.
+    #[must_use]
     pub unsafe fn share(
         device: &Arc<Device>,
-        address: usize,
-        bytes: usize,
-        piece: usize,
-        owner: &Arc<dyn Send + Sync>,
-    ) -> Result<Self, DeviceError> {
-        let key = (Arc::as_ptr(device).addr(), address);
+        (address, bytes): (usize, usize),
+        memory: Arc<dyn Mapped>,
+        pieces: Pieces,
+        clock: Clock,
+    ) -> Self {
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = all.get(&key) {
-            return Ok(Self(Arc::clone(known)));
-        }
-        let new = |piece| {
-            let (device, _owner) = (Arc::clone(device), Arc::clone(owner));
-            // SAFETY: the owner keeps the memory mapped, by the contract of this function.
-            unsafe { Pieces { device, address, piece, pieces: Vec::new(), _owner }.lock(bytes) }
-        };
-        let made = match new(bytes.max(1)) {
-            Err(_) if piece < bytes => new(piece.max(1))?,
-            made => made?,
-        };
-        let made = Arc::new(made);
-        all.insert(key, Arc::clone(&made));
-        Ok(Self(made))
+        let region = all.entry((Arc::as_ptr(device).addr(), address)).or_insert_with(|| {
+            let driver = Box::new(Driver { device: Arc::clone(device), memory });
+            let locking = Locking::start(driver, (address, bytes), pieces.bytes, pieces.threads);
+            Arc::new(Region { device: Arc::clone(device), address, locking, clock })
+        });
+        Self(Arc::clone(region))
+    }
+
+    /// How much is locked.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        self.0.locking.progress()
+    }
+
+    /// Waits until all is locked, or a piece was refused. False after `timeout`.
+    #[must_use]
+    pub fn wait(&self, timeout: Duration) -> bool {
+        self.0.locking.wait(self.0.clock, timeout)
+    }
+
+    /// Whether the device can access these bytes in place. That stays so while this value lives.
+    #[must_use]
+    pub fn is_locked(&self, address: u64, bytes: u64) -> bool {
+        self.0.locking.is_locked(address as usize, bytes as usize)
     }
 
     /// The device's address of the first byte.
     ///
     /// # Errors
-    /// The device cannot read the memory in place.
+    /// The device cannot read the memory in place, because not all of it is locked.
     pub fn seen(&self) -> Result<u64, DeviceError> {
+        let Progress { locked, bytes, refused } = self.progress();
+        if locked < bytes {
+            let why = refused.unwrap_or_else(|| "page-locking has not ended in time".to_owned());
+            return Err(DeviceError::new(format!("{locked} of {bytes} bytes are page-locked"), why));
+        }
         self.0.device.seen(self.0.address)
     }
 
     pub(crate) fn has_borders(&self) -> bool {
-        self.0.pieces.len() > 1
+        self.0.locking.has_borders()
     }
 
     /// Bytes from this address to the next border of pieces.
     pub(crate) fn until_border(&self, address: u64) -> u64 {
-        let piece = self.0.piece as u64;
-        piece - (address - self.0.address as u64) % piece
+        self.0.locking.until_border(address as usize) as u64
     }
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // Under the lock, so that no new user registers pages that are still locked.
+        // Under the lock, so that no new user locks pages that are still locked.
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         if Arc::strong_count(&self.0) == 2 {
             all.remove(&(Arc::as_ptr(&self.0.device).addr(), self.0.address));
-            self.0.unlock();
+            let _ = self.0.locking.end(self.0.clock, PIECE_PATIENCE);
         }
-    }
-}
-
-impl Pieces {
-    /// # Safety
-    /// Callers must guarantee that the memory is mapped while the owner lives.
-    unsafe fn lock(mut self, bytes: usize) -> Result<Self, DeviceError> {
-        let mut done = 0;
-        while done < bytes {
-            let now = self.piece.min(bytes - done);
-            // SAFETY: the memory is mapped by the contract of this function.
-            if let Err(error) = unsafe { self.device.register(self.address + done, now) } {
-                self.unlock();
-                return Err(error);
-            }
-            self.pieces.push(self.address + done);
-            done += now;
-        }
-        Ok(self)
-    }
-
-    /// Unlocks all pieces. A piece that the driver keeps stays locked until the process ends.
-    fn unlock(&self) {
-        self.pieces.iter().for_each(|&piece| _ = self.device.unregister(piece));
     }
 }
 
@@ -170,6 +196,12 @@ impl Staging {
         self.address
     }
 
+    /// Bytes of all slots.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.count * self.block_bytes
+    }
+
     /// Number of slots.
     #[must_use]
     pub const fn count(&self) -> usize {
@@ -213,6 +245,18 @@ impl Slots {
     #[must_use]
     pub fn numbers(&self) -> &[usize] {
         &self.numbers
+    }
+
+    /// The bytes of a page-locked slot, by its place in [`Slots::numbers`].
+    ///
+    /// # Safety
+    /// Callers must guarantee that the slots are page-locked, and that the device does not write them
+    /// during the borrow.
+    #[must_use]
+    pub unsafe fn payload(&self, number: usize) -> &[u8] {
+        let place = std::ptr::with_exposed_provenance(self.of.address() + self.numbers[number] * self.of.block_bytes);
+        // SAFETY: the slot is this value's, and by the contract nothing writes it.
+        unsafe { std::slice::from_raw_parts(place, self.of.block_bytes) }
     }
 
     /// Addresses of the slots.

@@ -5,6 +5,8 @@
 //! - A *save* queues its copies in the engine's thread, which waits for no other thread, and a native
 //!   thread publishes the blocks when the device has done them. The engine's stream waits for the
 //!   copies, so the engine may reuse the blocks when its step is over.
+//! - *Direct*: the device accesses the region, which is page-locked beside serving (`locking.rs`). Blocks
+//!   of pieces that are not locked yet are staged.
 //! - *Staged*: blocks pass through page-locked slots. A save without a free slot waits for one until
 //!   the engine begins its next step.
 //!
@@ -22,12 +24,14 @@ mod kit;
 mod load;
 mod save;
 mod threads;
+mod trial;
 
-pub use load::{Load, Source};
+pub use load::{Load, Loading, Source};
 pub use save::{Saving, Sink};
 
 use crate::driver::{Device, DeviceError, EngineStream, Stream};
 use crate::layout::Layout;
+use crate::locking::Progress;
 use crate::memory::{Registered, Staging};
 use cenote_base::Clock;
 use kit::Kit;
@@ -42,8 +46,8 @@ pub const PART_BLOCKS: usize = 32;
 
 /// How copies reach the region.
 pub enum Route {
-    /// The device accesses the region, which is page-locked.
-    Direct(Registered),
+    /// The device accesses the region where it is page-locked. Other blocks pass through slots.
+    Direct(Registered, Arc<Staging>),
     /// Blocks pass through page-locked slots.
     Staged(Arc<Staging>),
 }
@@ -57,9 +61,20 @@ pub(crate) struct Path {
 impl Path {
     const fn registered(&self) -> Option<&Registered> {
         match &self.route {
-            Route::Direct(registered) => Some(registered),
+            Route::Direct(registered, _) => Some(registered),
             Route::Staged(_) => None,
         }
+    }
+
+    const fn staging(&self) -> &Arc<Staging> {
+        match &self.route {
+            Route::Direct(_, staging) | Route::Staged(staging) => staging,
+        }
+    }
+
+    /// Facilities for blocks that the device accesses in the region.
+    fn kit(&self, is_staged: bool) -> Option<&Kit> {
+        self.kit.as_ref().filter(|_| !is_staged)
     }
 }
 
@@ -73,8 +88,9 @@ pub struct Settings {
     pub backlog_bytes: u64,
     /// Bytes of the GPU's memory that blocks pass through.
     pub gpu_buffer_bytes: u64,
-    /// Loads of smaller pages pass through that buffer. Larger ones are as fast one by one.
-    pub scatter_below: u64,
+    /// Loads of smaller pages pass through that buffer. `None`: if a trial at start finds that pages of
+    /// this size are slower by themselves.
+    pub scatter_below: Option<u64>,
     /// The clock of its deadlines.
     pub clock: Clock,
 }
@@ -97,7 +113,8 @@ pub(crate) struct Shared {
     why_no_kernels: String,
     loads: Stream,
     saves: Stream,
-    part_blocks: usize,
+    /// Most blocks of a staged part.
+    slot_blocks: usize,
     settings: Settings,
     queue: Mutex<Queue>,
     bell: Condvar,
@@ -121,15 +138,11 @@ impl Mover {
         settings: Settings,
         place: impl Fn() + Send + Sync + 'static,
     ) -> Result<Self, DeviceError> {
-        let part_blocks = match &route {
-            Route::Direct(_) => PART_BLOCKS,
-            // Several parts must fit, so that copies and checks overlap.
-            Route::Staged(staging) => PART_BLOCKS.min(staging.count() / 2).max(1),
-        };
+        let (Route::Direct(_, staging) | Route::Staged(staging)) = &route;
+        // Several parts must fit, so that copies and checks overlap.
+        let slot_blocks = PART_BLOCKS.min(staging.count() / 2).max(1);
         let kit = match &route {
-            Route::Direct(_) => {
-                Kit::new(device, &layout, part_blocks, settings.gpu_buffer_bytes, settings.scatter_below)
-            }
+            Route::Direct(..) => Kit::new(device, &layout, PART_BLOCKS, staging, &settings),
             Route::Staged(_) => Err(DeviceError::new("kernels", "blocks pass through the processor's memory")),
         };
         let (kit, why_no_kernels) = match kit {
@@ -143,7 +156,7 @@ impl Mover {
             why_no_kernels,
             loads: Stream::new(device)?,
             saves: Stream::new(device)?,
-            part_blocks,
+            slot_blocks,
             settings,
             queue: Mutex::default(),
             bell: Condvar::new(),
@@ -167,19 +180,42 @@ impl Mover {
         &self.0.why_no_kernels
     }
 
-    /// Number of free slots of a staged mover.
+    /// Whether whole blocks of loads cross the bus, and a kernel scatters their pages.
     #[must_use]
-    pub fn free_slots(&self) -> Option<usize> {
-        match &self.0.path().ok()?.route {
-            Route::Direct(_) => None,
-            Route::Staged(staging) => Some(staging.free()),
-        }
+    pub fn scatters(&self) -> bool {
+        self.0.path().is_ok_and(|path| path.kit.as_ref().is_some_and(|kit| kit.scatters))
+    }
+
+    /// Number of free slots of the staging memory.
+    #[must_use]
+    pub fn free_slots(&self) -> usize {
+        self.0.path().map_or(0, |path| path.staging().free())
+    }
+
+    /// Whether the device can access a payload in its place, from now on. Otherwise it is staged.
+    #[must_use]
+    pub fn is_direct(&self, address: u64, bytes: u64) -> bool {
+        let path = self.0.path();
+        path.is_ok_and(|path| path.registered().is_some_and(|registered| registered.is_locked(address, bytes)))
     }
 
     /// Most blocks of one part.
     #[must_use]
-    pub fn part_blocks(&self) -> usize {
-        self.0.part_blocks
+    pub fn part_blocks(&self, is_staged: bool) -> usize {
+        if is_staged { self.0.slot_blocks } else { PART_BLOCKS }
+    }
+
+    /// How much of the region is page-locked; `None` if no block is accessed in its place.
+    #[must_use]
+    pub fn page_locked(&self) -> Option<Progress> {
+        self.0.path().ok()?.registered().map(Registered::progress)
+    }
+
+    /// Waits until the region is page-locked, or a piece was refused. False after `timeout`.
+    #[must_use]
+    pub fn wait_locked(&self, timeout: Duration) -> bool {
+        let path = self.0.path();
+        path.is_ok_and(|path| path.registered().is_none_or(|registered| registered.wait(timeout)))
     }
 
     /// Counts since the last call.

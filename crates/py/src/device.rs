@@ -19,8 +19,9 @@ use cenote_base::BlockHash;
 use cenote_base::seal::Seal;
 use cenote_device::driver::{Device, DeviceError, EngineStream};
 use cenote_device::layout::{Layer, Layout};
-use cenote_device::memory::{Registered, Staging};
-use cenote_device::mover::{self, Counts, Mover, Route, Saving, Settings, Source};
+use cenote_device::locking::Progress;
+use cenote_device::memory::{Mapped, Pieces, Registered, Staging};
+use cenote_device::mover::{self, Counts, Loading, Mover, Route, Saving, Settings};
 use cenote_mem::fork::ProcessStamp;
 use cenote_mem::{Fabric, numa};
 use cenote_pool::Names;
@@ -68,22 +69,48 @@ impl Gpu {
         self.0.why_one_by_one()
     }
 
-    /// Page-locks a region, which all users of this process share.
-    #[pyo3(signature = (region, *, piece_bytes=1 << 30))]
-    fn register(&self, py: Python<'_>, region: &Region, piece_bytes: usize) -> PyResult<Registration> {
-        let shared = py.detach(|| self.share(&region.open.pool()?, piece_bytes).map_err(|error| of_device(&error)))?;
-        let seen = shared.seen().map_err(|error| of_device(&error))?;
+    /// Page-locks a region, which all users of this process share. Waits at most `timeout` seconds.
+    #[pyo3(signature = (region, *, piece_bytes=1 << 30, timeout=600.0))]
+    fn register(&self, py: Python<'_>, region: &Region, piece_bytes: usize, timeout: f64) -> PyResult<Registration> {
+        let timeout = duration(Some(timeout))?.unwrap_or_default();
+        let seen = || {
+            let shared = self.share(&region.open.pool()?, piece_bytes);
+            let _ = shared.wait(timeout);
+            shared.seen().map(|seen| (shared, seen)).map_err(|error| of_device(&error))
+        };
+        let (shared, seen) = py.detach(seen)?;
         Ok(Registration { registered: Mutex::new(Some(shared)), seen })
     }
 }
 
 impl Gpu {
-    fn share(&self, pool: &cenote_pool::HostPool, piece_bytes: usize) -> Result<Registered, DeviceError> {
+    fn share(&self, pool: &cenote_pool::HostPool, piece_bytes: usize) -> Registered {
         let fabric = pool.fabric();
-        let (address, length) = (fabric.address(0, LINE).addr(), fabric.len());
-        let owner: Arc<dyn Send + Sync> = Arc::clone(fabric) as _;
+        let place = (fabric.address(0, LINE).addr(), fabric.len() as usize);
+        let pieces = Pieces { bytes: piece_bytes, threads: touching_threads() };
+        let memory = Arc::new(Memory { fabric: Arc::clone(fabric), address: place.0 });
         // SAFETY: the fabric keeps the region mapped.
-        unsafe { Registered::share(&self.0, address, length as usize, piece_bytes, &owner) }
+        unsafe { Registered::share(&self.0, place, memory, pieces, clock()) }
+    }
+}
+
+/// Threads that touch a region's pages. One page-locks beside them, and an engine starts meanwhile.
+fn touching_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |threads| (threads.get() / 4).clamp(1, 4))
+}
+
+/// A region's memory, from this address.
+struct Memory {
+    fabric: Arc<cenote_mem::Mapped>,
+    address: usize,
+}
+
+impl Mapped for Memory {
+    fn touch(&self, address: usize, bytes: usize) {
+        let mapping = self.fabric.mapping();
+        // Both only make page-locking and copies faster.
+        let _ = numa::stay_near(mapping);
+        let _ = mapping.touch((address - self.address) as u64, bytes as u64);
     }
 }
 
@@ -173,13 +200,14 @@ impl Order {
 pub struct DeviceMemory {
     mover: ManuallyDrop<Mover>,
     /// The staging memory's slots as blocks.
-    slots: Option<Arc<Pages>>,
+    slots: Arc<Pages>,
+    /// The region whose blocks the GPU accesses in place; `None` if all are staged.
+    direct: Option<Arc<cenote_mem::Mapped>>,
     outcomes: Outcomes,
     /// Returns the engine's current stream.
     stream: Py<PyAny>,
     /// Keeps the engine's memory alive while the GPU may access it.
     owner: Mutex<Option<Py<PyAny>>>,
-    #[pyo3(get)]
     why_staged: String,
     stamp: ProcessStamp,
 }
@@ -204,7 +232,7 @@ impl DeviceMemory {
     #[new]
     #[pyo3(signature = (gpu, region, layers, memory, owner, stream, *, staging_bytes=256 << 20, staged=false,
                         piece_bytes=1 << 30, threads=2, backlog_bytes=4 << 30, gpu_buffer_bytes=256 << 20,
-                        scatter_below=32 << 10))]
+                        scatter_below=None))]
     fn new(
         py: Python<'_>,
         gpu: &Gpu,
@@ -219,7 +247,7 @@ impl DeviceMemory {
         threads: usize,
         backlog_bytes: u64,
         gpu_buffer_bytes: u64,
-        scatter_below: u64,
+        scatter_below: Option<u64>,
     ) -> PyResult<Self> {
         let layers = layers.0;
         let num_blocks = layers.first().map_or(0, |(_, layout)| layout.num_blocks);
@@ -235,39 +263,37 @@ impl DeviceMemory {
             layers.into_iter().map(|(address, layout)| Layer { address, stride: layout.stride, runs: layout.runs });
         let layout = Layout::new(&described.collect::<Vec<_>>(), num_blocks, &memory.0).map_err(wrong)?;
         let pool = region.open.pool()?;
+        let why_staged = if pool.seal() != Seal::None {
+            "the region is sealed"
+        } else if staged {
+            "requested"
+        } else {
+            ""
+        };
         let made = py.detach(|| {
-            let registered = if pool.seal() != Seal::None {
-                Err("the region is sealed".to_owned())
-            } else if staged {
-                Err("requested".to_owned())
-            } else {
-                let shared = gpu.share(&pool, piece_bytes);
-                shared.map_err(|error| format!("the region cannot be page-locked: {error}"))
-            };
-            let (route, why_staged) = match registered {
-                Ok(registered) => (Route::Direct(registered), String::new()),
-                Err(why) => (Route::Staged(Staging::new(&gpu.0, layout.block_bytes() as usize, staging_bytes)?), why),
-            };
-            let slots = match &route {
-                Route::Direct(_) => None,
-                Route::Staged(staging) => Some(Arc::new(Pages::of_slots(staging.address(), &pages, staging.count()))),
+            let staging = Staging::new(&gpu.0, layout.block_bytes() as usize, staging_bytes)?;
+            let slots = Arc::new(Pages::of_slots(staging.address(), &pages, staging.count()));
+            let route = match why_staged {
+                "" => Route::Direct(gpu.share(&pool, piece_bytes), staging),
+                _ => Route::Staged(staging),
             };
             let near = Arc::clone(pool.fabric());
             let place = move || _ = numa::stay_near(near.mapping());
             let settings = Settings { threads, backlog_bytes, gpu_buffer_bytes, scatter_below, clock: clock() };
-            Ok((Mover::start(&gpu.0, layout, route, settings, place)?, slots, why_staged))
+            Ok((Mover::start(&gpu.0, layout, route, settings, place)?, slots))
         });
-        let (mover, slots, why_staged) = made.map_err(|error: DeviceError| match error.is_of_arguments() {
+        let (mover, slots) = made.map_err(|error: DeviceError| match error.is_of_arguments() {
             true => wrong(error.to_string()),
             false => of_device(&error),
         })?;
         Ok(Self {
             mover: ManuallyDrop::new(mover),
             slots,
+            direct: why_staged.is_empty().then(|| Arc::clone(pool.fabric())),
             outcomes: Outcomes::default(),
             stream,
             owner: Mutex::new(Some(owner)),
-            why_staged,
+            why_staged: why_staged.to_owned(),
             stamp: ProcessStamp::current(),
         })
     }
@@ -287,27 +313,23 @@ impl DeviceMemory {
                 let (pins, blocks) = (pins.len(), blocks.len());
                 return Err(wrong(format!("a lease of {pins} blocks cannot be loaded into {blocks} blocks")));
             }
-            let is_raw = |pin: &&Arc<Pin>| self.slots.is_none() || pin.hit().encoding == 0 || coding.is_none();
+            let is_raw = |pin: &&Arc<Pin>| self.direct.is_some() || pin.hit().encoding == 0 || coding.is_none();
             let wanted = mover.layout().block_bytes();
             if let Some(pin) = pins.iter().filter(is_raw).find(|pin| pin.hit().length != wanted) {
                 let found = pin.hit().length;
                 return Err(wrong(format!("a block of {found} bytes, but this memory's blocks have {wanted}")));
             }
-            if self.slots.is_none() && pins.iter().any(|pin| pin.extent().is_none()) {
-                let why = "the lease is of a sealed region; load it into a memory that was made for that region";
-                return Err(wrong(why));
-            }
             let fabric = fabric.ok_or_else(|| CenoteError::new_err("the region is closed"))?;
-            let (size, mut first, mut parts) = (mover.part_blocks(), 0, Vec::new());
-            let mut pins = pins.into_iter();
-            for blocks in blocks.chunks(size) {
-                let pins = pins.by_ref().take(size).collect();
-                let (fabric, coding, slots) = (Arc::clone(&fabric), coding.clone(), self.slots.clone());
-                let source: Box<dyn Source> = Box::new(Pinned { fabric, coding, slots, pins, first });
-                parts.push((source, blocks.to_vec()));
-                first += blocks.len();
-            }
-            mover.load(parts, engine, timeout).map_err(|error| of_device(&error))
+            self.check_region(&fabric)?;
+            let all = pins.into_iter().zip(blocks).enumerate();
+            let parts = self.parts(mover, all, |(_, (pin, _))| pin.extent()).into_iter().map(|(part, is_staged)| {
+                let (numbers, part): (Vec<_>, Vec<_>) = part.into_iter().unzip();
+                let (pins, blocks) = part.into_iter().unzip();
+                let (fabric, coding, slots) = (Arc::clone(&fabric), coding.clone(), Arc::clone(&self.slots));
+                let source = Box::new(Pinned { fabric, coding, slots, pins, numbers: numbers.clone() });
+                Loading { source, blocks, numbers, is_staged }
+            });
+            mover.load(parts.collect(), engine, timeout).map_err(|error| of_device(&error))
         };
         let load = guarded(|| py.detach(begin))?;
         Ok(DeviceLoad { load, stream: self.stream.clone_ref(py) })
@@ -332,6 +354,7 @@ impl DeviceMemory {
                 )));
             }
         }
+        orders.iter().try_for_each(|order| self.check_region(order.to.pool.fabric()))?;
         let engine = self.engine(py)?;
         guarded(|| py.detach(|| self.begin_save(mover, orders, engine)).map_err(|error| of_device(&error)))
     }
@@ -382,9 +405,38 @@ impl DeviceMemory {
         Ok(self.mover()?.why_no_kernels())
     }
 
-    /// Number of free slots of the staging memory; None if blocks do not pass through it.
+    /// Why blocks pass through the staging memory; empty if they do not, or only until the region is
+    /// page-locked.
     #[getter]
-    fn free_slots(&self) -> PyResult<Option<usize>> {
+    fn why_staged(&self) -> PyResult<String> {
+        let progress = self.mover()?.page_locked();
+        let refused = progress.and_then(|Progress { locked, bytes, refused }| {
+            refused.map(|why| format!("{locked} of {bytes} bytes of the region are page-locked: {why}"))
+        });
+        Ok(refused.unwrap_or_else(|| self.why_staged.clone()))
+    }
+
+    /// Bytes of the region that are page-locked, and all; None if blocks are staged in any case.
+    #[getter]
+    fn page_locked(&self) -> PyResult<Option<(usize, usize)>> {
+        Ok(self.mover()?.page_locked().map(|progress| (progress.locked, progress.bytes)))
+    }
+
+    /// Waits until the region is page-locked, or that is refused. Returns False after `timeout` seconds.
+    fn wait_locked(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
+        let (mover, timeout) = (self.mover()?, duration(Some(timeout))?.unwrap_or_default());
+        Ok(py.detach(|| mover.wait_locked(timeout)))
+    }
+
+    /// Whether whole blocks of loads cross the bus, and a kernel scatters their pages.
+    #[getter]
+    fn scatters(&self) -> PyResult<bool> {
+        Ok(self.mover()?.scatters())
+    }
+
+    /// Number of free slots of the staging memory.
+    #[getter]
+    fn free_slots(&self) -> PyResult<usize> {
         Ok(self.mover()?.free_slots())
     }
 
@@ -416,20 +468,56 @@ impl DeviceMemory {
         Ok(EngineStream(self.stream.bind(py).call0()?.extract()?))
     }
 
+    /// Refuses blocks of a region that this memory's GPU does not access.
+    fn check_region(&self, fabric: &Arc<cenote_mem::Mapped>) -> PyResult<()> {
+        match self.direct.as_ref().is_none_or(|own| Arc::ptr_eq(own, fabric)) {
+            true => Ok(()),
+            false => Err(wrong("the blocks are of another region than this memory; use one `Region` for both")),
+        }
+    }
+
+    /// Blocks in parts, each with whether it is staged: those that the GPU can access in their places,
+    /// and the others. The order within both stays.
+    fn parts<T>(
+        &self,
+        mover: &Mover,
+        blocks: impl Iterator<Item = T>,
+        extent: impl Fn(&T) -> Option<(u64, u64)>,
+    ) -> Vec<(Vec<T>, bool)> {
+        let is_direct = |block: &T| {
+            let place = self.direct.as_ref().zip(extent(block));
+            place.is_some_and(|(fabric, (at, bytes))| mover.is_direct(fabric.address(at, bytes).addr() as u64, bytes))
+        };
+        let (direct, staged): (Vec<T>, Vec<T>) = blocks.partition(is_direct);
+        let mut parts = Vec::new();
+        for (blocks, is_staged) in [(direct, false), (staged, true)] {
+            let mut blocks = blocks.into_iter().peekable();
+            while blocks.peek().is_some() {
+                parts.push((blocks.by_ref().take(mover.part_blocks(is_staged)).collect(), is_staged));
+            }
+        }
+        parts
+    }
+
     fn begin_save(&self, mover: &Mover, mut orders: Vec<Order>, engine: EngineStream) -> Result<(), DeviceError> {
-        let (mut room, size) = (mover.room(), mover.part_blocks());
-        let (mut parts, mut count) = (Vec::<Saving>::new(), 0);
+        let mut room = mover.room();
+        let mut parts = Vec::<Saving>::new();
         for order in &mut orders {
             let kept = order.blocks.len().min(room);
             add(&self.outcomes, "busy", (order.blocks.len() - kept) as u64);
             order.keep(kept);
             room -= kept;
-            match &self.slots {
-                None => Reserved::add_parts(order, size, &self.outcomes, &mut parts),
-                Some(slots) => Copied::add_parts(order, size, slots, &self.outcomes, &mut parts),
+            match &self.direct {
+                Some(_) => {
+                    let reserved = blocks::reserve(order, &self.outcomes);
+                    let split = self.parts(mover, reserved.into_iter(), |(filling, ..)| Some(filling.extent()));
+                    let part = |(part, is_staged)| Reserved::part(order, part, is_staged, &self.outcomes);
+                    parts.extend(split.into_iter().map(part));
+                }
+                None => Copied::add_parts(order, mover.part_blocks(true), &self.slots, &self.outcomes, &mut parts),
             }
         }
-        count += parts.iter().map(|(_, blocks)| blocks.len() as u64).sum::<u64>();
+        let count = parts.iter().map(|part| part.blocks.len() as u64).sum::<u64>();
         let begun = mover.save(parts, engine);
         if begun.is_err() {
             add(&self.outcomes, "failed", count);

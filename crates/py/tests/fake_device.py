@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tables_of import decode
-from waiting import until
+from waiting import PATIENCE, until
 
 import cenote
 from cenote.device import DeviceMemory, Gpu, PageLayout, Registration, RowGather, TablePlace
@@ -79,7 +79,13 @@ class FakeDevice:
         return getattr(self.driver, f"fake_{name}")(self.number, *arguments)
 
     def of(self, region: cenote.Region, layers: Sequence[tuple[int, PageLayout]], **how: Any) -> DeviceMemory:
-        """KV memory in this GPU's memory."""
+        """KV memory in this GPU's memory, of a region that is page-locked as far as the driver does it."""
+        memory = self.locking(region, layers, **how)
+        assert memory.wait_locked(PATIENCE)
+        return memory
+
+    def locking(self, region: cenote.Region, layers: Sequence[tuple[int, PageLayout]], **how: Any) -> DeviceMemory:
+        """As `of`, while the region may be being page-locked."""
         return DeviceMemory(self.gpu, region, layers, [(self.base, len(self.memory))], self.memory, lambda: 0, **how)
 
     # --- controls ---

@@ -50,6 +50,7 @@ def test_a_gpu_loads_the_blocks_that_another_memory_saved(region: cenote.Region,
     expected = [cache.clone() for cache in saved]
     how = {"staging_bytes": 24 * LAYERS * PAGE, **how}
     memory = memory_of(region, saved, **how)
+    assert memory.wait_locked(PATIENCE)
     assert memory.why_staged == ("requested" if "staged" in how else "")
     assert bool(memory.why_no_kernels) == ("staged" in how or how.get("gpu_buffer_bytes") == 0), memory.why_no_kernels
     memory.save([(blocks, names, range(20), places, None, 0)])

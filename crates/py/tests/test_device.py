@@ -30,18 +30,21 @@ COPY = "cuMemcpyBatchAsync"
 class Engine:
     """An engine on a fake GPU. Each layer has separate tensors of keys and of values."""
 
-    def __init__(self, region: cenote.Region, seed: int = 0, way: str = "direct") -> None:
+    def __init__(self, region: cenote.Region, seed: int = 0, way: str = "direct", is_locked: bool = True) -> None:
         self.device = FakeDevice(LAYERS * BLOCKS * PAGE, seed)
+        self.device.call("gate", b"cuMemHostRegister", not is_locked)
         if way not in ("direct", "pages"):
             self.device.call("register_max", {"pieces": 50048, "staged": 0, "unregistered": 0}[way])
         layout = PageLayout(RUN, ((0, RUN), (BLOCKS * RUN, RUN)), BLOCKS)
         layers = [(self.device.base + layer * BLOCKS * PAGE, layout) for layer in range(LAYERS)]
-        self.memory = self.device.of(
+        self.memory = (self.device.of if is_locked else self.device.locking)(
             region, layers, staging_bytes=SLOTS * BLOCK, staged=way == "staged", piece_bytes=50048,
             gpu_buffer_bytes=0 if way == "pages" else 40 * BLOCK,
         )  # fmt: skip
         self.has_kernels = way in ("direct", "pieces") and region.info()["seal"] == "none"
-        assert bool(self.memory.why_no_kernels) != self.has_kernels, self.memory.why_no_kernels
+        # If no piece of the region can be locked, kernels have nothing to do.
+        if way != "unregistered":
+            assert bool(self.memory.why_no_kernels) != self.has_kernels, self.memory.why_no_kernels
 
     def places(self, layer: int, block: int) -> list[int]:
         at = (layer * 2 * BLOCKS + block) * RUN
@@ -131,7 +134,7 @@ def test_a_device_loads_the_blocks_that_another_saved(region: cenote.Region, blo
     names = save_all(region, blocks, count, seed, way)
     engine = Engine(region, seed + 100, way)
     assert bool(engine.memory.why_staged) == (way in ("staged", "unregistered"))
-    assert engine.memory.free_slots == (SLOTS if engine.memory.why_staged else None)
+    assert engine.memory.free_slots == SLOTS
     places = random.Random(seed + 100).sample(range(BLOCKS), count)
     # The load comes after the engine's queued work on these blocks.
     for place in places:
@@ -374,6 +377,53 @@ def test_staged_saves_without_a_slot_are_dropped_when_the_next_step_begins(regio
         for number in range(24):
             assert lease.read_into(number, back)
             assert bytes(back) == b"".join(content(layer, number) for layer in range(LAYERS))
+    engine.close()
+
+
+@pytest.mark.parametrize("way", ["direct", "pieces"])
+def test_a_region_is_page_locked_while_it_is_served(region: cenote.Region, blocks: cenote.Namespace, way: str) -> None:
+    engine = Engine(region, 5, way, is_locked=False)
+    until("a thread that locks", lambda: engine.device.call("at_gate") == 1)
+    names = save_step(engine, blocks, range(40))
+    assert engine.outcomes(40) == {"published": 40}
+    # A load of the first request, with all blocks through the buffer, and one when all are in their places.
+    for places in (range(50, 90), range(10, 50)):
+        load = engine.memory.load(blocks.lookup(names), places)
+        assert load.wait(PATIENCE)
+        assert load.failed() == []
+        assert all(engine.page(layer, places[number]) == content(layer, number) for layer in range(LAYERS) for number in range(40))
+        progress = engine.memory.page_locked
+        assert progress is not None
+        if places[0] == 50:
+            assert progress[0] == engine.device.calls("cenote_move") == 0
+            assert not engine.memory.wait_locked(0)
+            engine.device.call("gate", b"cuMemHostRegister", False)
+            assert engine.memory.wait_locked(PATIENCE)
+        else:
+            assert progress[0] == progress[1]
+            assert engine.device.calls("cenote_sums") > 0
+    assert engine.memory.why_staged == ""
+    engine.close()
+
+
+def test_blocks_of_pieces_that_the_driver_refuses_are_staged(region: cenote.Region, blocks: cenote.Namespace) -> None:
+    engine = Engine(region, 5, "pieces", is_locked=False)
+    until("a thread that locks", lambda: engine.device.call("at_gate") == 1)
+    progress = engine.memory.page_locked
+    assert progress is not None
+    # Half of the region, so that its blocks are on both sides.
+    pieces = progress[1] // 50048 // 2
+    engine.device.fail("cuMemHostRegister", pieces)
+    engine.device.call("gate", b"cuMemHostRegister", False)
+    assert engine.memory.wait_locked(PATIENCE)
+    assert engine.memory.page_locked == (pieces * 50048, progress[1])
+    assert engine.memory.why_staged.startswith(f"{pieces * 50048} of {progress[1]} bytes of the region are page-locked: cuMemHostRegister")
+    names = save_step(engine, blocks, range(90))
+    assert engine.outcomes(90) == {"published": 90}
+    load = engine.memory.load(blocks.lookup(names), range(90))
+    assert load.wait(PATIENCE)
+    assert load.failed() == []
+    assert all(engine.page(layer, number) == content(layer, number) for layer in range(LAYERS) for number in range(90))
     engine.close()
 
 

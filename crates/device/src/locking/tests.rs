@@ -67,25 +67,26 @@ impl PageLock for Fake {
     }
 }
 
-fn start(fake: &Fake, bytes: usize, threads: usize) -> (Locking, Arc<Mutex<Vec<Progress>>>) {
-    let reports = Arc::new(Mutex::new(Vec::new()));
-    let own = Arc::clone(&reports);
-    let report = Box::new(move |progress: &Progress| own.lock().unwrap().push(progress.clone()));
-    (Locking::start(Box::new(fake.clone()), (START, bytes), PIECE, threads, report), reports)
+fn start(fake: &Fake, bytes: usize, threads: usize) -> Locking {
+    Locking::start(Box::new(fake.clone()), (START, bytes), PIECE, threads)
 }
 
-fn is_stopped(locking: &Locking) -> bool {
-    locking.stop(ManualTime::start().clock(), Duration::ZERO)
+fn ends(locking: &Locking) -> bool {
+    locking.end(ManualTime::start().clock(), Duration::ZERO)
 }
 
-fn stop(locking: &Locking) {
-    holds("the threads have ended", || is_stopped(locking));
+fn end(locking: &Locking) {
+    holds("the threads have ended", || ends(locking));
+}
+
+fn wait(locking: &Locking) {
+    assert!(locking.wait(ManualTime::start().clock(), Duration::MAX));
 }
 
 #[test]
 fn pieces_are_usable_one_after_the_other_as_they_are_locked() {
     let (fake, gate) = Fake::gated();
-    let (locking, reports) = start(&fake, 3 * PIECE + 10, 3);
+    let locking = start(&fake, 3 * PIECE + 10, 3);
     holds("all pieces are touched", || fake.state().touched.len() == 4);
     assert!(!locking.is_locked(START, 1));
     gate.send(()).unwrap();
@@ -98,53 +99,47 @@ fn pieces_are_usable_one_after_the_other_as_they_are_locked() {
     holds("all is locked", || locking.is_locked(START, 3 * PIECE + 10));
     assert!(!locking.is_locked(START, 3 * PIECE + 11), "bytes behind the region");
     assert_eq!((locking.until_border(START), locking.until_border(START + PIECE - 8)), (PIECE, 8));
-    stop(&locking);
-    let wanted = [PIECE, 2 * PIECE, 3 * PIECE, 3 * PIECE + 10];
-    assert_eq!(reports.lock().unwrap().iter().map(|report| report.locked).collect::<Vec<_>>(), wanted);
+    wait(&locking);
+    assert_eq!(locking.progress().locked, 3 * PIECE + 10);
     let pieces = [0, 1, 2].map(|number| (START + number * PIECE, PIECE));
     assert_eq!(fake.state().locked, [&pieces[..], &[(START + 3 * PIECE, 10)]].concat());
-    let other = locking.clone();
-    drop(locking);
-    assert_eq!(fake.state().locked.len(), 4, "another user is left");
-    drop(other);
-    holds("all is unlocked", || fake.state().locked.is_empty());
+    end(&locking);
+    assert!(fake.state().locked.is_empty() && !locking.is_locked(START, 1));
 }
 
 #[test]
 fn a_refused_piece_ends_the_locking_and_the_pieces_before_it_stay_usable() {
     for threads in [1, 4] {
         let fake = Fake { refuses_at: Some(START + 2 * PIECE), ..Fake::default() };
-        let (locking, reports) = start(&fake, 100 * PIECE, threads);
+        let locking = start(&fake, 100 * PIECE, threads);
         holds("a refusal", || locking.progress().refused.is_some());
-        stop(&locking);
+        wait(&locking);
         assert_eq!(fake.state().tried, 3, "no later piece is tried");
         assert!(locking.is_locked(START, 2 * PIECE));
         assert!(!locking.is_locked(START + 2 * PIECE, 1));
-        let last = reports.lock().unwrap().last().cloned();
         let refused = Some("no more pages".to_owned());
-        assert_eq!(last, Some(Progress { locked: 2 * PIECE, bytes: 100 * PIECE, refused }));
-        drop(locking);
-        holds("all is unlocked", || fake.state().locked.is_empty());
+        assert_eq!(locking.progress(), Progress { locked: 2 * PIECE, bytes: 100 * PIECE, refused });
+        end(&locking);
+        assert!(fake.state().locked.is_empty());
     }
 }
 
 #[test]
-fn a_stop_waits_for_the_piece_under_way_and_begins_no_other() {
+fn an_end_waits_for_the_piece_under_way_and_begins_no_other() {
     let (fake, gate) = Fake::gated();
-    let (locking, _) = start(&fake, 50 * PIECE, 2);
+    let locking = start(&fake, 50 * PIECE, 2);
     holds("a piece is under way", || fake.state().tried == 1);
-    assert!(!is_stopped(&locking), "it is still under way");
+    assert!(!ends(&locking), "it is still under way");
     gate.send(()).unwrap();
-    stop(&locking);
-    assert_eq!((fake.state().tried, locking.progress().locked), (1, PIECE));
-    drop(locking);
-    holds("all is unlocked", || fake.state().locked.is_empty());
+    end(&locking);
+    assert_eq!(fake.state().tried, 1);
+    assert!(fake.state().locked.is_empty());
 }
 
 #[test]
 fn a_region_that_is_dropped_in_the_middle_is_unlocked_whole() {
     let (fake, gate) = Fake::gated();
-    let (locking, _) = start(&fake, 50 * PIECE, 2);
+    let locking = start(&fake, 50 * PIECE, 2);
     holds("a piece is under way", || fake.state().tried == 1);
     drop(locking);
     drop(gate);
@@ -157,8 +152,8 @@ fn a_region_that_is_dropped_in_the_middle_is_unlocked_whole() {
 #[test]
 fn a_region_without_bytes_has_nothing_to_lock() {
     let fake = Fake::default();
-    let (locking, reports) = start(&fake, 0, 4);
-    stop(&locking);
+    let locking = start(&fake, 0, 4);
+    wait(&locking);
     assert!(locking.is_locked(START, 0));
-    assert_eq!((fake.state().tried, reports.lock().unwrap().len()), (0, 0));
+    assert_eq!(fake.state().tried, 0);
 }

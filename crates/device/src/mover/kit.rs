@@ -5,7 +5,7 @@
 //! gathers their pages in GPU memory. Kernels copy nothing over the bus: that would take
 //! multiprocessors from the engine.
 
-use super::lock;
+use super::{Settings, lock, trial};
 use crate::driver::{Device, DeviceBytes, DeviceError, Locked, Stream};
 use crate::kernels::{Kernels, LANES, Pages, SUM_WORDS, Sums};
 use crate::layout::Layout;
@@ -14,6 +14,9 @@ use std::sync::{Arc, Mutex};
 
 /// Tables in use at once: as many parts are between the begin of their copies and their check.
 const BOARDS: usize = 16;
+
+/// Smaller pages are slower by themselves on all machines that were measured (docs/evidence/gpu.md).
+const SCATTER_BELOW: u64 = 32 << 10;
 
 /// A GPU's facilities for blocks of one layout.
 pub(crate) struct Kit {
@@ -60,33 +63,39 @@ pub(crate) struct Board {
 }
 
 impl Kit {
-    /// Fails if the layout's pages do not fit the kernels, or the GPU's memory is short.
+    /// Fails if the layout's pages do not fit the kernels, or the GPU's memory is short. Nothing uses the
+    /// staging memory yet.
     pub fn new(
         device: &Arc<Device>,
         layout: &Layout,
         part_blocks: usize,
-        buffer_bytes: u64,
-        scatter_below: u64,
+        staging: &Arc<Staging>,
+        settings: &Settings,
     ) -> Result<Self, DeviceError> {
         let unfit = || DeviceError::new("kernels", "the pages are not of whole lines at addresses of whole words");
         let page_bytes = layout.kernel_page().ok_or_else(unfit)?;
         let pages = (layout.block_bytes() / page_bytes) as usize;
         let shape = Shape { blocks: part_blocks, pages, page_bytes: page_bytes as u32 };
         let kernels = Kernels::load(device)?;
-        let buffer = Staging::on_gpu(device, layout.block_bytes() as usize, buffer_bytes as usize)?;
+        let buffer = Staging::on_gpu(device, layout.block_bytes() as usize, settings.gpu_buffer_bytes as usize)?;
         let board = |_| -> Result<Memory, DeviceError> {
             let host = device.lock(shape.words() * 8)?;
             let seen = device.seen(host.address())?;
             Ok(Memory { host, seen, device: device.allocate(shape.words() * 8)? })
         };
         let free = Mutex::new((0..BOARDS).map(board).collect::<Result<_, _>>()?);
+        let scatters = match settings.scatter_below {
+            Some(below) => page_bytes < below,
+            None => trial::are_slow(device, page_bytes, staging, &buffer, settings.clock)?
+                .unwrap_or(page_bytes < SCATTER_BELOW),
+        };
         Ok(Self {
             kernels,
             loads: Stream::new(device)?,
             saves: Stream::new(device)?,
             buffer,
             boards: Arc::new(Boards { free, shape }),
-            scatters: page_bytes < scatter_below,
+            scatters,
         })
     }
 

@@ -2,11 +2,11 @@
 
 use super::kit::{Board, Kit};
 use super::threads::{Lane, Next, Task};
-use super::{Mover, Route, Shared, lock};
+use super::{Mover, Path, Shared, lock};
 use crate::driver::{Copies, DeviceError, EngineStream, Event};
 use crate::kernels::{LANES, SUM_WORDS};
 use crate::layout::Way;
-use crate::memory::{Slots, Staging};
+use crate::memory::Slots;
 use cenote_base::Deadline;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -28,6 +28,18 @@ pub trait Source: Send {
 
     /// Copies each block into a slot. Returns whether the slot has the bytes that were published.
     fn read(&mut self, slots: &Slots) -> Vec<bool>;
+}
+
+/// A part of a load.
+pub struct Loading {
+    /// The blocks in the region.
+    pub source: Box<dyn Source>,
+    /// The engine's blocks, at most [`Mover::part_blocks`].
+    pub blocks: Vec<usize>,
+    /// Number of each block in the load.
+    pub numbers: Vec<usize>,
+    /// The blocks pass through slots: [`Mover::is_direct`] was false for one of them.
+    pub is_staged: bool,
 }
 
 /// A load in progress.
@@ -54,8 +66,9 @@ pub(crate) struct LoadPart {
     load: Arc<Load>,
     source: Box<dyn Source>,
     blocks: Vec<usize>,
-    /// Number in the load of the first block.
-    first: usize,
+    /// Numbers of the blocks in the load.
+    numbers: Vec<usize>,
+    is_staged: bool,
     /// The copies begin after this event in the engine's stream.
     ready: Arc<Event>,
     slots: Option<Slots>,
@@ -67,8 +80,7 @@ pub(crate) struct LoadPart {
 }
 
 impl Mover {
-    /// Begins to load blocks. Each part has at most [`Mover::part_blocks`] of them. Parts that are
-    /// not queued within `timeout` fail.
+    /// Begins to load blocks. Parts that are not queued within `timeout` fail.
     ///
     /// Only the engine's stream may use the blocks before the load has ended.
     ///
@@ -77,33 +89,29 @@ impl Mover {
     ///
     /// # Panics
     /// A block does not exist: a bug of the caller, which calls [`crate::layout::Layout::check`].
-    pub fn load(
-        &self,
-        parts: Vec<(Box<dyn Source>, Vec<usize>)>,
-        engine: EngineStream,
-        timeout: Duration,
-    ) -> Result<Arc<Load>, DeviceError> {
+    pub fn load(&self, parts: Vec<Loading>, engine: EngineStream, timeout: Duration) -> Result<Arc<Load>, DeviceError> {
         let shared = &self.0;
-        let exist = |(_, blocks): &(_, Vec<usize>)| blocks.iter().all(|&block| block < shared.layout.num_blocks());
+        let exist = |part: &Loading| part.blocks.iter().all(|&block| block < shared.layout.num_blocks());
         assert!(parts.iter().all(exist), "a block that does not exist");
+        assert!(parts.iter().all(|part| part.blocks.len() == part.numbers.len()), "a number for each block");
         // Copies begin after the work on these blocks that the engine has queued so far.
         let ready = Arc::new(shared.device.record_engine(engine)?);
         let load = Arc::new(Load {
             shared: Arc::clone(shared),
-            count: parts.iter().map(|(_, blocks)| blocks.len()).sum(),
+            count: parts.iter().map(|part| part.blocks.len()).sum(),
             deadline: shared.settings.clock.after(timeout),
             state: Mutex::new(State { parts: parts.len(), ..State::default() }),
             bell: Condvar::new(),
         });
-        let (mut first, count) = (0, parts.len());
-        let tasks = parts.into_iter().map(|(source, blocks)| {
-            let (ready, load, at) = (Arc::clone(&ready), Arc::clone(&load), first);
-            first += blocks.len();
+        let count = parts.len();
+        let tasks = parts.into_iter().map(|Loading { source, blocks, numbers, is_staged }| {
+            let (ready, load) = (Arc::clone(&ready), Arc::clone(&load));
             Task::Load(LoadPart {
                 load,
                 source,
                 blocks,
-                first: at,
+                numbers,
+                is_staged,
                 ready,
                 slots: None,
                 board: None,
@@ -212,7 +220,7 @@ impl LoadPart {
         }
         let failed = failed.unwrap_or_else(|| (0..self.blocks.len()).collect());
         let mut state = lock(&self.load.state);
-        state.failed.extend(failed.into_iter().map(|number| self.first + number));
+        state.failed.extend(failed.into_iter().map(|number| self.numbers[number]));
         state.parts -= 1;
         self.load.bell.notify_all();
     }
@@ -233,14 +241,14 @@ impl Shared {
         }
         // A part under way keeps the path.
         let Ok(path) = self.path() else { return Next::Ended };
-        let places = match &path.route {
-            Route::Direct(_) => part.source.places(),
-            Route::Staged(staging) => match self.read_into_slots(staging, &mut part) {
-                Some(places) => places,
-                None => return Next::Waits(Task::Load(part)),
-            },
+        let (places, locked) = if part.is_staged {
+            let Some(places) = read_into_slots(&path, &mut part) else { return Next::Waits(Task::Load(part)) };
+            (places, None)
+        } else {
+            (part.source.places(), path.registered())
         };
-        if let Some(kit) = &path.kit {
+        let kit = path.kit(part.is_staged);
+        if let Some(kit) = kit {
             part.board = kit.take(part.count(), kit.scatters);
             // Another part gives its tables back when it ends.
             if part.board.is_none() {
@@ -252,11 +260,9 @@ impl Shared {
         let mirror = part.board.as_ref().and_then(|board| board.slots.as_ref()).map(Slots::places);
         for (number, (&block, &place)) in part.blocks.iter().zip(&places).enumerate() {
             match &mirror {
-                Some(mirror) => {
-                    self.layout.add_whole(&mut copies, Way::ToDevice, mirror[number], place, path.registered())
-                }
+                Some(mirror) => self.layout.add_whole(&mut copies, Way::ToDevice, mirror[number], place, locked),
                 None if skipped.contains(&number) => {}
-                None => self.layout.add(&mut copies, Way::ToDevice, block, place, path.registered()),
+                None => self.layout.add(&mut copies, Way::ToDevice, block, place, locked),
             }
         }
         let queued = self.device.wait(&self.loads, &part.ready).and_then(|()| self.queue_load(&part, &copies));
@@ -264,7 +270,7 @@ impl Shared {
             self.tell(error);
             part.lose();
         }
-        let (Some(kit), Some(mut board)) = (&path.kit, part.board.take()) else {
+        let (Some(kit), Some(mut board)) = (kit, part.board.take()) else {
             return Next::Queued(Lane::Loads, Task::Loaded(part));
         };
         board.fill(&self.layout, &part.blocks, &part.source.lane_keys());
@@ -303,17 +309,6 @@ impl Shared {
         }
     }
 
-    /// The addresses of the part's slots, which have its blocks now; `None` if no slots are free.
-    fn read_into_slots(&self, staging: &Arc<Staging>, part: &mut LoadPart) -> Option<Vec<u64>> {
-        let slots = staging.take(part.count())?;
-        let whole = part.source.read(&slots);
-        let failed = whole.iter().enumerate().filter(|(_, whole)| !**whole).map(|(number, _)| number);
-        part.failed = Some(failed.collect());
-        let places = slots.places();
-        part.slots = Some(slots);
-        Some(places)
-    }
-
     fn queue_load(&self, part: &LoadPart, copies: &Copies) -> Result<(), DeviceError> {
         for call in copies.calls() {
             // Under the lock, so that a cancelled load queues nothing behind the engine's fence.
@@ -342,4 +337,15 @@ impl Shared {
         }
         Next::Ended
     }
+}
+
+/// The addresses of the part's slots, which have its blocks now; `None` if no slots are free.
+fn read_into_slots(path: &Path, part: &mut LoadPart) -> Option<Vec<u64>> {
+    let slots = path.staging().take(part.count())?;
+    let whole = part.source.read(&slots);
+    let failed = whole.iter().enumerate().filter(|(_, whole)| !**whole).map(|(number, _)| number);
+    part.failed = Some(failed.collect());
+    let places = slots.places();
+    part.slots = Some(slots);
+    Some(places)
 }

@@ -2,7 +2,7 @@
 
 use super::kit::{Board, Kit};
 use super::threads::{Lane, Next, Task};
-use super::{Mover, Route, Shared, lock};
+use super::{Mover, Shared, lock};
 use crate::driver::{Copies, DeviceError, EngineStream, Event};
 use crate::kernels::{LANES, SUM_WORDS};
 use crate::layout::Way;
@@ -27,8 +27,15 @@ pub trait Sink: Send {
     fn publish_from(&mut self, slots: &Slots);
 }
 
-/// A part of a save: at most [`Mover::part_blocks`] blocks.
-pub type Saving = (Box<dyn Sink>, Vec<usize>);
+/// A part of a save.
+pub struct Saving {
+    /// Where the blocks go.
+    pub sink: Box<dyn Sink>,
+    /// The engine's blocks, at most [`Mover::part_blocks`].
+    pub blocks: Vec<usize>,
+    /// The blocks pass through slots: [`Mover::is_direct`] was false for one of them.
+    pub is_staged: bool,
+}
 
 /// The engine's step, as far as saves depend on it.
 #[derive(Default)]
@@ -45,6 +52,7 @@ pub(crate) struct SavePart {
     shared: Arc<Shared>,
     sink: Box<dyn Sink>,
     blocks: Vec<usize>,
+    is_staged: bool,
     /// The copies begin after this event in the engine's stream.
     ready: Arc<Event>,
     /// The engine may reuse the blocks in a later step than this one.
@@ -86,15 +94,14 @@ impl Mover {
         shared.enter(parts.len())?;
         let step = {
             let mut step = lock(&shared.step);
-            let blocks: usize = parts.iter().map(|(_, blocks)| blocks.len()).sum();
+            let blocks: usize = parts.iter().map(|part| part.blocks.len()).sum();
             step.bytes += blocks as u64 * shared.layout.block_bytes();
             step.number
         };
-        for (sink, blocks) in parts {
-            let (own, ready) = (Arc::clone(shared), Arc::clone(&ready));
-            let part =
-                SavePart { shared: own, sink, blocks, ready, step, slots: None, board: None, outcome: Outcome::Failed };
-            shared.go_on(shared.issue_for_engine(part, engine));
+        for Saving { sink, blocks, is_staged } in parts {
+            let (shared, ready, outcome) = (Arc::clone(shared), Arc::clone(&ready), Outcome::Failed);
+            let part = SavePart { shared, sink, blocks, is_staged, ready, step, slots: None, board: None, outcome };
+            self.0.go_on(self.0.issue_for_engine(part, engine));
         }
         self.fence_saves(&mut lock(&shared.step), engine);
         Ok(())
@@ -146,7 +153,7 @@ impl Shared {
     /// Queues the copies of a part in the engine's thread: through the GPU's buffer, or page by page.
     fn issue_for_engine(&self, mut part: SavePart, engine: EngineStream) -> Next {
         let Ok(path) = self.path() else { return Next::Ended };
-        let Some(kit) = &path.kit else { return self.issue_save(part) };
+        let Some(kit) = path.kit(part.is_staged) else { return self.issue_save(part) };
         let Some(mut board) = kit.take(part.blocks.len(), true) else { return self.issue_save(part) };
         board.fill(&self.layout, &part.blocks, &part.sink.lane_keys());
         let mut copies = Copies::default();
@@ -202,18 +209,17 @@ impl Shared {
     fn issue_save(&self, mut part: SavePart) -> Next {
         // A part under way keeps the path.
         let Ok(path) = self.path() else { return Next::Ended };
-        let places: Vec<u64> = match &path.route {
-            Route::Direct(_) => part.sink.places(),
-            Route::Staged(staging) => {
-                let Some(slots) = staging.take(part.blocks.len()) else { return Next::Waits(Task::Save(part)) };
-                let places = slots.places();
-                part.slots = Some(slots);
-                places
-            }
+        let (places, locked) = if part.is_staged {
+            let Some(slots) = path.staging().take(part.blocks.len()) else { return Next::Waits(Task::Save(part)) };
+            let places = slots.places();
+            part.slots = Some(slots);
+            (places, None)
+        } else {
+            (part.sink.places(), path.registered())
         };
         let mut copies = Copies::default();
         for (&block, &place) in part.blocks.iter().zip(&places) {
-            self.layout.add(&mut copies, Way::FromDevice, block, place, path.registered());
+            self.layout.add(&mut copies, Way::FromDevice, block, place, locked);
         }
         let queued = self.queue_save(&part, &copies);
         self.queued(part, &queued, Lane::Saves)

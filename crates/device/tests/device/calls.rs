@@ -5,8 +5,6 @@ use crate::rig::{ENGINE, Gpu, Rig, Way};
 use cenote_base::testing::{ManualTime, PATIENCE};
 use cenote_device::driver::{COPIES_A_CALL, Copies, Device};
 use cenote_device::layout::{Layer, Layout};
-use cenote_device::memory::Registered;
-use std::sync::Arc;
 
 #[test]
 fn a_library_that_is_no_driver_is_named() {
@@ -46,36 +44,6 @@ fn copies_are_as_few_calls_as_their_number_allows() {
     assert!(load.wait(Some(PATIENCE)));
     assert_eq!(rig.gpu.calls("cuMemcpyBatchAsync") - before, 4);
     assert_eq!(rig.gpu.calls("cuMemcpyAsync"), 0);
-}
-
-#[test]
-fn all_users_share_a_registration_and_the_last_one_ends_it() {
-    let gpu = Gpu::new(3);
-    let device = gpu.open(ManualTime::start().clock());
-    let memory = Arc::new(vec![0_u64; 1000]);
-    let address = memory.as_ptr().expose_provenance();
-    let share = |piece| {
-        let owner: Arc<dyn Send + Sync> = Arc::clone(&memory) as _;
-        // SAFETY: the owner is the memory.
-        unsafe { Registered::share(&device, address, 8000, piece, &owner) }
-    };
-    let (one, other) = (share(1 << 30).expect("it locks"), share(1 << 30).expect("it locks"));
-    assert_eq!((gpu.locked(), gpu.calls("cuMemHostRegister")), (8000, 1));
-    assert_eq!(one.seen().expect("it is locked"), address as u64 + (1 << 60));
-    drop(one);
-    assert_eq!(gpu.locked(), 8000);
-    drop(other);
-    assert_eq!(gpu.locked(), 0);
-    // In pieces, if the whole is refused.
-    gpu.register_max(3000);
-    drop(share(3000).expect("it locks in pieces"));
-    assert_eq!((gpu.locked(), gpu.calls("cuMemHostUnregister")), (0, 4));
-    // A piece in the middle is refused: nothing stays locked.
-    gpu.fail("cuMemHostRegister", 2);
-    let error = share(3000).err().expect("refused").to_string();
-    assert_eq!(error, "cuMemHostRegister of 3000 bytes: CUDA_ERROR_UNKNOWN (999)");
-    assert_eq!(gpu.locked(), 0);
-    assert_eq!(Arc::strong_count(&memory), 1);
 }
 
 #[test]

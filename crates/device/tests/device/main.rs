@@ -2,5 +2,7 @@
 
 mod calls;
 mod faults;
+mod locking;
 mod orders;
 mod rig;
+mod trial;

@@ -1,11 +1,12 @@
 //! A GPU of the fake driver, an engine's blocks on it, and memory that stands for the region.
 
 use cenote_base::Clock;
+use cenote_base::testing::PATIENCE;
 use cenote_device::driver::{Device, EngineStream};
 use cenote_device::kernels::{LANES, SUM_WORDS};
 use cenote_device::layout::{Layer, Layout};
-use cenote_device::memory::{Registered, Slots, Staging};
-use cenote_device::mover::{Mover, Route, Saving, Settings, Sink, Source};
+use cenote_device::memory::{Mapped, Pieces, Registered, Slots, Staging};
+use cenote_device::mover::{Loading, Mover, Route, Saving, Settings, Sink, Source};
 use libloading::Library;
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -68,6 +69,16 @@ impl Gpu {
         control!(b"fake_fail\0", extern "C" fn(u32, *const i8, u64))(self.0, call.as_ptr(), after);
     }
 
+    pub fn gate(&self, call: &str, closed: bool) {
+        let call = CString::new(call).expect("a name");
+        control!(b"fake_gate\0", extern "C" fn(u32, *const i8, bool))(self.0, call.as_ptr(), closed);
+    }
+
+    /// Number of threads that stand at a gate.
+    pub fn at_gate(&self) -> u64 {
+        control!(b"fake_at_gate\0", extern "C" fn(u32) -> u64)(self.0)
+    }
+
     pub fn register_max(&self, bytes: usize) {
         control!(b"fake_register_max\0", extern "C" fn(u32, usize))(self.0, bytes);
     }
@@ -110,16 +121,29 @@ pub enum Way {
     /// Both through the buffer.
     Scattered,
     Staged,
+    /// As `Scattered`, but the driver refuses to lock more than the first pieces of the region, so other
+    /// blocks are staged.
+    Partly,
 }
 
-pub const WAYS: [Way; 5] = [Way::Pages, Way::Pieces, Way::Gathered, Way::Scattered, Way::Staged];
+pub const WAYS: [Way; 6] = [Way::Pages, Way::Pieces, Way::Gathered, Way::Scattered, Way::Staged, Way::Partly];
+
+/// Bytes of a piece of the region: no multiple of a block.
+pub const PIECE: usize = 50_048;
+/// Pieces that the driver locks for [`Way::Partly`].
+pub const PIECES: u64 = 3;
+/// Slots of the staging memory.
+pub const SLOTS: usize = 24;
 
 impl Way {
     /// Blocks pass through the buffer, and the GPU sums them.
     pub fn has_kernels(self) -> bool {
-        matches!(self, Self::Gathered | Self::Scattered)
+        matches!(self, Self::Gathered | Self::Scattered | Self::Partly)
     }
 }
+
+/// Blocks with their numbers in a load, each with its number in the region; and whether they are staged.
+type Part = (Vec<(usize, (usize, usize))>, bool);
 
 /// An engine, its mover, and a region of as many blocks.
 pub struct Rig {
@@ -132,8 +156,21 @@ pub struct Rig {
 }
 
 impl Rig {
+    /// A rig whose region is locked, as far as the driver does that.
     pub fn new(way: Way, seed: u64, clock: Clock) -> Self {
+        let rig = Self::begin(way, seed, clock, false);
+        assert!(rig.mover.wait_locked(PATIENCE));
+        rig
+    }
+
+    /// A rig whose region is being locked: the driver's call stands at a gate.
+    pub fn locking(way: Way, seed: u64, clock: Clock) -> Self {
+        Self::begin(way, seed, clock, true)
+    }
+
+    fn begin(way: Way, seed: u64, clock: Clock, is_gated: bool) -> Self {
         let gpu = Gpu::new(seed);
+        gpu.gate("cuMemHostRegister", is_gated);
         let blocks = vec![0_u64; BLOCKS * BLOCK as usize / 8];
         gpu.know(&blocks);
         let device = gpu.open(clock);
@@ -143,22 +180,23 @@ impl Rig {
         let memory = [(start, BLOCKS as u64 * BLOCK)];
         let layout = Layout::new(&(0..LAYERS).map(layer).collect::<Vec<_>>(), BLOCKS, &memory).expect("a layout");
         let region = Arc::new(vec![0_u64; BLOCKS * BLOCK as usize / 8]);
-        if way == Way::Pieces {
-            gpu.register_max(50_048);
+        match way {
+            Way::Pieces => gpu.register_max(PIECE),
+            Way::Partly => gpu.fail("cuMemHostRegister", PIECES),
+            _ => {}
         }
+        let staging = Staging::new(&device, BLOCK as usize, SLOTS * BLOCK as usize).expect("slots");
         let route = if way == Way::Staged {
-            Route::Staged(Staging::new(&device, BLOCK as usize, 24 * BLOCK as usize).expect("slots"))
+            Route::Staged(staging)
         } else {
-            let owner: Arc<dyn Send + Sync> = Arc::clone(&region) as _;
-            let (address, bytes) = (region.as_ptr().expose_provenance(), region.len() * 8);
-            // SAFETY: the owner is the memory.
-            Route::Direct(unsafe { Registered::share(&device, address, bytes, 50_048, &owner) }.expect("it locks"))
+            let piece = if matches!(way, Way::Pieces | Way::Partly) { PIECE } else { 1 << 30 };
+            Route::Direct(share(&device, &region, piece, clock), staging)
         };
         let settings = Settings {
             threads: 2,
             backlog_bytes: u64::MAX,
             gpu_buffer_bytes: if way.has_kernels() { 40 * BLOCK } else { 0 },
-            scatter_below: if way == Way::Scattered { u64::MAX } else { 0 },
+            scatter_below: Some(if matches!(way, Way::Scattered | Way::Partly) { u64::MAX } else { 0 }),
             clock,
         };
         let mover = Mover::start(&device, layout, route, settings, || ()).expect("threads");
@@ -196,25 +234,59 @@ impl Rig {
         region.as_ptr().expose_provenance() as u64 + number as u64 * BLOCK
     }
 
+    fn place_of(&self, numbers: Vec<usize>) -> Place {
+        Place { region: Arc::clone(&self.region), numbers, saved: Arc::clone(&self.saved) }
+    }
+
+    /// Whether the GPU accesses a block of the region in its place.
+    pub fn is_direct(&self, number: usize) -> bool {
+        self.mover.is_direct(Self::place(&self.region, number), BLOCK)
+    }
+
+    /// These blocks in parts.
+    fn parts(&self, blocks: &[(usize, usize)]) -> Vec<Part> {
+        let all = blocks.iter().copied().enumerate();
+        let (direct, staged): (Vec<_>, Vec<_>) = all.partition(|&(_, (_, number))| self.is_direct(number));
+        let parts = |blocks: Vec<_>, is_staged| {
+            let parts: Vec<_> = blocks.chunks(self.mover.part_blocks(is_staged)).map(<[_]>::to_vec).collect();
+            parts.into_iter().map(move |part| (part, is_staged))
+        };
+        parts(direct, false).chain(parts(staged, true)).collect()
+    }
+
     /// Parts of a save of the engine's blocks to these numbers.
     pub fn saving(&self, blocks: &[(usize, usize)]) -> Vec<Saving> {
-        let part = |part: &[(usize, usize)]| {
-            let numbers = part.iter().map(|&(_, number)| number).collect();
-            let sink = Place { region: Arc::clone(&self.region), numbers, saved: Arc::clone(&self.saved) };
-            (Box::new(sink) as Box<dyn Sink>, part.iter().map(|&(block, _)| block).collect())
+        let part = |(part, is_staged): Part| {
+            let (blocks, numbers) = part.into_iter().map(|(_, pair)| pair).unzip();
+            Saving { sink: Box::new(self.place_of(numbers)), blocks, is_staged }
         };
-        blocks.chunks(self.mover.part_blocks()).map(part).collect()
+        self.parts(blocks).into_iter().map(part).collect()
     }
 
     /// Parts of a load of these numbers to the engine's blocks.
-    pub fn loading(&self, blocks: &[(usize, usize)]) -> Vec<(Box<dyn Source>, Vec<usize>)> {
-        let part = |part: &[(usize, usize)]| {
-            let numbers = part.iter().map(|&(_, number)| number).collect();
-            let source = Place { region: Arc::clone(&self.region), numbers, saved: Arc::clone(&self.saved) };
-            (Box::new(source) as Box<dyn Source>, part.iter().map(|&(block, _)| block).collect())
+    pub fn loading(&self, blocks: &[(usize, usize)]) -> Vec<Loading> {
+        let part = |(part, is_staged): Part| {
+            let (numbers, pairs): (Vec<_>, Vec<_>) = part.into_iter().unzip();
+            let (blocks, places) = pairs.into_iter().unzip();
+            Loading { source: Box::new(self.place_of(places)), blocks, numbers, is_staged }
         };
-        blocks.chunks(self.mover.part_blocks()).map(part).collect()
+        self.parts(blocks).into_iter().map(part).collect()
     }
+}
+
+/// Memory of a test, which is there from the first.
+struct Touched(#[allow(dead_code, reason = "it keeps the memory")] Arc<Vec<u64>>);
+
+impl Mapped for Touched {
+    fn touch(&self, _: usize, _: usize) {}
+}
+
+/// Begins to page-lock this memory.
+pub fn share(device: &Arc<Device>, memory: &Arc<Vec<u64>>, piece: usize, clock: Clock) -> Registered {
+    let place = (memory.as_ptr().expose_provenance(), memory.len() * 8);
+    let pieces = Pieces { bytes: piece, threads: 2 };
+    // SAFETY: `Touched` keeps the memory.
+    unsafe { Registered::share(device, place, Arc::new(Touched(Arc::clone(memory))), pieces, clock) }
 }
 
 /// Blocks of the region with these numbers.

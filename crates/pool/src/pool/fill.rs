@@ -247,6 +247,12 @@ impl<F: Fabric, H: HostLocal> InPlace<F, H> {
         checksum_key(self.0.label.hash, self.0.generation)
     }
 
+    /// The block, for the processor to write.
+    #[must_use]
+    pub fn into_copied(self) -> Filling<F, H> {
+        self.0
+    }
+
     /// Reads the payload once more for its checksum, and publishes the block. The writes must
     /// happen before this call.
     ///

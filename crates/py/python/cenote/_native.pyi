@@ -502,10 +502,10 @@ class Gpu:
     """
 
     def __new__(cls, number: int, *, library: str = "libcuda.so.1") -> Self: ...
-    def register(self, region: Region, *, piece_bytes: int = 1 << 30) -> Registration:
-        """Page-locks a region, as a whole or in pieces. All users of this process share that.
+    def register(self, region: Region, *, piece_bytes: int = 1 << 30, timeout: float = 600.0) -> Registration:
+        """Page-locks a region in pieces. All users of this process share that.
 
-        Raises `CenoteError` if the memory cannot be page-locked.
+        Raises `CenoteError` if the memory cannot be page-locked, or not within `timeout` seconds.
         """
     @property
     def why_one_by_one(self) -> str:
@@ -539,8 +539,9 @@ class DeviceMemory:
     bytes of the allocations that hold them; `owner` keeps these alive. `stream` returns the engine's
     current stream in the calling thread. Callers must guarantee that the addresses are the GPU's.
 
-    The region is page-locked, once per process. If that fails, if the region is sealed, or if
-    `staged` is set, blocks pass through `staging_bytes` of page-locked memory.
+    Threads page-lock the region in pieces of `piece_bytes`, once per process, while loads and saves are
+    served. Blocks of pieces that are not locked pass through `staging_bytes` of page-locked memory. If
+    the region is sealed, or if `staged` is set, all blocks do.
     """
 
     def __new__(
@@ -558,7 +559,7 @@ class DeviceMemory:
         threads: int = 2,
         backlog_bytes: int = 4 << 30,
         gpu_buffer_bytes: int = 256 << 20,
-        scatter_below: int = 32 << 10,
+        scatter_below: int | None = None,
     ) -> Self: ...
     def load(self, lease: Lease, blocks: Sequence[int], *, timeout: float | None = None) -> DeviceLoad:
         """Begins to load the blocks of a lease into `blocks`. The call consumes the lease.
@@ -591,14 +592,24 @@ class DeviceMemory:
         """
     @property
     def why_staged(self) -> str:
-        """Why blocks pass through the staging memory; empty if they do not."""
+        """Why blocks pass through the staging memory; empty if they do not, or only until the region is
+        page-locked."""
     @property
     def why_no_kernels(self) -> str:
         """Why the processor sums blocks, and each page crosses the bus by itself; empty if kernels of
         the GPU do it."""
     @property
-    def free_slots(self) -> int | None:
-        """Number of free slots of the staging memory; None without it."""
+    def page_locked(self) -> tuple[int, int] | None:
+        """Bytes of the region that are page-locked, and all; None if all blocks are staged in any case."""
+    def wait_locked(self, timeout: float) -> bool:
+        """Waits until the region is page-locked, or that is refused. Returns False after `timeout` seconds."""
+    @property
+    def scatters(self) -> bool:
+        """Whether whole blocks of loads cross the bus, and a kernel scatters their pages. Pages from
+        `scatter_below` bytes on are copied by themselves; None: a trial at start decides."""
+    @property
+    def free_slots(self) -> int:
+        """Number of free slots of the staging memory."""
     @property
     def block_bytes(self) -> int: ...
     @property

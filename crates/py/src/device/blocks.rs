@@ -12,7 +12,7 @@ use cenote_device::memory::Slots;
 use cenote_device::mover::{Saving, Sink, Source};
 use cenote_mem::Mapped;
 use cenote_mem::checksum::{ACCUMULATORS, LANES, fold_lanes, lane_keys};
-use cenote_pool::{InPlace, Names, NewBlock, Publish, ReadOutcome};
+use cenote_pool::{Filling, InPlace, Names, NewBlock, Publish, ReadOutcome};
 use std::sync::Arc;
 
 /// Pinned blocks of a load. No process writes a pinned block, and the checksum's key covers the block
@@ -21,25 +21,25 @@ pub struct Pinned {
     pub fabric: Arc<Mapped>,
     pub coding: Option<Arc<Coding>>,
     /// The staging memory's slots as blocks.
-    pub slots: Option<Arc<Pages>>,
+    pub slots: Arc<Pages>,
     pub pins: Vec<Arc<Pin>>,
-    /// Number of the first block in the load.
-    pub first: usize,
+    /// Ascending numbers of the blocks in the load.
+    pub numbers: Vec<usize>,
 }
 
 impl Source for Pinned {
     fn places(&self) -> Vec<u64> {
         let place = |pin: &Arc<Pin>| {
-            let (at, length) = pin.extent().expect("`DeviceMemory::load` lets only plain blocks in");
+            let (at, length) = pin.extent().expect("blocks without an extent are staged");
             self.fabric.address(at, length).addr() as u64
         };
         self.pins.iter().map(place).collect()
     }
 
     fn check(&mut self) -> Vec<bool> {
-        let pins = std::mem::take(&mut self.pins).into_iter().enumerate();
+        let pins = std::mem::take(&mut self.pins).into_iter().zip(&self.numbers);
         let is_whole = |pin: Arc<Pin>| pin.verify() == ReadOutcome::Whole;
-        pins.map(|(number, pin)| is_whole(pin) && !is_refused(self.first + number)).collect()
+        pins.map(|(pin, &number)| is_whole(pin) && !is_refused(number)).collect()
     }
 
     fn lane_keys(&self) -> Vec<[u64; LANES]> {
@@ -47,27 +47,23 @@ impl Source for Pinned {
     }
 
     fn check_sums(&mut self, sums: &[[u64; ACCUMULATORS]]) -> Vec<bool> {
-        let pins = std::mem::take(&mut self.pins).into_iter().zip(sums).enumerate();
+        let pins = std::mem::take(&mut self.pins).into_iter().zip(sums).zip(&self.numbers);
         let is_whole = |pin: &Pin, sums| {
             let sum = fold_lanes(sums, pin.hit().length, pin.checksum_key());
             pin.verify_sum(sum) == ReadOutcome::Whole
         };
-        pins.map(|(number, (pin, sums))| is_whole(&pin, sums) && !is_refused(self.first + number)).collect()
+        pins.map(|((pin, sums), &number)| is_whole(&pin, sums) && !is_refused(number)).collect()
     }
 
     fn read(&mut self, slots: &Slots) -> Vec<bool> {
-        let (pins, pages) = (std::mem::take(&mut self.pins), self.slots.as_ref().expect("it is a staged load"));
-        let mut whole = vec![true; pins.len()];
-        let blocks = pins.into_iter().zip(slots.numbers()).enumerate();
-        let blocks = blocks.map(|(number, (pin, &slot))| (self.first + number, pin, slot));
-        for failed in read_now(pages, self.coding.clone(), blocks.collect()) {
-            whole[failed - self.first] = false;
-        }
-        whole
+        let blocks = self.numbers.iter().zip(std::mem::take(&mut self.pins)).zip(slots.numbers());
+        let blocks = blocks.map(|((&number, pin), &slot)| (number, pin, slot)).collect();
+        let failed = read_now(&self.slots, self.coding.clone(), blocks);
+        self.numbers.iter().map(|number| !failed.contains(number)).collect()
     }
 }
 
-/// Reserved blocks of the region, which the GPU writes.
+/// Reserved blocks of the region, which the GPU writes, or the processor from the staging memory.
 pub struct Reserved {
     to: Target,
     fillings: Vec<InPlace<Arc<Mapped>>>,
@@ -75,31 +71,33 @@ pub struct Reserved {
     outcomes: Outcomes,
 }
 
+/// A reserved block, its name, and the engine's block.
+type New = (InPlace<Arc<Mapped>>, BlockHash, usize);
+
+/// Reserves memory for those blocks of an order that are new and have room.
+pub fn reserve(order: &Order, outcomes: &Outcomes) -> Vec<New> {
+    let new = order.hashes.iter().zip(&order.depths).zip(&order.names);
+    let new =
+        new.map(|((&hash, &depth), &names)| NewBlock { names, ..NewBlock::new(&order.to.namespace, hash, depth) });
+    let begun = order.to.pool.begin_all_in_place(&new.collect::<Vec<_>>());
+    let begun = begun.into_iter().zip(&order.hashes).zip(&order.blocks);
+    let new = begun.filter_map(|((begun, &hash), &block)| {
+        begun.map_err(|why| add(outcomes, outcome(why), 1)).ok().map(|filling| (filling, hash, block))
+    });
+    new.collect()
+}
+
 impl Reserved {
-    /// Reserves memory for the blocks of an order. Adds parts for those that are new and have room.
-    pub fn add_parts(order: &Order, size: usize, outcomes: &Outcomes, parts: &mut Vec<Saving>) {
-        let new = order.hashes.iter().zip(&order.depths).zip(&order.names);
-        let new =
-            new.map(|((&hash, &depth), &names)| NewBlock { names, ..NewBlock::new(&order.to.namespace, hash, depth) });
-        let begun = order.to.pool.begin_all_in_place(&new.collect::<Vec<_>>());
-        let mut begun =
-            begun.into_iter().zip(&order.hashes).zip(&order.blocks).filter_map(|((begun, &hash), &block)| {
-                begun.map_err(|why| add(outcomes, outcome(why), 1)).ok().map(|filling| (filling, hash, block))
-            });
-        loop {
-            let mut part =
-                Self { to: order.to.clone(), fillings: Vec::new(), hashes: Vec::new(), outcomes: Arc::clone(outcomes) };
-            let mut blocks = Vec::new();
-            for (filling, hash, block) in begun.by_ref().take(size) {
-                part.fillings.push(filling);
-                part.hashes.push(hash);
-                blocks.push(block);
-            }
-            if blocks.is_empty() {
-                return;
-            }
-            parts.push((Box::new(part), blocks));
+    /// A part of a save, of blocks that were reserved for this order.
+    pub fn part(order: &Order, new: Vec<New>, is_staged: bool, outcomes: &Outcomes) -> Saving {
+        let (to, outcomes) = (order.to.clone(), Arc::clone(outcomes));
+        let (mut part, mut blocks) = (Self { to, fillings: Vec::new(), hashes: Vec::new(), outcomes }, Vec::new());
+        for (filling, hash, block) in new {
+            part.fillings.push(filling);
+            part.hashes.push(hash);
+            blocks.push(block);
         }
+        Saving { sink: Box::new(part), blocks, is_staged }
     }
 }
 
@@ -142,8 +140,13 @@ impl Sink for Reserved {
         self.published(&ended);
     }
 
-    fn publish_from(&mut self, _slots: &Slots) {
-        unreachable!("the blocks are in the region");
+    fn publish_from(&mut self, slots: &Slots) {
+        let mut fillings: Vec<_> = std::mem::take(&mut self.fillings).into_iter().map(InPlace::into_copied).collect();
+        // SAFETY: the device has written the slots, and they are this part's until it ends.
+        let payload = |number| unsafe { slots.payload(number) };
+        Filling::append_all(fillings.iter_mut().enumerate().map(|(number, filling)| (filling, payload(number))));
+        let ended = self.to.pool.publish_filled(fillings);
+        self.published(&ended);
     }
 }
 
@@ -172,7 +175,8 @@ impl Copied {
                 names: part.iter().map(|&number| order.names[number]).collect(),
                 outcomes: Arc::clone(outcomes),
             };
-            parts.push((Box::new(copied), part.iter().map(|&number| order.blocks[number]).collect()));
+            let blocks = part.iter().map(|&number| order.blocks[number]).collect();
+            parts.push(Saving { sink: Box::new(copied), blocks, is_staged: true });
         }
     }
 }

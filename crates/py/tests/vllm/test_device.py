@@ -42,7 +42,7 @@ def on_a_device(_: Connection, job: Job, faults: dict[str, Any]) -> Run:
 
     def kv_memory(caches: Any, num_blocks: int, part: Any, settings: Any, region: Any, backends: Any) -> Any:
         assert set(backends.values()) == {"CPU_ATTN"}
-        memories.append(device_memory(partial(on_storages, device), caches, part, settings, region))
+        memories.append(device_memory(partial(on_storages, device, scatter_below=32 << 10), caches, part, settings, region))
         return memories[-1]
 
     worker.kv_memory = kv_memory  # type: ignore[assignment]

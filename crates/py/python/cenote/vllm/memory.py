@@ -100,11 +100,29 @@ def device_memory(
         threads=settings.load_threads,
         gpu_buffer_bytes=settings.gpu_buffer_bytes,
     )
-    if memory.free_slots is not None and settings.gpu_copies == "direct" and not encoded:
+    if memory.why_staged and settings.gpu_copies == "direct" and not encoded:
         logger.warning("Cenote: blocks pass through %d MiB of page-locked memory: %s", settings.staging_bytes >> 20, memory.why_staged)
-    elif memory.free_slots is None and memory.why_no_kernels:
+    elif not memory.why_staged and memory.why_no_kernels:
         logger.info("Cenote: the processor checks blocks, and the GPU gets each page by itself: %s", memory.why_no_kernels)
     return memory
+
+
+ALL_TOLD = 11
+
+
+def tell_locking(memory: DeviceMemory, told: int) -> int:
+    """Logs how much of the region is page-locked, each tenth once. Returns the tenths told, and `ALL_TOLD` at the end."""
+    progress = memory.page_locked if told < ALL_TOLD else None
+    if progress is None:
+        return ALL_TOLD
+    locked, size = progress
+    if why := memory.why_staged:
+        logger.warning("Cenote: other blocks pass through a buffer, because %s", why)
+        return ALL_TOLD
+    tenths = 10 * locked // max(size, 1)
+    if tenths > told:
+        logger.info("Cenote: %d of %d MiB of the region are page-locked; other blocks pass through a buffer", locked >> 20, size >> 20)
+    return ALL_TOLD if tenths == 10 else tenths
 
 
 def host_memory(caches: dict[str, torch.Tensor], num_blocks: int, part: Part, load_threads: int) -> cenote.KvMemory:

@@ -12,7 +12,7 @@ import cenote
 from cenote import clock
 from cenote.device import DeviceMemory
 from cenote.vllm.log import logger_of
-from cenote.vllm.memory import kv_memory
+from cenote.vllm.memory import kv_memory, tell_locking
 from cenote.vllm.metadata import short_name
 from cenote.vllm.names import watch_adapters
 
@@ -44,6 +44,8 @@ class _Open:
 
     part: Part
     memory: cenote.KvMemory | DeviceMemory | None = None
+    locking_told: int = 0
+    """What the log has of page-locking."""
 
 
 @dataclass
@@ -266,6 +268,7 @@ class WorkerSide:
                 continue
             if outcomes := part.memory.take_outcomes():
                 self._count(outcomes)
+            part.locking_told = tell_locking(part.memory, part.locking_told)
             for error in part.memory.take_errors():
                 self.stats.add("errors")
                 if error not in self._told:

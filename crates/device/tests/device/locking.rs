@@ -1,0 +1,120 @@
+//! A region that is page-locked beside its loads and saves.
+
+use crate::orders::{pairs, save};
+use crate::rig::{BLOCK, BLOCKS, ENGINE, Gpu, PIECE, PIECES, Rig, Way, share};
+use cenote_base::testing::{ManualTime, PATIENCE, until};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+const LOCK: &str = "cuMemHostRegister";
+
+#[test]
+fn all_users_share_a_registration_and_the_last_one_ends_it() {
+    let gpu = Gpu::new(3);
+    let clock = ManualTime::start().clock();
+    let device = gpu.open(clock);
+    let memory = Arc::new(vec![0_u64; 1000]);
+    let (one, other) = (share(&device, &memory, 3000, clock), share(&device, &memory, 3000, clock));
+    assert!(one.wait(PATIENCE) && other.wait(PATIENCE));
+    assert_eq!((gpu.locked(), gpu.calls(LOCK)), (8000, 3));
+    assert_eq!(one.seen().expect("it is locked"), memory.as_ptr().addr() as u64 + (1 << 60));
+    drop(one);
+    assert_eq!(gpu.locked(), 8000);
+    drop(other);
+    assert_eq!((gpu.locked(), gpu.calls("cuMemHostUnregister")), (0, 3));
+    assert_eq!(Arc::strong_count(&memory), 1);
+}
+
+#[test]
+fn a_refused_piece_leaves_the_pieces_before_it_and_no_half_of_its_own() {
+    let gpu = Gpu::new(4);
+    let clock = ManualTime::start().clock();
+    let device = gpu.open(clock);
+    let memory = Arc::new(vec![0_u64; 1000]);
+    gpu.fail(LOCK, 2);
+    let registered = share(&device, &memory, 2000, clock);
+    assert!(registered.wait(PATIENCE));
+    let at = memory.as_ptr().addr() as u64;
+    assert_eq!((gpu.locked(), gpu.calls(LOCK)), (4000, 3));
+    assert!(registered.is_locked(at, 4000) && !registered.is_locked(at, 4001) && !registered.is_locked(at + 4000, 8));
+    let error = registered.seen().expect_err("not all is locked").to_string();
+    assert_eq!(error, "4000 of 8000 bytes are page-locked: cuMemHostRegister of 2000 bytes: CUDA_ERROR_UNKNOWN (999)");
+    drop(registered);
+    assert_eq!((gpu.locked(), Arc::strong_count(&memory)), (0, 1));
+    // The next user tries again.
+    gpu.fail(LOCK, u64::MAX);
+    let registered = share(&device, &memory, 2000, clock);
+    assert!(registered.wait(PATIENCE) && registered.is_locked(at, 8000));
+    drop(registered);
+    assert_eq!((gpu.locked(), gpu.wrong()), (0, String::new()));
+}
+
+#[test]
+fn blocks_of_unlocked_pieces_are_staged_and_those_of_locked_ones_are_not() {
+    let mut rig = Rig::new(Way::Partly, 7, ManualTime::start().clock());
+    let blocks = pairs(BLOCKS, 7);
+    save(&mut rig, &blocks);
+    let direct: Vec<bool> = (0..BLOCKS).map(|number| rig.is_direct(number)).collect();
+    let locked = PIECE * PIECES as usize / BLOCK as usize;
+    assert!(direct.iter().enumerate().all(|(number, &direct)| direct == (number < locked)), "{direct:?}");
+    // The device sums what it copies to its place; a slot's bytes are the processor's to sum.
+    let saved = rig.saved.lock().unwrap();
+    assert!(saved.iter().all(|(&number, sums)| number < locked || sums.is_none()));
+    assert!(saved.values().any(Option::is_some));
+}
+
+#[test]
+fn loads_and_saves_are_served_while_the_region_is_being_locked() {
+    let mut rig = Rig::locking(Way::Scattered, 8, ManualTime::start().clock());
+    until("a thread that locks", || (rig.gpu.at_gate() == 1).then_some(()));
+    let blocks = pairs(60, 8);
+    save(&mut rig, &blocks);
+    assert_eq!(rig.mover.page_locked().map(|progress| progress.locked), Some(0));
+    let load = |rig: &mut Rig| {
+        rig.compute(&(0..BLOCKS).map(|block| (block, 1000)).collect::<Vec<_>>());
+        let load = rig.mover.load(rig.loading(&blocks), ENGINE, PATIENCE).expect("it begins");
+        assert!(load.wait(Some(PATIENCE)));
+        assert_eq!(load.failed(ENGINE), [0; 0]);
+        assert!(blocks.iter().all(|&(block, number)| rig.holds(block, number)));
+    };
+    load(&mut rig);
+    assert_eq!(rig.gpu.calls("cenote_move"), 0, "nothing is in its place yet");
+    rig.gpu.gate(LOCK, false);
+    assert!(rig.mover.wait_locked(PATIENCE));
+    load(&mut rig);
+    assert!(rig.gpu.calls("cenote_move") > 0 && (0..BLOCKS).all(|number| rig.is_direct(number)));
+    assert!(rig.mover.close(PATIENCE));
+    assert_eq!((rig.gpu.locked(), rig.gpu.allocations(), rig.gpu.wrong()), (0, 0, String::new()));
+}
+
+#[test]
+fn a_close_waits_for_the_piece_that_is_being_locked() {
+    let rig = Rig::locking(Way::Pieces, 9, ManualTime::start().clock());
+    until("a thread that locks", || (rig.gpu.at_gate() == 1).then_some(()));
+    thread::scope(|scope| {
+        let closed = scope.spawn(|| rig.mover.close(PATIENCE));
+        assert!(!closed.is_finished());
+        rig.gpu.gate(LOCK, false);
+        assert!(closed.join().expect("no panic"));
+    });
+    assert_eq!((rig.gpu.locked(), rig.gpu.allocations(), rig.gpu.wrong()), (0, 0, String::new()));
+}
+
+#[test]
+fn a_close_waits_no_longer_than_its_patience_and_the_piece_is_unlocked_later() {
+    let time = ManualTime::start();
+    let rig = Rig::locking(Way::Pieces, 10, time.clock());
+    until("a thread that locks", || (rig.gpu.at_gate() == 1).then_some(()));
+    thread::scope(|scope| {
+        let closed = scope.spawn(|| rig.mover.close(PATIENCE));
+        until("an end of the wait", || {
+            time.advance(Duration::from_secs(6));
+            closed.is_finished().then_some(())
+        });
+        assert!(closed.join().expect("no panic"));
+    });
+    rig.gpu.gate(LOCK, false);
+    until("its piece is unlocked", || (rig.gpu.calls("cuMemHostUnregister") == 1).then_some(()));
+    assert_eq!((rig.gpu.calls(LOCK), rig.gpu.locked(), rig.gpu.wrong()), (1, 0, String::new()));
+}

@@ -1,0 +1,63 @@
+//! The trial at start that decides whether loads pass through the GPU's buffer.
+
+use crate::rig::{Gpu, share};
+use cenote_base::testing::{ManualTime, PATIENCE};
+use cenote_device::layout::{Layer, Layout};
+use cenote_device::memory::Staging;
+use cenote_device::mover::{Mover, Route, Settings};
+use std::sync::Arc;
+
+const COPY: &str = "cuMemcpyBatchAsync";
+/// Bytes of both buffers: enough for a trial.
+const BUFFER: u64 = 9 << 20;
+
+/// A mover of pages of so many bytes on a GPU whose `COPY` fails after so many calls.
+fn start(gpu: &Gpu, page: u64, buffer: u64, fails_after: u64) -> Mover {
+    let clock = ManualTime::start().clock();
+    let device = gpu.open(clock);
+    let blocks = vec![0_u64; 4 * page as usize / 8];
+    gpu.know(&blocks);
+    let at = blocks.as_ptr().expose_provenance() as u64;
+    let layer = Layer { address: at, stride: page, runs: vec![(0, page)] };
+    let layout = Layout::new(&[layer], 4, &[(at, 4 * page)]).expect("a layout");
+    let staging = Staging::new(&device, page as usize, BUFFER as usize).expect("slots");
+    let registered = share(&device, &Arc::new(vec![0; 512]), 1 << 30, clock);
+    gpu.fail(COPY, fails_after);
+    let (threads, gpu_buffer_bytes) = (2, buffer);
+    let settings = Settings { threads, backlog_bytes: 0, gpu_buffer_bytes, scatter_below: None, clock };
+    Mover::start(&device, layout, Route::Direct(registered, staging), settings, || ()).expect("threads")
+}
+
+#[test]
+fn a_trial_under_a_clock_that_stands_still_leaves_it_to_the_size_of_pages() {
+    for (page, scatters) in [(8 << 10, true), ((32 << 10) - 64, true), (32 << 10, false), (256 << 10, false)] {
+        let gpu = Gpu::new(page);
+        let mover = start(&gpu, page, BUFFER, u64::MAX);
+        assert_eq!((mover.why_no_kernels(), mover.scatters()), ("", scatters), "pages of {page} bytes");
+        // Three rounds of whole blocks and of pages, and two copies when the driver was opened.
+        let calls = 3 * (1 + (BUFFER / page).div_ceil(256)) + 2;
+        assert_eq!(gpu.calls(COPY), calls, "pages of {page} bytes");
+        assert!(mover.close(PATIENCE));
+        assert_eq!((gpu.locked(), gpu.allocations(), gpu.wrong()), (0, 0, String::new()));
+    }
+}
+
+#[test]
+fn small_buffers_have_no_trial() {
+    let gpu = Gpu::new(1);
+    let mover = start(&gpu, 8 << 10, BUFFER / 2, u64::MAX);
+    assert_eq!((mover.why_no_kernels(), mover.scatters(), gpu.calls(COPY)), ("", true, 2));
+    assert!(mover.close(PATIENCE));
+}
+
+#[test]
+fn a_device_that_fails_in_the_trial_gets_no_kernels_and_keeps_the_memory_of_its_copies() {
+    let gpu = Gpu::new(2);
+    let mover = start(&gpu, 8 << 10, BUFFER, 2);
+    let why = "cuMemcpyBatchAsync of 256 copies, at copy 0: CUDA_ERROR_UNKNOWN (999)";
+    assert_eq!((mover.why_no_kernels(), mover.scatters()), (why, false));
+    assert!(mover.close(PATIENCE));
+    gpu.run();
+    assert_eq!(gpu.wrong(), "", "nothing was freed under a copy");
+    assert!(gpu.locked() > 0 && gpu.allocations() > 0);
+}
