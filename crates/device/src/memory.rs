@@ -7,9 +7,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The last user waits so long for a piece that is being locked. Its thread unlocks it otherwise.
-const PIECE_PATIENCE: Duration = Duration::from_secs(5);
-
 /// Mapped memory of the processor. It stays mapped while the value lives.
 pub trait Mapped: Send + Sync + 'static {
     /// Faults pages in, without changing a byte.
@@ -126,14 +123,23 @@ impl Registered {
     }
 }
 
-impl Drop for Registered {
-    fn drop(&mut self) {
+impl Registered {
+    /// Ends this use. The last one waits at most `timeout` for a piece that is being locked; its thread
+    /// unlocks it otherwise. The device must not access the memory any more.
+    pub fn leave(&self, timeout: Duration) {
         // Under the lock, so that no new user locks pages that are still locked.
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-        if Arc::strong_count(&self.0) == 2 {
-            all.remove(&(Arc::as_ptr(&self.0.device).addr(), self.0.address));
-            let _ = self.0.locking.end(self.0.clock, PIECE_PATIENCE);
+        let key = (Arc::as_ptr(&self.0.device).addr(), self.0.address);
+        // This use, and that of the table.
+        if Arc::strong_count(&self.0) == 2 && all.remove(&key).is_some() {
+            let _ = self.0.locking.end(self.0.clock, timeout);
         }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.leave(Duration::ZERO);
     }
 }
 

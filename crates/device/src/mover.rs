@@ -113,8 +113,8 @@ pub(crate) struct Shared {
     why_no_kernels: String,
     loads: Stream,
     saves: Stream,
-    /// Most blocks of a staged part.
-    slot_blocks: usize,
+    /// Most blocks of a part that is not staged, and of one that is.
+    part_blocks: [usize; 2],
     settings: Settings,
     queue: Mutex<Queue>,
     bell: Condvar,
@@ -139,16 +139,16 @@ impl Mover {
         place: impl Fn() + Send + Sync + 'static,
     ) -> Result<Self, DeviceError> {
         let (Route::Direct(_, staging) | Route::Staged(staging)) = &route;
-        // Several parts must fit, so that copies and checks overlap.
-        let slot_blocks = PART_BLOCKS.min(staging.count() / 2).max(1);
+        let slot_blocks = part_blocks(staging.count());
         let kit = match &route {
-            Route::Direct(..) => Kit::new(device, &layout, PART_BLOCKS, staging, &settings),
+            Route::Direct(..) => Kit::new(device, &layout, staging, &settings),
             Route::Staged(_) => Err(DeviceError::new("kernels", "blocks pass through the processor's memory")),
         };
         let (kit, why_no_kernels) = match kit {
             Ok(kit) => (Some(kit), String::new()),
             Err(error) => (None, error.to_string()),
         };
+        let direct_blocks = kit.as_ref().map_or(PART_BLOCKS, |kit| kit.part_blocks);
         let shared = Arc::new(Shared {
             device: Arc::clone(device),
             layout,
@@ -156,7 +156,7 @@ impl Mover {
             why_no_kernels,
             loads: Stream::new(device)?,
             saves: Stream::new(device)?,
-            slot_blocks,
+            part_blocks: [direct_blocks, slot_blocks],
             settings,
             queue: Mutex::default(),
             bell: Condvar::new(),
@@ -202,7 +202,7 @@ impl Mover {
     /// Most blocks of one part.
     #[must_use]
     pub fn part_blocks(&self, is_staged: bool) -> usize {
-        if is_staged { self.0.slot_blocks } else { PART_BLOCKS }
+        self.0.part_blocks[usize::from(is_staged)]
     }
 
     /// How much of the region is page-locked; `None` if no block is accessed in its place.
@@ -230,7 +230,8 @@ impl Mover {
         std::mem::take(&mut *lock(&self.0.told))
     }
 
-    /// Refuses further loads and saves, and waits for those in progress.
+    /// Refuses further loads and saves, and waits for those in progress, and for a piece of the region
+    /// that is being page-locked.
     ///
     /// Returns true if all ended and none was lost: then the device accesses no memory of theirs.
     /// Otherwise that memory is kept, until the device ends its work or the process does.
@@ -243,8 +244,9 @@ impl Mover {
         queue = deadline.wait_while(&self.0.bell, queue, |queue| queue.under_way() > 0);
         let is_free = queue.under_way() == 0 && !queue.has_lost();
         drop(queue);
-        if is_free {
-            drop(lock(&self.0.route).take());
+        let path = lock(&self.0.route).take_if(|_| is_free);
+        if let Some(registered) = path.as_ref().and_then(|path| path.registered()) {
+            registered.leave(deadline.remaining());
         }
         is_free
     }
@@ -279,6 +281,12 @@ impl Shared {
             self.tell(&error);
         }
     }
+}
+
+/// Most blocks of a part that takes places of a buffer: several parts fit, so that copies and checks
+/// overlap.
+fn part_blocks(places: usize) -> usize {
+    PART_BLOCKS.min(places / 2).max(1)
 }
 
 /// A poisoned lock is taken as it is.

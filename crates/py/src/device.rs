@@ -85,6 +85,8 @@ impl Gpu {
 
 impl Gpu {
     fn share(&self, pool: &cenote_pool::HostPool, piece_bytes: usize) -> Registered {
+        // Pages of this size at least: the driver locks whole pages.
+        let piece_bytes = piece_bytes.max(4096);
         let fabric = pool.fabric();
         let place = (fabric.address(0, LINE).addr(), fabric.len() as usize);
         let pieces = Pieces { bytes: piece_bytes, threads: touching_threads() };
@@ -127,6 +129,7 @@ pub struct Registration {
 impl Registration {
     /// Ends this use of the pages; the last use unlocks them. The GPU must not read them any more.
     fn close(&self, py: Python<'_>) {
+        // The whole region is locked, so there is nothing to wait for.
         py.detach(|| drop(self.registered.lock().unwrap_or_else(PoisonError::into_inner).take()));
     }
 }

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_device import FakeDevice, library
 from waiting import PATIENCE
 
 import cenote
 from cenote import _native, engram
+from cenote.device import DeviceMemory, Gpu, PageLayout
 from conftest import SMALL
 from tables_of import Made
 from test_blocks import Managed, Tensor
@@ -272,6 +274,59 @@ def tables_of_region(name: str, region: cenote.Region, any_of: Callable[..., Any
         )
 
 
+def devices_of_region(
+    region: cenote.Region, blocks: cenote.Namespace, names: cenote.Hashes, seed: int, any_of: Callable[..., Any]
+) -> Iterator[tuple[str, Callable[[random.Random], object]]]:
+    """The calls of GPUs, on the fake driver. Sizes of buffers are sound: the fake has them in the processor's memory."""
+    device = FakeDevice(LAYERS * BLOCKS * PAGE, seed)
+    layers = [(device.base + layer * BLOCKS * PAGE, PageLayout(PAGE, ((0, PAGE),), BLOCKS)) for layer in range(LAYERS)]
+    sizes = {"staging_bytes": 4 * BLOCK, "gpu_buffer_bytes": 4 * BLOCK}
+    memory = device.of(region, layers, **sizes)
+
+    def number(chance: random.Random) -> Any:
+        return any_of(chance, *INTS)
+
+    def numbers(chance: random.Random) -> Any:
+        return any_of(chance, list(range(6)), [0] * 6, [BLOCKS], [chance.choice(INTS) for _ in range(6)])
+
+    def layouts(chance: random.Random) -> Any:
+        some = [chance.choice(INTS) for _ in range(4)]
+        return any_of(chance, layers, [(some[0], PageLayout(some[1], ((0, some[2]),), some[3]))], [(device.base, chance.choice(ANYTHING))])
+
+    def make(chance: random.Random) -> None:
+        places = any_of(chance, [(device.base, len(device.memory))], [(number(chance), number(chance))])
+        how = {"staged": any_of(chance, True), "piece_bytes": number(chance), "threads": any_of(chance, 1, 65), "backlog_bytes": number(chance)}
+        how |= {key: chance.choice([0, 64, size]) for key, size in sizes.items()} | {"scatter_below": any_of(chance, None, *INTS)}
+        stream = any_of(chance, lambda: 0)
+        DeviceMemory(any_of(chance, device.gpu), any_of(chance, region), layouts(chance), places, None, stream, **how).close()
+
+    def load(chance: random.Random, call: Callable[[cenote.device.DeviceLoad], object]) -> object:
+        begun = memory.load(blocks.lookup(names), range(blocks.count(names)))
+        assert begun.wait(PATIENCE)
+        return call(begun)
+
+    yield "Gpu", lambda chance: Gpu(number(chance), library=any_of(chance, library(), *TEXTS)).why_one_by_one
+    yield "Gpu.register", lambda chance: device.gpu.register(
+        any_of(chance, region), piece_bytes=number(chance), timeout=any_of(chance, 10.0, *FLOATS)
+    ).close()
+    yield "Registration.close", lambda chance: [one.close() for one in [device.gpu.register(region)] * 2]
+    yield "DeviceMemory", make
+    yield "DeviceMemory.load", lambda chance: memory.load(
+        any_of(chance, blocks.lookup(names)), numbers(chance), timeout=any_of(chance, None, *FLOATS)
+    ).wait(PATIENCE)
+    yield "DeviceMemory.save", lambda chance: memory.save(
+        any_of(chance, [(any_of(chance, blocks), any_of(chance, names), numbers(chance), numbers(chance), any_of(chance, None, numbers(chance)), number(chance))])
+    )
+    yield "DeviceMemory.begin_step", lambda chance: memory.begin_step()
+    yield "DeviceMemory.take_outcomes", lambda chance: memory.take_outcomes()
+    yield "DeviceMemory.take_errors", lambda chance: memory.take_errors()
+    yield "DeviceMemory.wait_locked", lambda chance: memory.wait_locked(any_of(chance, *FLOATS))
+    yield "DeviceMemory.close", lambda chance: device.of(region, layers, **sizes).close(any_of(chance, *FLOATS))
+    yield "DeviceLoad.wait", lambda chance: load(chance, lambda one: one.wait(any_of(chance, *FLOATS, None)))
+    yield "DeviceLoad.failed", lambda chance: load(chance, lambda one: one.failed())
+    yield "DeviceLoad.cancel", lambda chance: load(chance, lambda one: (one.cancel(), one.failed()))
+
+
 def callables(name: str, seed: int) -> Iterator[tuple[str, Callable[[random.Random], object]]]:
     """Calls of every public callable with random arguments. Each seed has its own region."""
     cenote.Region.create(name, "8MiB", **SMALL)
@@ -398,6 +453,7 @@ def callables(name: str, seed: int) -> Iterator[tuple[str, Callable[[random.Rand
     yield "Load.failed", lambda chance: load(chance, lambda one: one.failed())
     yield "Load.cancel", lambda chance: load(chance, lambda one: (one.cancel(), one.failed()))
     yield from tables_of_region(name, region, any_of)
+    yield from devices_of_region(region, blocks, names, seed, any_of)
     # Last, because it removes the blocks.
     yield "Namespace.forget", lambda chance: blocks.forget()
     report = region.check(payloads=True)
@@ -429,7 +485,7 @@ def public_callables() -> Iterator[str]:
         # A promotion needs a cold tier: tests/test_cold.py.
         if not isinstance(kind, type) or issubclass(kind, BaseException) or kind is _native.Promotion:
             continue
-        if kind in (cenote.Addresses, cenote.Codec, cenote.KvMemory, cenote.Table):
+        if kind in (cenote.Addresses, cenote.Codec, cenote.KvMemory, cenote.Table, DeviceMemory, Gpu):
             yield kind.__name__
         for name in vars(kind):
             if not name.startswith("_") and callable(getattr(kind, name)):

@@ -39,7 +39,7 @@ class Engine:
         layers = [(self.device.base + layer * BLOCKS * PAGE, layout) for layer in range(LAYERS)]
         self.memory = (self.device.of if is_locked else self.device.locking)(
             region, layers, staging_bytes=SLOTS * BLOCK, staged=way == "staged", piece_bytes=50048,
-            gpu_buffer_bytes=0 if way == "pages" else 40 * BLOCK,
+            gpu_buffer_bytes=0 if way == "pages" else 64 * BLOCK,
         )  # fmt: skip
         self.has_kernels = way in ("direct", "pieces") and region.info()["seal"] == "none"
         # If no piece of the region can be locked, kernels have nothing to do.

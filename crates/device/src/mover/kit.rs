@@ -5,7 +5,7 @@
 //! gathers their pages in GPU memory. Kernels copy nothing over the bus: that would take
 //! multiprocessors from the engine.
 
-use super::{Settings, lock, trial};
+use super::{Settings, lock, part_blocks, trial};
 use crate::driver::{Device, DeviceBytes, DeviceError, Locked, Stream};
 use crate::kernels::{Kernels, LANES, Pages, SUM_WORDS, Sums};
 use crate::layout::Layout;
@@ -29,6 +29,8 @@ pub(crate) struct Kit {
     boards: Arc<Boards>,
     /// Loads pass through the buffer.
     pub scatters: bool,
+    /// Most blocks of a part.
+    pub part_blocks: usize,
 }
 
 struct Boards {
@@ -68,16 +70,16 @@ impl Kit {
     pub fn new(
         device: &Arc<Device>,
         layout: &Layout,
-        part_blocks: usize,
         staging: &Arc<Staging>,
         settings: &Settings,
     ) -> Result<Self, DeviceError> {
         let unfit = || DeviceError::new("kernels", "the pages are not of whole lines at addresses of whole words");
         let page_bytes = layout.kernel_page().ok_or_else(unfit)?;
         let pages = (layout.block_bytes() / page_bytes) as usize;
-        let shape = Shape { blocks: part_blocks, pages, page_bytes: page_bytes as u32 };
         let kernels = Kernels::load(device)?;
         let buffer = Staging::on_gpu(device, layout.block_bytes() as usize, settings.gpu_buffer_bytes as usize)?;
+        let part_blocks = part_blocks(buffer.count());
+        let shape = Shape { blocks: part_blocks, pages, page_bytes: page_bytes as u32 };
         let board = |_| -> Result<Memory, DeviceError> {
             let host = device.lock(shape.words() * 8)?;
             let seen = device.seen(host.address())?;
@@ -96,6 +98,7 @@ impl Kit {
             buffer,
             boards: Arc::new(Boards { free, shape }),
             scatters,
+            part_blocks,
         })
     }
 

@@ -121,12 +121,15 @@ pub enum Way {
     /// Both through the buffer.
     Scattered,
     Staged,
+    /// As `Scattered`, through a buffer of three blocks.
+    Narrow,
     /// As `Scattered`, but the driver refuses to lock more than the first pieces of the region, so other
     /// blocks are staged.
     Partly,
 }
 
-pub const WAYS: [Way; 6] = [Way::Pages, Way::Pieces, Way::Gathered, Way::Scattered, Way::Staged, Way::Partly];
+pub const WAYS: [Way; 7] =
+    [Way::Pages, Way::Pieces, Way::Gathered, Way::Scattered, Way::Narrow, Way::Staged, Way::Partly];
 
 /// Bytes of a piece of the region: no multiple of a block.
 pub const PIECE: usize = 50_048;
@@ -138,7 +141,11 @@ pub const SLOTS: usize = 24;
 impl Way {
     /// Blocks pass through the buffer, and the GPU sums them.
     pub fn has_kernels(self) -> bool {
-        matches!(self, Self::Gathered | Self::Scattered | Self::Partly)
+        self == Self::Gathered || self.scatters()
+    }
+
+    fn scatters(self) -> bool {
+        matches!(self, Self::Scattered | Self::Narrow | Self::Partly)
     }
 }
 
@@ -195,8 +202,12 @@ impl Rig {
         let settings = Settings {
             threads: 2,
             backlog_bytes: u64::MAX,
-            gpu_buffer_bytes: if way.has_kernels() { 40 * BLOCK } else { 0 },
-            scatter_below: Some(if matches!(way, Way::Scattered | Way::Partly) { u64::MAX } else { 0 }),
+            gpu_buffer_bytes: match way {
+                Way::Narrow => 3 * BLOCK,
+                way if way.has_kernels() => 40 * BLOCK,
+                _ => 0,
+            },
+            scatter_below: Some(if way.scatters() { u64::MAX } else { 0 }),
             clock,
         };
         let mover = Mover::start(&device, layout, route, settings, || ()).expect("threads");
