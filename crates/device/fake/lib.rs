@@ -32,7 +32,11 @@ const NOT_READY: c_int = 600;
 const ILLEGAL_ADDRESS: c_int = 700;
 const ALREADY_REGISTERED: c_int = 712;
 const NOT_REGISTERED: c_int = 713;
+const CAPTURE_UNSUPPORTED: c_int = 900;
 const UNKNOWN: c_int = 999;
+
+const UNSAFE_IN_CAPTURES: [&str; 5] =
+    ["cuMemHostRegister", "cuMemHostUnregister", "cuMemHostAlloc", "cuMemAlloc", "cuEventQuery"];
 
 /// A context's handle is this plus the number of its GPU.
 const CONTEXTS: Handle = 0x7f00_0000;
@@ -43,6 +47,7 @@ const COPY_BATCH_VERSION: c_int = 12_080;
 thread_local! {
     static CURRENT: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
     static CALLS: Cell<u64> = const { Cell::new(0) };
+    static CAPTURE_MODE: Cell<c_int> = const { Cell::new(0) };
 }
 
 static INITIALIZED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
@@ -56,6 +61,11 @@ fn on(name: &str, call: impl FnOnce(&mut Gpu) -> c_int) -> c_int {
     let gpu = gpu((context - CONTEXTS) as u32);
     gpu.pass_gate(name);
     let mut gpu = gpu.state();
+    // While a thread captures a graph, the driver refuses such calls of threads that are not relaxed.
+    if gpu.captures && UNSAFE_IN_CAPTURES.contains(&name) && CAPTURE_MODE.get() != 2 {
+        gpu.wrong(format!("{name} during a capture, in a thread that is not relaxed"));
+        return CAPTURE_UNSUPPORTED;
+    }
     match gpu.count(name) {
         Fault::None => call(&mut gpu),
         Fault::Call => UNKNOWN,
@@ -314,6 +324,15 @@ driver! {
         })
     }
 
+    fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) {
+        on("cuThreadExchangeStreamCaptureMode", |_| {
+            // SAFETY: the caller passes a valid argument, as the driver's interface demands.
+            let new = unsafe { mode.read() };
+            put(mode, CAPTURE_MODE.replace(new));
+            if (0..3).contains(&new) { SUCCESS } else { INVALID_VALUE }
+        })
+    }
+
     fn cuLaunchKernel(
         function: Handle, grid: c_uint, grid_y: c_uint, grid_z: c_uint, block: c_uint, block_y: c_uint,
         block_z: c_uint, shared: c_uint, stream: Handle, parameters: *const *const c_void, extra: *const c_void
@@ -366,6 +385,16 @@ controls! {
     /// Makes a call fail after so many more successful ones; `u64::MAX`: never.
     fn fake_fail(number: u32, call: *const c_char, after: u64) -> () {
         gpu(number).state().fail(text(call), after);
+    }
+
+    /// Makes calls fail as often as `times` says, after so many more successful ones.
+    fn fake_fail_times(number: u32, call: *const c_char, after: u64, times: u64) -> () {
+        gpu(number).state().fail_times = Some((text(call), after, times));
+    }
+
+    /// A thread captures a graph, or does so no more.
+    fn fake_capture(number: u32, captures: bool) -> () {
+        gpu(number).state().captures = captures;
     }
 
     /// Makes all calls fail, as after a fault of the device.

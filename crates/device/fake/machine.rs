@@ -119,6 +119,9 @@ pub struct Gpu {
     pub held: [bool; 3],
     pub calls: HashMap<String, u64>,
     fails: HashMap<String, u64>,
+    /// A call that fails some times, after so many successful ones.
+    pub fail_times: Option<(String, u64, u64)>,
+    pub captures: bool,
     pub broken: bool,
     pub register_max: usize,
     pub allocate_max: usize,
@@ -148,6 +151,8 @@ impl Gpu {
             held: [false; 3],
             calls: HashMap::new(),
             fails: HashMap::new(),
+            fail_times: None,
+            captures: false,
             broken: false,
             register_max: usize::MAX,
             allocate_max: usize::MAX,
@@ -179,6 +184,16 @@ impl Gpu {
         *self.calls.entry(call.to_owned()).or_default() += 1;
         if self.broken {
             return Fault::Device;
+        }
+        if let Some((_, after, times)) = self.fail_times.as_mut().filter(|(name, ..)| name == call) {
+            match (*after, *times) {
+                (0, 0) => {}
+                (0, _) => {
+                    *times -= 1;
+                    return Fault::Call;
+                }
+                _ => *after -= 1,
+            }
         }
         match self.fails.get_mut(call) {
             Some(0) => Fault::Call,

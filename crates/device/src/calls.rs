@@ -81,6 +81,7 @@ calls! {
     context_release = cuDevicePrimaryCtxRelease_v2(c_int);
     context_push = cuCtxPushCurrent_v2(Handle);
     context_pop = cuCtxPopCurrent_v2(*mut Handle);
+    capture_mode = cuThreadExchangeStreamCaptureMode(*mut c_int);
     look_up = cuGetProcAddress_v2(*const c_char, *mut Option<CopyBatch>, c_int, u64, *mut c_int);
     error_name = cuGetErrorName(c_int, *mut *const c_char);
     stream_create = cuStreamCreate(*mut Handle, c_uint);

@@ -16,6 +16,8 @@ pub const COPIES_A_CALL: usize = 256;
 const NOT_READY: c_int = 600;
 const NON_BLOCKING: u32 = 1;
 const NO_TIMING: u32 = 2;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+const RELAXED: c_int = 2;
 
 /// A call of the driver that failed, or that cannot be made.
 #[derive(Debug, Error)]
@@ -143,6 +145,17 @@ impl Device {
     #[must_use]
     pub fn why_one_by_one(&self) -> &str {
         self.one_by_one.get().map_or("", String::as_str)
+    }
+
+    /// To be called in each thread of this crate before all else: while another thread captures a graph,
+    /// the driver would refuse this one's events and page-locking, and end the capture.
+    pub(crate) fn enter_thread(&self) {
+        let mut mode = RELAXED;
+        // SAFETY: the argument is valid. Without a context the driver refuses, so one is current.
+        let relaxed =
+            self.call("cuThreadExchangeStreamCaptureMode", |calls| unsafe { (calls.capture_mode)(&raw mut mode) });
+        // A driver that cannot do it makes calls fail, which are misses.
+        drop(relaxed);
     }
 
     fn enter(&self) -> Result<Entered<'_>, DeviceError> {

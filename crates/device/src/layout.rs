@@ -120,16 +120,25 @@ impl Layout {
         self.runs.iter().flat_map(pages)
     }
 
-    /// Checks that all blocks exist, and none is named twice.
+    /// Checks that all blocks exist. A save may read one twice.
     ///
     /// # Errors
-    /// The first wrong number.
+    /// A wrong number.
+    pub fn check_bounds(&self, blocks: &[usize]) -> Result<(), String> {
+        match blocks.iter().find(|&&block| block >= self.num_blocks) {
+            Some(block) => Err(format!("block {block} is outside of this memory of {} blocks", self.num_blocks)),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that all blocks exist, and none is named twice, so that they can be written.
+    ///
+    /// # Errors
+    /// A wrong number.
     pub fn check(&self, blocks: &[usize]) -> Result<(), String> {
+        self.check_bounds(blocks)?;
         let mut sorted = blocks.to_vec();
         sorted.sort_unstable();
-        if let Some(last) = sorted.last().filter(|last| **last >= self.num_blocks) {
-            return Err(format!("block {last} is outside of this memory of {} blocks", self.num_blocks));
-        }
         match sorted.array_windows().find(|[left, right]| left == right) {
             Some([twice, _]) => Err(format!("block {twice} is named twice")),
             None => Ok(()),

@@ -7,7 +7,7 @@
 use cenote_base::Clock;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -17,6 +17,9 @@ pub const PIECE_BYTES_MAX: usize = 1 << 30;
 
 /// Page-locking of one device.
 pub trait PageLock: Send + Sync + 'static {
+    /// Called in each thread before all else.
+    fn enter_thread(&self) {}
+
     /// Faults the pages in, without changing a byte. A failure only makes [`PageLock::lock`] slower.
     fn touch(&self, address: usize, bytes: usize);
 
@@ -142,6 +145,12 @@ impl Locking {
         front.threads == 0
     }
 
+    /// For a wait after the drop.
+    #[must_use]
+    pub fn ending(&self) -> Ending {
+        Ending(Arc::downgrade(&self.0))
+    }
+
     /// Begins no further piece, waits for those under way, and unlocks everything. The device must not
     /// access the region any more. False: a piece is still under way after `timeout`, and its thread
     /// unlocks everything when it ends.
@@ -153,6 +162,17 @@ impl Locking {
             self.0.unlock();
         }
         has_ended
+    }
+}
+
+/// A locking that has ended, but for a piece under way.
+pub struct Ending(Weak<Shared>);
+
+impl Ending {
+    /// Waits until that piece and all others are unlocked. False after `timeout`.
+    #[must_use]
+    pub fn wait(&self, clock: Clock, timeout: Duration) -> bool {
+        self.0.upgrade().is_none_or(|shared| Locking(shared).end(clock, timeout))
     }
 }
 
@@ -207,6 +227,7 @@ impl Shared {
 
     /// Touches pieces until none is left, and locks those whose turn it is.
     fn run(&self) {
+        self.pages.enter_thread();
         while !self.is_stopped() {
             let number = self.taken.fetch_add(1, Ordering::Relaxed);
             if number >= self.count() {

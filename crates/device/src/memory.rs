@@ -1,9 +1,10 @@
 //! Page-locked memory: regions that are shared by all users of a process, and slots for blocks.
 
 use crate::driver::{Device, DeviceBytes, DeviceError, Locked};
-use crate::locking::{Locking, PageLock, Progress};
+use crate::locking::{Ending, Locking, PageLock, Progress};
 use cenote_base::Clock;
 use std::collections::HashMap;
+use std::mem::ManuallyDrop;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ pub struct Pieces {
 }
 
 /// Memory that is page-locked for a device, in pieces, beside serving. The last user unlocks it.
-pub struct Registered(Arc<Region>);
+pub struct Registered(ManuallyDrop<Arc<Region>>);
 
 struct Region {
     device: Arc<Device>,
@@ -35,7 +36,17 @@ struct Region {
 type Key = (usize, usize);
 
 /// All registrations of this process, by device and address.
-static ALL: LazyLock<Mutex<HashMap<Key, Arc<Region>>>> = LazyLock::new(Mutex::default);
+static ALL: LazyLock<Mutex<All>> = LazyLock::new(Mutex::default);
+
+#[derive(Default)]
+struct All {
+    regions: HashMap<Key, Arc<Region>>,
+    /// Regions without users, of which a piece was being locked when the last user left.
+    ending: HashMap<Key, Ending>,
+}
+
+/// A new user waits so long for pieces of the last one, which a driver would refuse to lock again.
+const ENDING_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The driver's page-locking of some memory, which it keeps mapped.
 struct Driver {
@@ -44,6 +55,10 @@ struct Driver {
 }
 
 impl PageLock for Driver {
+    fn enter_thread(&self) {
+        self.device.enter_thread();
+    }
+
     fn touch(&self, address: usize, bytes: usize) {
         self.memory.touch(address, bytes);
     }
@@ -74,12 +89,16 @@ impl Registered {
         clock: Clock,
     ) -> Self {
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-        let region = all.entry((Arc::as_ptr(device).addr(), address)).or_insert_with(|| {
+        let key = (Arc::as_ptr(device).addr(), address);
+        if let Some(ending) = all.ending.remove(&key).filter(|ending| !ending.wait(clock, ENDING_PATIENCE)) {
+            all.ending.insert(key, ending);
+        }
+        let region = all.regions.entry(key).or_insert_with(|| {
             let driver = Box::new(Driver { device: Arc::clone(device), memory });
             let locking = Locking::start(driver, (address, bytes), pieces.bytes, pieces.threads);
             Arc::new(Region { device: Arc::clone(device), address, locking, clock })
         });
-        Self(Arc::clone(region))
+        Self(ManuallyDrop::new(Arc::clone(region)))
     }
 
     /// How much is locked.
@@ -127,19 +146,29 @@ impl Registered {
     /// Ends this use. The last one waits at most `timeout` for a piece that is being locked; its thread
     /// unlocks it otherwise. The device must not access the memory any more.
     pub fn leave(&self, timeout: Duration) {
-        // Under the lock, so that no new user locks pages that are still locked.
-        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        self.end_if_last(timeout, &mut ALL.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn end_if_last(&self, timeout: Duration, all: &mut All) {
         let key = (Arc::as_ptr(&self.0.device).addr(), self.0.address);
-        // This use, and that of the table.
-        if Arc::strong_count(&self.0) == 2 && all.remove(&key).is_some() {
-            let _ = self.0.locking.end(self.0.clock, timeout);
+        // Two owners: this user and the table.
+        if Arc::strong_count(&self.0) == 2
+            && all.regions.remove(&key).is_some()
+            && !self.0.locking.end(self.0.clock, timeout)
+        {
+            all.ending.insert(key, self.0.locking.ending());
         }
     }
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        self.leave(Duration::ZERO);
+        // Under the lock: no new user locks pages that are still locked, and of two users that leave at
+        // once one is the last.
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        self.end_if_last(Duration::ZERO, &mut all);
+        // SAFETY: the value ends here, so nothing uses the region through it any more.
+        unsafe { ManuallyDrop::drop(&mut self.0) };
     }
 }
 

@@ -8,7 +8,7 @@
 //! - *Direct*: the device accesses the region, which is page-locked beside serving (`locking.rs`). Blocks
 //!   of pieces that are not locked yet are staged.
 //! - *Staged*: blocks pass through page-locked slots. A save without a free slot waits for one until
-//!   the engine begins its next step.
+//!   the engine's step ends.
 //!
 //! With kernels (`kit.rs`), a save's pages are gathered in GPU memory on the engine's stream, and whole
 //! blocks cross the bus behind it: the engine may reuse its pages as soon as the gather is done. The
@@ -36,6 +36,7 @@ use crate::memory::{Registered, Staging};
 use cenote_base::Clock;
 use kit::Kit;
 use save::Step;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use threads::Queue;
@@ -100,7 +101,7 @@ pub struct Settings {
 pub struct Counts {
     /// Their copies failed.
     pub failed: u64,
-    /// They found no slot before the engine's next step.
+    /// They found no slot before the end of the engine's step.
     pub late: u64,
 }
 
@@ -119,6 +120,8 @@ pub(crate) struct Shared {
     queue: Mutex<Queue>,
     bell: Condvar,
     step: Mutex<Step>,
+    /// Bytes of saves that have not ended.
+    saved_bytes: AtomicU64,
     counts: Mutex<Counts>,
     told: Mutex<Vec<String>>,
 }
@@ -161,6 +164,7 @@ impl Mover {
             queue: Mutex::default(),
             bell: Condvar::new(),
             step: Mutex::default(),
+            saved_bytes: AtomicU64::new(0),
             counts: Mutex::default(),
             told: Mutex::default(),
         });
@@ -273,13 +277,17 @@ impl Shared {
         }
     }
 
-    /// Orders all later work of the engine's stream after the work queued on this stream.
-    fn fence(&self, stream: &Stream, engine: EngineStream) {
-        let fenced = self.device.record(stream).and_then(|event| self.device.wait_engine(engine, &event));
-        // A device that fails here fails every call, so the engine detects the fault itself.
-        if let Err(error) = fenced {
+    /// Orders all later work of the engine's stream after the work queued on this stream. False: it is
+    /// not ordered, so the engine may write what that work still reads, or read what it writes.
+    #[must_use]
+    fn fence(&self, stream: &Stream, engine: EngineStream) -> bool {
+        let once = || self.device.record(stream).and_then(|event| self.device.wait_engine(engine, &event));
+        // Some errors are of the moment.
+        let fenced = once().or_else(|error| {
             self.tell(&error);
-        }
+            once()
+        });
+        fenced.inspect_err(|error| self.tell(error)).is_ok()
     }
 }
 

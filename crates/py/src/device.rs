@@ -26,7 +26,7 @@ use cenote_mem::fork::ProcessStamp;
 use cenote_mem::{Fabric, numa};
 use cenote_pool::Names;
 use pyo3::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -190,11 +190,24 @@ impl Order {
         joined
     }
 
-    fn keep(&mut self, count: usize) {
-        self.hashes.truncate(count);
-        self.depths.truncate(count);
-        self.blocks.truncate(count);
-        self.names.truncate(count);
+    /// Drops blocks that are there already: earlier in this call, because requests of one step may
+    /// share a prefix. Returns their number.
+    fn drop_repeated(&mut self, seen: &mut HashSet<(usize, BlockHash)>) -> u64 {
+        let new: Vec<bool> = self.hashes.iter().map(|&hash| seen.insert((self.id, hash))).collect();
+        self.keep(&new);
+        new.iter().filter(|new| !**new).count() as u64
+    }
+
+    /// Keeps these blocks.
+    fn keep(&mut self, kept: &[bool]) {
+        fn retain<T>(all: &mut Vec<T>, kept: &[bool]) {
+            let mut kept = kept.iter();
+            all.retain(|_| *kept.next().expect("one for each block"));
+        }
+        retain(&mut self.hashes, kept);
+        retain(&mut self.depths, kept);
+        retain(&mut self.blocks, kept);
+        retain(&mut self.names, kept);
     }
 }
 
@@ -346,8 +359,7 @@ impl DeviceMemory {
     fn save(&self, py: Python<'_>, orders: &Bound<'_, PyAny>) -> PyResult<()> {
         let mover = self.mover()?;
         let orders = Order::joined(collect(orders, Order::of)?);
-        let all: Vec<usize> = orders.iter().flat_map(|order| &order.blocks).copied().collect();
-        mover.layout().check(&all).map_err(wrong)?;
+        orders.iter().try_for_each(|order| mover.layout().check_bounds(&order.blocks)).map_err(wrong)?;
         let wanted = mover.layout().block_bytes();
         for order in &orders {
             let found = order.to.namespace.block_bytes;
@@ -362,11 +374,11 @@ impl DeviceMemory {
         guarded(|| py.detach(|| self.begin_save(mover, orders, engine)).map_err(|error| of_device(&error)))
     }
 
-    /// Tells that the engine begins a step: its stream waits for copies of earlier saves that it may
-    /// not wait for yet, and blocks that still wait for a buffer are dropped.
-    fn begin_step(&self, py: Python<'_>) -> PyResult<()> {
+    /// Tells that the engine's step has ended, so it may write its blocks: its stream waits for copies of
+    /// saves that it does not wait for yet, and blocks that still wait for a buffer are dropped.
+    fn end_step(&self, py: Python<'_>) -> PyResult<()> {
         let (mover, engine) = (self.mover()?, self.engine(py)?);
-        py.detach(|| mover.begin_step(engine));
+        py.detach(|| mover.end_step(engine));
         Ok(())
     }
 
@@ -505,10 +517,18 @@ impl DeviceMemory {
     fn begin_save(&self, mover: &Mover, mut orders: Vec<Order>, engine: EngineStream) -> Result<(), DeviceError> {
         let mut room = mover.room();
         let mut parts = Vec::<Saving>::new();
+        let mut seen = HashSet::new();
         for order in &mut orders {
-            let kept = order.blocks.len().min(room);
-            add(&self.outcomes, "busy", (order.blocks.len() - kept) as u64);
-            order.keep(kept);
+            let mut known = order.drop_repeated(&mut seen);
+            let new: Vec<bool> =
+                order.hashes.iter().map(|hash| order.to.pool.peek(std::slice::from_ref(hash)).is_empty()).collect();
+            known += new.iter().filter(|new| !**new).count() as u64;
+            order.keep(&new);
+            add(&self.outcomes, "duplicate", known);
+            // Only new blocks take room.
+            let (count, kept) = (order.blocks.len(), order.blocks.len().min(room));
+            add(&self.outcomes, "busy", (count - kept) as u64);
+            order.keep(&(0..count).map(|number| number < kept).collect::<Vec<_>>());
             room -= kept;
             match &self.direct {
                 Some(_) => {

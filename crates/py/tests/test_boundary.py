@@ -317,7 +317,7 @@ def devices_of_region(
     yield "DeviceMemory.save", lambda chance: memory.save(
         any_of(chance, [(any_of(chance, blocks), any_of(chance, names), numbers(chance), numbers(chance), any_of(chance, None, numbers(chance)), number(chance))])
     )
-    yield "DeviceMemory.begin_step", lambda chance: memory.begin_step()
+    yield "DeviceMemory.end_step", lambda chance: memory.end_step()
     yield "DeviceMemory.take_outcomes", lambda chance: memory.take_outcomes()
     yield "DeviceMemory.take_errors", lambda chance: memory.take_errors()
     yield "DeviceMemory.wait_locked", lambda chance: memory.wait_locked(any_of(chance, *FLOATS))

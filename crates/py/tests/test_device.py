@@ -159,7 +159,7 @@ def test_the_engine_may_reuse_blocks_when_the_step_is_over(region: cenote.Region
     engine = Engine(region, 5, way)
     engine.device.hold(FakeDevice.TO_GPU, FakeDevice.FROM_GPU, FakeDevice.ENGINE)
     names = save_step(engine, blocks, range(10))
-    engine.memory.begin_step()
+    engine.memory.end_step()
     for place in range(10):
         for layer in range(LAYERS):
             engine.fill(layer, place, bytes(PAGE))
@@ -265,7 +265,7 @@ def test_failed_copies_are_misses(region: cenote.Region, blocks: cenote.Namespac
     assert failed
     assert engine.memory.take_errors()
     engine.device.fail(call, (1 << 64) - 1)
-    engine.memory.begin_step()
+    engine.memory.end_step()
     for layer in range(LAYERS):
         for place in failed:
             engine.fill(layer, place, bytes([9]) * PAGE)
@@ -354,7 +354,7 @@ def test_staged_saves_wait_for_slots(region: cenote.Region, blocks: cenote.Names
     names = save_step(engine, blocks, range(90))
     assert engine.outcomes(90) == {"published": 90}
     assert blocks.count(names) == 90
-    engine.memory.begin_step()
+    engine.memory.end_step()
     for place in range(90):
         engine.fill(0, place, bytes(PAGE))
     assert engine.memory.free_slots == SLOTS
@@ -365,7 +365,7 @@ def test_staged_saves_without_a_slot_are_dropped_when_the_next_step_begins(regio
     engine = Engine(region, 6, "staged")
     engine.device.hold(FakeDevice.FROM_GPU)
     names = save_step(engine, blocks, range(30))
-    engine.memory.begin_step()
+    engine.memory.end_step()
     for place in range(30):
         for layer in range(LAYERS):
             engine.fill(layer, place, bytes(PAGE))
@@ -377,6 +377,21 @@ def test_staged_saves_without_a_slot_are_dropped_when_the_next_step_begins(regio
         for number in range(24):
             assert lease.read_into(number, back)
             assert bytes(back) == b"".join(content(layer, number) for layer in range(LAYERS))
+    engine.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_requests_of_one_step_may_share_blocks(region: cenote.Region, blocks: cenote.Namespace, way: str) -> None:
+    """A second request of a step hits the blocks that the first one computes in it."""
+    engine, names = Engine(region, 5, way), names_of(blocks, 10)
+    engine.compute(range(10))
+    shared = (blocks, names[:6], range(6), range(6), None, 0)
+    engine.memory.save([shared, (blocks, names[6:], range(6, 10), range(6, 10), None, 0), shared])
+    assert engine.outcomes(16) == {"published": 10, "duplicate": 6}
+    load = engine.memory.load(blocks.lookup(names), range(20, 30))
+    assert load.wait(PATIENCE)
+    assert load.failed() == []
+    assert all(engine.page(layer, 20 + number) == content(layer, number) for layer in range(LAYERS) for number in range(10))
     engine.close()
 
 
@@ -465,8 +480,8 @@ def test_invalid_arguments_are_refused(region: cenote.Region, blocks: cenote.Nam
         engine.memory.load(blocks.lookup(names), [3])
     with pytest.raises(ValueError, match="1 depths"):
         engine.memory.save([(blocks, names, [0], [0, 1], None, 0)])
-    with pytest.raises(ValueError, match="twice"):
-        engine.memory.save([(blocks, names[:1], [0], [5], None, 0), (blocks, names[1:], [0], [5], None, 0)])
+    with pytest.raises(ValueError, match="block 96"):
+        engine.memory.save([(blocks, names[:1], [0], [5], None, 0), (blocks, names[1:], [0], [96], None, 0)])
     with pytest.raises(ValueError, match="blocks have"):
         engine.memory.save([(region.namespace(b"other", 64), names, [0, 1], [0, 1], None, 0)])
     device = engine.device

@@ -8,8 +8,12 @@ use crate::kernels::{LANES, SUM_WORDS};
 use crate::layout::Way;
 use crate::memory::Slots;
 use cenote_base::Deadline;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
+
+/// Longest wait of an engine's thread for copies that the device cannot order before its work.
+const UNORDERED_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Some blocks of a load, in order. They stay where they are until the value is dropped.
 pub trait Source: Send {
@@ -48,6 +52,8 @@ pub struct Load {
     count: usize,
     deadline: Deadline,
     state: Mutex<State>,
+    /// What [`State::is_done`] says. Apart, because the lock is held during a call of the driver.
+    done: AtomicBool,
     bell: Condvar,
 }
 
@@ -101,6 +107,7 @@ impl Mover {
             count: parts.iter().map(|part| part.blocks.len()).sum(),
             deadline: shared.settings.clock.after(timeout),
             state: Mutex::new(State { parts: parts.len(), ..State::default() }),
+            done: AtomicBool::new(parts.is_empty()),
             bell: Condvar::new(),
         });
         let count = parts.len();
@@ -136,7 +143,7 @@ impl Load {
     /// True if all parts have ended, or the load was cancelled.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        lock(&self.state).is_done()
+        self.done.load(Ordering::Acquire)
     }
 
     /// Sorted numbers of the invalid blocks; all numbers until all parts have ended.
@@ -145,9 +152,7 @@ impl Load {
     #[must_use]
     pub fn failed(&self, engine: EngineStream) -> Vec<usize> {
         let state = lock(&self.state);
-        if state.lost {
-            self.fence(engine);
-        }
+        let state = if state.lost { self.fence(state, engine) } else { state };
         if state.parts > 0 || state.cancelled {
             return (0..self.count).collect();
         }
@@ -162,17 +167,25 @@ impl Load {
         let mut state = lock(&self.state);
         if !state.is_done() {
             state.cancelled = true;
+            self.done.store(true, Ordering::Release);
             self.bell.notify_all();
-            self.fence(engine);
+            drop(self.fence(state, engine));
         }
     }
 
-    /// Orders the engine's later work after all copies and kernels of loads.
-    fn fence(&self, engine: EngineStream) {
-        self.shared.fence(&self.shared.loads, engine);
-        if let Some(kit) = self.shared.path().as_ref().ok().and_then(|path| path.kit.as_ref()) {
-            self.shared.fence(&kit.loads, engine);
+    /// Orders the engine's later work after all copies and kernels of loads. If the device refuses, the
+    /// calling thread waits for those of this load, because they could write what the engine computes.
+    fn fence<'a>(&self, state: MutexGuard<'a, State>, engine: EngineStream) -> MutexGuard<'a, State> {
+        let shared = &self.shared;
+        let copied = shared.fence(&shared.loads, engine);
+        let path = shared.path();
+        let kit = path.as_ref().ok().and_then(|path| path.kit.as_ref());
+        let moved = kit.is_none_or(|kit| shared.fence(&kit.loads, engine));
+        if copied && moved {
+            return state;
         }
+        let deadline = shared.settings.clock.after(UNORDERED_PATIENCE);
+        deadline.wait_while(&self.bell, state, |state| state.parts > 0)
     }
 
     /// Number of blocks.
@@ -222,6 +235,9 @@ impl LoadPart {
         let mut state = lock(&self.load.state);
         state.failed.extend(failed.into_iter().map(|number| self.numbers[number]));
         state.parts -= 1;
+        if state.is_done() {
+            self.load.done.store(true, Ordering::Release);
+        }
         self.load.bell.notify_all();
     }
 }
@@ -251,9 +267,8 @@ impl Shared {
         if let Some(kit) = kit {
             part.board = kit.take(part.count(), kit.scatters);
             // Another part gives its tables back when it ends.
-            if part.board.is_none() {
-                return Next::Waits(Task::Load(part));
-            }
+            let Some(board) = &mut part.board else { return Next::Waits(Task::Load(part)) };
+            board.fill(&self.layout, &part.blocks, &part.source.lane_keys());
         }
         let mut copies = Copies::default();
         let skipped = part.failed.as_deref().unwrap_or_default();
@@ -270,10 +285,9 @@ impl Shared {
             self.tell(error);
             part.lose();
         }
-        let (Some(kit), Some(mut board)) = (kit, part.board.take()) else {
+        let (Some(kit), Some(board)) = (kit, part.board.take()) else {
             return Next::Queued(Lane::Loads, Task::Loaded(part));
         };
-        board.fill(&self.layout, &part.blocks, &part.source.lane_keys());
         // After an error too, the part ends behind its copies.
         let ordered = self.device.record(&self.loads).and_then(|copied| self.device.wait(&kit.loads, &copied));
         let ran = match (&ordered, queued.is_ok()) {

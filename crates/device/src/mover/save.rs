@@ -8,6 +8,7 @@ use crate::kernels::{LANES, SUM_WORDS};
 use crate::layout::Way;
 use crate::memory::Slots;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Where the blocks of a save go, in order. The drop gives reserved memory back.
 pub trait Sink: Send {
@@ -43,8 +44,8 @@ pub(crate) struct Step {
     number: u64,
     /// A native thread has queued copies that the engine's stream does not wait for yet.
     unfenced: bool,
-    /// Bytes of saves that have not ended.
-    bytes: u64,
+    /// Steps before this one had copies that the engine's stream did not wait for.
+    unordered_before: u64,
 }
 
 /// Blocks of a save that are moved together. Its drop ends the part.
@@ -76,13 +77,12 @@ impl Mover {
     /// How many more blocks may be saved now. The others are dropped, before they delay a step.
     #[must_use]
     pub fn room(&self) -> usize {
-        let left = self.0.settings.backlog_bytes.saturating_sub(lock(&self.0.step).bytes);
+        let left = self.0.settings.backlog_bytes.saturating_sub(self.0.saved_bytes.load(Ordering::Relaxed));
         (left / self.0.layout.block_bytes()) as usize
     }
 
     /// Saves all blocks of a step, of all its requests. The calling thread queues the copies and
-    /// waits for no other thread. The engine may reuse the blocks in its later steps, each of which
-    /// begins with [`Mover::begin_step`].
+    /// waits for no other thread. The engine may write the blocks after [`Mover::end_step`].
     ///
     /// Blocks without a slot of the staging memory wait for one until then.
     ///
@@ -92,12 +92,9 @@ impl Mover {
         let shared = &self.0;
         let ready = Arc::new(shared.device.record_engine(engine)?);
         shared.enter(parts.len())?;
-        let step = {
-            let mut step = lock(&shared.step);
-            let blocks: usize = parts.iter().map(|part| part.blocks.len()).sum();
-            step.bytes += blocks as u64 * shared.layout.block_bytes();
-            step.number
-        };
+        let blocks: usize = parts.iter().map(|part| part.blocks.len()).sum();
+        shared.saved_bytes.fetch_add(blocks as u64 * shared.layout.block_bytes(), Ordering::Relaxed);
+        let step = lock(&shared.step).number;
         for Saving { sink, blocks, is_staged } in parts {
             let (shared, ready, outcome) = (Arc::clone(shared), Arc::clone(&ready), Outcome::Failed);
             let part = SavePart { shared, sink, blocks, is_staged, ready, step, slots: None, board: None, outcome };
@@ -107,18 +104,22 @@ impl Mover {
         Ok(())
     }
 
-    /// Tells that the engine may reuse the blocks of its last step from now on. Its stream waits for
-    /// the copies that native threads queued since; blocks that still have no slot are dropped.
-    pub fn begin_step(&self, engine: EngineStream) {
+    /// Tells that the engine's step has ended: it may write its blocks from now on. Its stream waits for
+    /// the copies that native threads queued since [`Mover::save`]; blocks that still have no slot are
+    /// dropped.
+    pub fn end_step(&self, engine: EngineStream) {
         // A thread that queues copies holds this lock for one call of the driver.
         let mut step = lock(&self.0.step);
-        step.number += 1;
         self.fence_saves(&mut step, engine);
+        step.number += 1;
     }
 
     fn fence_saves(&self, step: &mut Step, engine: EngineStream) {
-        if std::mem::take(&mut step.unfenced) {
-            self.0.fence(&self.0.saves, engine);
+        if step.unfenced {
+            step.unfenced = !self.0.fence(&self.0.saves, engine);
+            if step.unfenced {
+                step.unordered_before = step.number + 1;
+            }
         }
     }
 }
@@ -144,7 +145,7 @@ impl SavePart {
 impl Drop for SavePart {
     fn drop(&mut self) {
         let count = self.blocks.len() as u64;
-        lock(&self.shared.step).bytes -= count * self.shared.layout.block_bytes();
+        self.shared.saved_bytes.fetch_sub(count * self.shared.layout.block_bytes(), Ordering::Relaxed);
         self.count();
     }
 }
@@ -267,6 +268,10 @@ impl Shared {
 
     /// Publishes a part whose copies the device has done.
     pub(crate) fn end_save(&self, mut part: SavePart) -> Next {
+        // The engine may have written the blocks under the copies, unless these were of the gathered ones.
+        if part.board.is_none() && part.step < lock(&self.step).unordered_before {
+            part.outcome = Outcome::Failed;
+        }
         if part.outcome == Outcome::Counted {
             // A panic counts the part as failed.
             part.outcome = Outcome::Failed;

@@ -92,6 +92,7 @@ pub(crate) fn start(
     for number in 0..threads {
         let (own, place) = (Arc::clone(shared), Arc::clone(&place));
         let begun = std::thread::Builder::new().name(format!("cenote-device-{number}")).spawn(move || {
+            own.device.enter_thread();
             place();
             own.work();
         });
@@ -210,10 +211,14 @@ impl Shared {
             let watches = !queue.watched && (queue.has_events() || !queue.waiting.is_empty());
             queue.watched |= watches;
             let patience = self.settings.clock.after(if watches { ASK } else { IDLE }).block_for();
-            queue = self.bell.wait_timeout(queue, patience).unwrap_or_else(PoisonError::into_inner).0;
+            let waited;
+            (queue, waited) = self.bell.wait_timeout(queue, patience).unwrap_or_else(PoisonError::into_inner);
             if watches {
                 queue.watched = false;
-                queue.retry();
+                // Not after each wake: parts that wait wake others when they are put off again.
+                if waited.timed_out() {
+                    queue.retry();
+                }
             }
         }
     }

@@ -118,3 +118,64 @@ fn a_close_waits_no_longer_than_its_patience_and_the_piece_is_unlocked_later() {
     until("its piece is unlocked", || (rig.gpu.calls("cuMemHostUnregister") == 1).then_some(()));
     assert_eq!((rig.gpu.calls(LOCK), rig.gpu.locked(), rig.gpu.wrong()), (1, 0, String::new()));
 }
+
+#[test]
+fn a_region_is_locked_beside_the_capture_of_a_graph() {
+    let mut rig = Rig::locking(Way::Pages, 13, ManualTime::start().clock());
+    until("a thread that locks", || (rig.gpu.at_gate() == 1).then_some(()));
+    rig.gpu.capture(true);
+    rig.gpu.gate(LOCK, false);
+    assert!(rig.mover.wait_locked(PATIENCE));
+    assert!((0..BLOCKS).all(|number| rig.is_direct(number)));
+    let blocks = pairs(20, 13);
+    rig.compute(&blocks);
+    rig.mover.save(rig.saving(&blocks), ENGINE).expect("it is queued");
+    until("saved blocks", || {
+        rig.gpu.run();
+        (rig.saved.lock().unwrap().len() == blocks.len()).then_some(())
+    });
+    rig.gpu.capture(false);
+    assert!(rig.mover.close(PATIENCE));
+    assert_eq!(rig.gpu.wrong(), "");
+}
+
+#[test]
+fn of_two_users_that_leave_at_once_one_ends_the_registration() {
+    let clock = ManualTime::start().clock();
+    for seed in 0..200 {
+        let gpu = Gpu::new(seed);
+        let device = gpu.open(clock);
+        let memory = Arc::new(vec![0_u64; 100]);
+        let users: Vec<_> = (0..4).map(|_| share(&device, &memory, 1 << 30, clock)).collect();
+        assert!(users[0].wait(PATIENCE));
+        thread::scope(|scope| users.into_iter().for_each(|user| _ = scope.spawn(move || drop(user))));
+        until("the memory's only owner", || (Arc::strong_count(&memory) == 1).then_some(()));
+        assert_eq!(gpu.locked(), 0);
+    }
+}
+
+#[test]
+fn a_new_user_waits_for_the_piece_that_the_last_one_left_under_way() {
+    let gpu = Gpu::new(14);
+    let clock = ManualTime::start().clock();
+    let device = gpu.open(clock);
+    let memory = Arc::new(vec![0_u64; 1000]);
+    gpu.gate(LOCK, true);
+    thread::scope(|scope| {
+        // The test's own thread may pass the gate that it closed.
+        let first = scope.spawn(|| share(&device, &memory, 2000, clock)).join().expect("no panic");
+        until("a thread that locks", || (gpu.at_gate() == 1).then_some(()));
+        drop(first);
+        let second = scope.spawn(|| {
+            let second = share(&device, &memory, 2000, clock);
+            assert!(second.wait(PATIENCE));
+            second.progress()
+        });
+        assert!(!second.is_finished());
+        gpu.gate(LOCK, false);
+        let progress = second.join().expect("no panic");
+        assert_eq!((progress.locked, progress.refused), (8000, None));
+    });
+    until("the memory's only owner", || (Arc::strong_count(&memory) == 1).then_some(()));
+    assert_eq!((gpu.locked(), gpu.wrong()), (0, String::new()));
+}

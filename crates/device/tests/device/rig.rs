@@ -69,6 +69,16 @@ impl Gpu {
         control!(b"fake_fail\0", extern "C" fn(u32, *const i8, u64))(self.0, call.as_ptr(), after);
     }
 
+    /// As `fail`, but only so many calls.
+    pub fn fail_times(&self, call: &str, after: u64, times: u64) {
+        let call = CString::new(call).expect("a name");
+        control!(b"fake_fail_times\0", extern "C" fn(u32, *const i8, u64, u64))(self.0, call.as_ptr(), after, times);
+    }
+
+    pub fn capture(&self, captures: bool) {
+        control!(b"fake_capture\0", extern "C" fn(u32, bool))(self.0, captures);
+    }
+
     pub fn gate(&self, call: &str, closed: bool) {
         let call = CString::new(call).expect("a name");
         control!(b"fake_gate\0", extern "C" fn(u32, *const i8, bool))(self.0, call.as_ptr(), closed);

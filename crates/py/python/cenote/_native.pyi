@@ -573,12 +573,11 @@ class DeviceMemory:
         """Saves the blocks of a step, of all its requests. They are published when the GPU has copied them.
 
         An order is a request's namespace, hashes, depths, blocks, names (or None) and parent, as for
-        `KvMemory.save`. The engine may reuse the blocks in its next step, which begins with
-        `begin_step`. Blocks are skipped that are present, have no room, or would delay a step.
+        `KvMemory.save`. The engine may write the blocks after `end_step`. Blocks are skipped that are present, have no room, or would delay a step.
         """
-    def begin_step(self) -> None:
-        """Tells that the engine begins a step. Its stream waits for copies of earlier saves that it
-        does not wait for yet. Blocks that still wait for a buffer are dropped."""
+    def end_step(self) -> None:
+        """Tells that the engine's step has ended, so it may write its blocks. Its stream waits for copies
+        of saves that it does not wait for yet. Blocks that still wait for a buffer are dropped."""
     def take_outcomes(self) -> dict[str, int]:
         """Counts of save outcomes since the last call: `published`, `duplicate`, `no_room`,
         `over_quota`, `failed`, `late` (no buffer in time), `busy` (too many bytes under way)."""

@@ -161,12 +161,9 @@ pub struct Copied {
 }
 
 impl Copied {
-    /// Adds parts for the blocks of an order that the region lacks.
+    /// Adds parts for the blocks of an order.
     pub fn add_parts(order: &Order, size: usize, slots: &Arc<Pages>, outcomes: &Outcomes, parts: &mut Vec<Saving>) {
-        let new = |number: &usize| order.to.pool.peek(std::slice::from_ref(&order.hashes[*number])).is_empty();
-        let new: Vec<usize> = (0..order.hashes.len()).filter(new).collect();
-        add(outcomes, outcome(Publish::Duplicate), (order.hashes.len() - new.len()) as u64);
-        for part in new.chunks(size) {
+        for part in (0..order.hashes.len()).collect::<Vec<_>>().chunks(size) {
             let copied = Self {
                 to: order.to.clone(),
                 pages: Arc::clone(slots),

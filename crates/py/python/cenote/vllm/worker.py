@@ -110,8 +110,9 @@ class WorkerSide:
     def begin_step(self) -> None:
         """Aborts unfinished saves of the previous step. vLLM may have reassigned their blocks."""
         for part in self._all():
+            # If the last step had no last call.
             if isinstance(part.memory, DeviceMemory):
-                part.memory.begin_step()
+                part.memory.end_step()
         if self.saves is not None:
             count = len(self.saves)
             self.abort_step()
@@ -247,7 +248,11 @@ class WorkerSide:
             loading.load.wait(max(min(until - clock.now(), self._left(loading)), 0.0))
 
     def take_ended(self) -> tuple[set[str], set[str]]:
-        """Requests with ended loads, and the subset of them with lost blocks."""
+        """Requests with ended loads, and the subset of them with lost blocks. The last call of a step."""
+        for part in self._all():
+            # Not later: vLLM may clear or copy blocks in its next step before it calls the connector.
+            if isinstance(part.memory, DeviceMemory):
+                part.memory.end_step()
         self._hear_of_devices()
         for request_id, loadings in list(self.waiting.items()):
             if any(not loading.load.done and self._left(loading) > 0 for loading in loadings):
