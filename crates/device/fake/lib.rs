@@ -14,6 +14,7 @@
 )]
 
 mod machine;
+mod rows;
 
 use machine::{Copy, Fault, GPUS, Gpu, Kernel, Work, gpu};
 use std::cell::{Cell, RefCell};

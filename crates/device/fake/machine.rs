@@ -3,7 +3,8 @@
 //! - Permitted: any order of the copies of one call, pieces between other streams' work, stalls.
 //! - Required: the calls of a stream in order, waits, and events only after all earlier work.
 
-use crate::{ILLEGAL_ADDRESS, INVALID_HANDLE, SUCCESS};
+use crate::{ILLEGAL_ADDRESS, INVALID_HANDLE, SUCCESS, rows};
+use cenote_device::rows::RowGather;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::{CStr, c_int, c_void};
 use std::ops::Range;
@@ -308,6 +309,7 @@ impl Gpu {
         let name = match launch {
             Launch::Sums { .. } => "cenote_sums",
             Launch::Move { .. } => "cenote_move",
+            Launch::Rows(_) => "cenote_rows",
         };
         *self.calls.entry(name.to_owned()).or_default() += 1;
         self.push(stream, Work::Kernel(launch))
@@ -398,7 +400,7 @@ impl Gpu {
 }
 
 /// Memory at an address of the GPU.
-fn at(address: u64) -> *mut u8 {
+pub fn at(address: u64) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut((address & !SEEN) as usize)
 }
 
@@ -407,11 +409,12 @@ fn at(address: u64) -> *mut u8 {
 pub enum Kernel {
     Sums = 101,
     Move = 102,
+    Rows = 103,
 }
 
 impl Kernel {
     pub fn named(name: &CStr) -> Option<Self> {
-        [(c"cenote_sums", Self::Sums), (c"cenote_move", Self::Move)]
+        [(c"cenote_sums", Self::Sums), (c"cenote_move", Self::Move), (c"cenote_rows", Self::Rows)]
             .into_iter()
             .find(|(own, _)| *own == name)
             .map(|(_, kernel)| kernel)
@@ -437,6 +440,10 @@ impl Kernel {
             of if of == Self::Move as usize => {
                 Some(Launch::Move { to: number(0), from: number(1), page_bytes: short(2), pages: number(3) })
             }
+            of if of == Self::Rows as usize => {
+                // SAFETY: by the contract of this function.
+                Some(Launch::Rows(unsafe { parameters.read().cast::<RowGather>().read_unaligned() }))
+            }
             _ => None,
         }
     }
@@ -446,9 +453,10 @@ impl Kernel {
 pub enum Launch {
     Sums { pages: u64, pages_per_block: u32, page_bytes: u32, keys: u64, out: u64, blocks: u32, threads: u32 },
     Move { to: u64, from: u64, page_bytes: u32, pages: u64 },
+    Rows(RowGather),
 }
 
-fn words(from: u64, count: usize) -> Vec<u64> {
+pub fn words(from: u64, count: usize) -> Vec<u64> {
     // SAFETY: `queue_kernel` and `execute` checked that the words are in known memory.
     (0..count).map(|word| unsafe { at(from + word as u64 * 8).cast::<u64>().read_unaligned() }).collect()
 }
@@ -462,11 +470,13 @@ impl Launch {
                 vec![(pages, blocks * pages_per_block as usize * 8), (keys, blocks * 64), (out, blocks * 192)]
             }
             Self::Move { to, from, pages, .. } => vec![(to, pages as usize * 8), (from, pages as usize * 8)],
+            Self::Rows(ref of) => rows::memory(of),
         }
     }
 
     fn execute(&self, may_use: &dyn Fn(u64, usize) -> bool) -> Option<String> {
         match *self {
+            Self::Rows(ref of) => rows::execute(of, may_use),
             Self::Move { to, from, page_bytes, pages } => {
                 let bytes = page_bytes as usize;
                 for (to, from) in words(to, pages as usize).into_iter().zip(words(from, pages as usize)) {

@@ -1,9 +1,10 @@
-// Kernels for blocks in GPU memory: checksums, and pages from or to a buffer.
+// Kernels for blocks in GPU memory: checksums, and pages from or to a buffer. And one for rows of tables, which reads
+// them out of the processor's memory.
 //
 // `kernels.ptx` is this file, compiled by NVRTC; `cargo xtask python` compiles it again and compares. No
 // header is included, because NVRTC has none. `on_processor.cpp` runs the same source on a processor.
 //
-// All tables are in GPU memory. Any grid is correct; a kernel's threads per thread block are fixed.
+// All tables of addresses are in GPU memory. Any grid is correct; a kernel's threads per thread block are fixed.
 //
 // **Checksums.** crates/mem/src/checksum.rs defines them. A lane's accumulators depend on all earlier lines,
 // but a group of 16 lines contributes to them in three numbers that need no earlier line: the sum of its
@@ -16,7 +17,9 @@
 // run beside it. A format that sums pieces of a block apart would cut the chain; that is another format version.
 
 typedef unsigned int u32;
+typedef unsigned short u16;
 typedef unsigned long long u64;
+typedef long long i64;
 
 static constexpr u64 STEP = 0x9e3779b97f4a7c15ull;
 static constexpr u64 PRIME = 0x9e3779b1ull;
@@ -31,6 +34,8 @@ static constexpr u32 TILE_GROUPS = 32;
 // A warp more than the threads that sum: it joins the tile before.
 static constexpr u32 SUM_THREADS = TILE_GROUPS * LANES + 32;
 static constexpr u32 MOVE_THREADS = 256;
+static constexpr u32 WARP = 32;
+static constexpr u32 ROW_THREADS = 4 * WARP;
 
 // What some lines of one lane contribute, as if no line came before them.
 struct Group {
@@ -148,5 +153,121 @@ extern "C" __global__ void __launch_bounds__(MOVE_THREADS)
             copy_page<u64>(to[page], from[page], page_bytes);
         else
             copy_page<unsigned char>(to[page], from[page], page_bytes);
+    }
+}
+
+// How a table stores its rows.
+enum Stored : u32 {
+    E4M3_UE8M0, // values, then a scale for each 32 of them
+    E4M3,       // values, and one scale for the table
+    F16,
+    BF16,
+    AS_STORED // the output has the same bytes
+};
+
+// Rows of tokens and heads: token t and head h have the row number `ids[t * id_stride_token + h * id_stride_head]`,
+// in `id_bytes` bytes. Row r of the table lies in extent r / extent_rows, which begins `starts[..]` bytes behind
+// `region`. A token's rows follow one another from byte t * out_stride of `out`. Numbers outside of `first_row ..
+// end_row`, and heads from `known_heads` on, give zeros. `rows` counts tokens times heads.
+struct RowGather {
+    u64 region, starts, ids, out;
+    u64 extent_rows, rows, heads, known_heads;
+    i64 id_stride_token, id_stride_head;
+    i64 first_row, end_row;
+    u64 out_stride;
+    u32 id_bytes, row_bytes, values, stored;
+    float scale;
+    u32 unused;
+};
+
+static __device__ __forceinline__ float float_of(u32 bits) {
+    union {
+        u32 bits;
+        float value;
+    } both = {bits};
+    return both.value;
+}
+
+static __device__ __forceinline__ u32 bits_of(float value) {
+    union {
+        float value;
+        u32 bits;
+    } both = {value};
+    return both.bits;
+}
+
+// Bits of the nearest bf16, ties to even; 7fc0 for all that is no number.
+static __device__ __forceinline__ u16 bf16_of(float value) {
+    u32 bits = bits_of(value);
+    return (bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : (u16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static __device__ __forceinline__ float of_e4m3(u32 code) {
+    u32 sign = (code & 0x80) << 24, size = code & 0x7f;
+    u32 bits = size == 0x7f ? 0x7fc00000 : size < 8 ? bits_of((float)size * 0.001953125f) : (size << 20) + (120u << 23);
+    return float_of(bits | sign);
+}
+
+static __device__ __forceinline__ float of_f16(u32 code) {
+    u32 sign = (code & 0x8000) << 16, size = code & 0x7fff;
+    // 2^112: the difference of the exponents' biases. It makes subnormal numbers normal.
+    u32 bits = size >= 0x7c00 ? size << 13 | 0x7f800000 : bits_of(float_of(size << 13) * 5192296858534827628530496329220096.0f);
+    return float_of(bits | sign);
+}
+
+// Value `at` of a row, as bits of bf16.
+static __device__ __forceinline__ u16 value_of(const RowGather &of, u64 row, u32 at) {
+    const unsigned char *bytes = (const unsigned char *)row;
+    switch (of.stored) {
+    case E4M3_UE8M0:
+        return bf16_of(of_e4m3(bytes[at]) * float_of((u32)bytes[of.values + at / 32] << 23));
+    case E4M3:
+        return bf16_of(of_e4m3(bytes[at]) * of.scale);
+    case F16:
+        return bf16_of(of_f16(((const u16 *)row)[at]));
+    default:
+        return ((const u16 *)row)[at];
+    }
+}
+
+template <typename Word> static __device__ __forceinline__ void put_row(u64 to, u64 from, u32 bytes, bool is_owned) {
+    Word *target = (Word *)to;
+    const Word *source = (const Word *)from;
+    u32 count = bytes / (u32)sizeof(Word);
+    for (u32 at = threadIdx.x % WARP; at < count; at += WARP)
+        target[at] = is_owned ? source[at] : Word();
+}
+
+// One warp for a row. The rows are read over the bus, so many warps are to be under way. Threads: ROW_THREADS.
+extern "C" __global__ void __launch_bounds__(ROW_THREADS) cenote_rows(const RowGather of) {
+    u64 first = ((u64)blockIdx.x * ROW_THREADS + threadIdx.x) / WARP, warps = (u64)gridDim.x * ROW_THREADS / WARP;
+    for (u64 number = first; number < of.rows; number += warps) {
+        u64 token = number / of.heads, head = number % of.heads;
+        i64 row = -1;
+        if (head < of.known_heads) {
+            i64 place = (i64)token * of.id_stride_token + (i64)head * of.id_stride_head;
+            row = of.id_bytes == 8 ? ((const i64 *)of.ids)[place] : ((const int *)of.ids)[place];
+        }
+        bool is_owned = of.first_row <= row && row < of.end_row;
+        u64 from = 0;
+        if (is_owned) {
+            u64 start = ((const u64 *)of.starts)[(u64)row / of.extent_rows];
+            from = of.region + start + (u64)row % of.extent_rows * of.row_bytes;
+        }
+        u64 to = of.out + token * of.out_stride;
+        if (of.stored == AS_STORED) {
+            to += head * of.row_bytes;
+            u64 together = to | from | of.row_bytes;
+            if (together % 16 == 0)
+                put_row<uint4>(to, from, of.row_bytes, is_owned);
+            else if (together % 8 == 0)
+                put_row<u64>(to, from, of.row_bytes, is_owned);
+            else
+                put_row<unsigned char>(to, from, of.row_bytes, is_owned);
+            continue;
+        }
+        u16 *values = (u16 *)to + head * of.values;
+        for (u32 at = threadIdx.x % WARP; at < of.values; at += WARP)
+            values[at] = is_owned ? value_of(of, from, at) : 0;
     }
 }

@@ -1,10 +1,11 @@
 // Runs the kernels on a processor, for tests. The threads of a thread block are fibers: a barrier hands over to
 // the next one. Their order between two barriers is shuffled, so that a missing barrier changes the result.
 //
-// Standard input has jobs, each in 64-bit words: kernel (0: sums, 1: move), grid, seed of the order, bytes of a
+// Standard input has jobs, each in 64-bit words: kernel (0: sums, 1: move, 2: rows), grid, seed of the order, bytes of a
 // page, pages of a block (sums) or 1, blocks or pages, bytes of memory; then offsets in that memory: per block and
 // page (sums), or per page the destinations and then the sources (move); then 8 lane keys per block (sums); then
-// the memory. Standard output has the 24 words of each block (sums), or the memory (move).
+// the memory. Standard output has the 24 words of each block (sums), or the memory (move, rows). Rows have no tables
+// but a `RowGather`, whose first four words are offsets in the memory.
 
 #include <algorithm>
 #include <cstdio>
@@ -111,13 +112,15 @@ template <typename Item> static void write_all(const Item *items, size_t count) 
 
 static u64 page_bytes, pages_per_block, count;
 static std::vector<u64> table, keys, out;
+static RowGather rows;
 
 int main() {
     for (u64 number; fread(&number, sizeof number, 1, stdin) == 1;) {
         std::vector<u64> head = read_all<u64>(6);
         unsigned int grid = (unsigned int)head[0];
         page_bytes = head[2], pages_per_block = head[3], count = head[4];
-        table = read_all<u64>(number == 0 ? count * pages_per_block : 2 * count);
+        table = read_all<u64>(number == 0 ? count * pages_per_block : number == 1 ? 2 * count : 0);
+        rows = number == 2 ? read_all<RowGather>(1)[0] : RowGather();
         keys = read_all<u64>(number == 0 ? LANES * count : 0);
         std::vector<char> given = read_all<char>(head[5]);
         std::unique_ptr<char, void (*)(void *)> memory((char *)aligned_alloc(64, (head[5] + 63) / 64 * 64), free);
@@ -131,6 +134,12 @@ int main() {
             };
             launch(grid, SUM_THREADS, head[1]);
             write_all(out.data(), out.size());
+        } else if (number == 2) {
+            for (u64 *place : {&rows.region, &rows.starts, &rows.ids, &rows.out})
+                *place += (u64)memory.get();
+            kernel = [] { cenote_rows(rows); };
+            launch(grid, ROW_THREADS, head[1]);
+            write_all(memory.get(), head[5]);
         } else {
             kernel = [] { cenote_move(table.data(), table.data() + count, (u32)page_bytes, count); };
             launch(grid, MOVE_THREADS, head[1]);

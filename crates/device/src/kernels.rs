@@ -1,5 +1,5 @@
 //! The kernels of `kernels/kernels.cu`: checksums of blocks in GPU memory, and pages from or to a
-//! buffer. The driver compiles the PTX when it loads it.
+//! buffer; and rows of tables (`rows.rs`). The driver compiles the PTX when it loads it.
 
 use crate::calls::Handle;
 use crate::driver::{Device, DeviceError, EngineStream, Stream};
@@ -48,8 +48,7 @@ pub(crate) struct Sums {
 
 impl Kernels {
     pub fn load(device: &Arc<Device>) -> Result<Self, DeviceError> {
-        let image = CStr::from_bytes_with_nul(PTX.as_bytes()).expect("PTX is a string");
-        let module = device.load_module(image)?;
+        let module = load(device)?;
         let (sums, pages) = (device.function(module, c"cenote_sums")?, device.function(module, c"cenote_move")?);
         Ok(Self { device: Arc::clone(device), sums, pages })
     }
@@ -101,10 +100,14 @@ impl Kernels {
     }
 }
 
-fn grid(work: u64) -> u32 {
+pub(crate) fn load(device: &Device) -> Result<Handle, DeviceError> {
+    device.load_module(CStr::from_bytes_with_nul(PTX.as_bytes()).expect("PTX is a string"))
+}
+
+pub(crate) fn grid(work: u64) -> u32 {
     work.clamp(1, GRID_MAX) as u32
 }
 
-fn pointer<T>(of: &T) -> *mut c_void {
+pub(crate) fn pointer<T>(of: &T) -> *mut c_void {
     std::ptr::from_ref(of).cast_mut().cast()
 }

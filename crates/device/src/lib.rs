@@ -11,3 +11,4 @@ pub mod layout;
 pub mod locking;
 pub mod memory;
 pub mod mover;
+pub mod rows;

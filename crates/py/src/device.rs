@@ -4,6 +4,7 @@
 //! threads never take that lock.
 
 mod blocks;
+mod rows;
 
 use crate::clock;
 use crate::errors::{CenoteError, guarded, wrong};
@@ -14,6 +15,8 @@ use crate::namespace::{Namespace, chain_names};
 use crate::numbers::{Items, collect};
 use crate::region::Region;
 use crate::save::Target;
+pub use rows::RowKernel;
+
 use blocks::{Copied, Pinned, Reserved};
 use cenote_base::BlockHash;
 use cenote_base::seal::Seal;

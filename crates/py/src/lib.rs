@@ -47,7 +47,7 @@ mod _native {
     #[pymodule_export]
     use super::content::{file_digests, file_stamps};
     #[pymodule_export]
-    use super::device::{DeviceLoad, DeviceMemory, Gpu, Registration};
+    use super::device::{DeviceLoad, DeviceMemory, Gpu, Registration, RowKernel};
     #[pymodule_export]
     use super::errors::{CenoteError, RegionFull, RegionMismatch, RegionMissing};
     #[pymodule_export]

@@ -7,19 +7,15 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
-import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tables_of import decode
 from waiting import PATIENCE, until
 
 import cenote
-from cenote.device import DeviceMemory, Gpu, PageLayout, Registration, RowGather, TablePlace
+from cenote.device import DeviceMemory, Gpu, PageLayout, Registration
 
-# The device sees registered memory at other addresses than the processor.
-SEEN = 1 << 60
 NEVER = (1 << 64) - 1
 
 _numbers = itertools.count(1)
@@ -70,9 +66,6 @@ class FakeDevice:
         self.call("know", self.base, size)
         self.gpu = Gpu(self.number, library=library())
         self.uploaded: list[ctypes.Array[ctypes.c_char]] = []
-        self.gathers: list[tuple[TablePlace, RowGather]] = []
-        self.gathered = 0
-        self.gathers_until: int | None = None
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Calls a control of the driver for this GPU."""
@@ -141,10 +134,6 @@ class FakeDevice:
     def run(self) -> None:
         """Executes all work that is not held or waiting."""
         self.call("run")
-        gathers, self.gathers = self.gathers, []
-        for table, rows in gathers:
-            for number in range(rows.tokens * rows.heads):
-                self._gather_one(table, rows, number)
 
     def run_until(self, what: str, so: Callable[[], bool]) -> None:
         """Executes work until another thread makes `so` true."""
@@ -157,39 +146,23 @@ class FakeDevice:
 
     def idle(self) -> bool:
         """True if no stream has work left."""
-        return self.call("idle") and not self.gathers
+        return self.call("idle")
 
     # --- the interface `RowDevice` ---
+
+    def stream(self) -> int:
+        return 0
 
     def register(self, region: cenote.Region) -> Registration:
         return self.gpu.register(region)
 
     def upload(self, data: bytes) -> int:
         self.uploaded.append(ctypes.create_string_buffer(data, len(data)))
+        self.call("know", ctypes.addressof(self.uploaded[-1]), len(data))
         return ctypes.addressof(self.uploaded[-1])
 
     def forget(self, address: int) -> None:
         self.uploaded = [each for each in self.uploaded if ctypes.addressof(each) != address]
-
-    def gather_async(self, table: TablePlace, rows: RowGather) -> None:
-        self.gathered += 1
-        if self.gathers_until is not None and self.gathered > self.gathers_until:
-            raise RuntimeError(f"gather number {self.gathered} fails on purpose")
-        self.gathers.append((table, rows))
-
-    def _gather_one(self, table: TablePlace, rows: RowGather, number: int) -> None:
-        """One row, by one row's arithmetic."""
-        token, head = divmod(number, rows.heads)
-        at = rows.ids + rows.id_bytes * (token * rows.id_strides[0] + head * rows.id_strides[1])
-        (row,) = struct.unpack({4: "i", 8: "q"}[rows.id_bytes], ctypes.string_at(at, rows.id_bytes)) if head < rows.known_heads else (-1,)
-        if rows.first_row <= row < rows.end_row:
-            extent, within = divmod(row, table.extent_rows)
-            (start,) = struct.unpack("q", ctypes.string_at(table.starts + 8 * extent, 8))
-            content = ctypes.string_at(table.region - SEEN + start + within * table.row_bytes, table.row_bytes)
-            content = decode(table.format, content, table.scale) if rows.decode else content
-        else:
-            content = bytes(2 * table.row_values if rows.decode else table.row_bytes)
-        ctypes.memmove(rows.out + token * rows.out_stride + head * len(content), content, len(content))
 
 
 def on_storages(device: FakeDevice, region: cenote.Region, layers: Any, tensors: Sequence[Any], **how: Any) -> DeviceMemory:

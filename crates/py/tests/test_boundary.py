@@ -18,7 +18,7 @@ from waiting import PATIENCE
 
 import cenote
 from cenote import _native, engram
-from cenote.device import DeviceMemory, Gpu, PageLayout
+from cenote.device import DeviceMemory, Gpu, PageLayout, RowGather, RowKernel, TablePlace
 from conftest import SMALL
 from tables_of import Made
 from test_blocks import Managed, Tensor
@@ -281,7 +281,7 @@ def devices_of_region(
     device = FakeDevice(LAYERS * BLOCKS * PAGE, seed)
     layers = [(device.base + layer * BLOCKS * PAGE, PageLayout(PAGE, ((0, PAGE),), BLOCKS)) for layer in range(LAYERS)]
     sizes = {"staging_bytes": 4 * BLOCK, "gpu_buffer_bytes": 4 * BLOCK}
-    memory = device.of(region, layers, **sizes)
+    memory, kernel = device.of(region, layers, **sizes), RowKernel(device.gpu)
 
     def number(chance: random.Random) -> Any:
         return any_of(chance, *INTS)
@@ -305,6 +305,14 @@ def devices_of_region(
         assert begun.wait(PATIENCE)
         return call(begun)
 
+    def gather(chance: random.Random) -> None:
+        table = TablePlace(device.base, device.base, 1, 1, 64, 32, any_of(chance, "bf16", *TEXTS), any_of(chance, 1.0, *FLOATS))
+        rows = RowGather(
+            device.base, any_of(chance, 4, 8), (0, 0), any_of(chance, 0, 1, -1), 1, any_of(chance, 0, 1), 0, any_of(chance, 0, -1),
+            device.base + any_of(chance, 128, 129), 0, any_of(chance, True, False),
+        )  # fmt: skip
+        kernel.gather(any_of(chance, table), any_of(chance, rows), any_of(chance, 0))
+
     yield "Gpu", lambda chance: Gpu(number(chance), library=any_of(chance, library(), *TEXTS)).why_one_by_one
     yield "Gpu.register", lambda chance: device.gpu.register(
         any_of(chance, region), piece_bytes=number(chance), timeout=any_of(chance, 10.0, *FLOATS)
@@ -325,6 +333,8 @@ def devices_of_region(
     yield "DeviceLoad.wait", lambda chance: load(chance, lambda one: one.wait(any_of(chance, *FLOATS, None)))
     yield "DeviceLoad.failed", lambda chance: load(chance, lambda one: one.failed())
     yield "DeviceLoad.cancel", lambda chance: load(chance, lambda one: (one.cancel(), one.failed()))
+    yield "RowKernel", lambda chance: RowKernel(any_of(chance, device.gpu))
+    yield "RowKernel.gather", gather
 
 
 def callables(name: str, seed: int) -> Iterator[tuple[str, Callable[[random.Random], object]]]:
@@ -485,7 +495,7 @@ def public_callables() -> Iterator[str]:
         # A promotion needs a cold tier: tests/test_cold.py.
         if not isinstance(kind, type) or issubclass(kind, BaseException) or kind is _native.Promotion:
             continue
-        if kind in (cenote.Addresses, cenote.Codec, cenote.KvMemory, cenote.Table, DeviceMemory, Gpu):
+        if kind in (cenote.Addresses, cenote.Codec, cenote.KvMemory, cenote.Table, DeviceMemory, Gpu, RowKernel):
             yield kind.__name__
         for name in vars(kind):
             if not name.startswith("_") and callable(getattr(kind, name)):

@@ -1,25 +1,25 @@
-"""Rows that a device reads out of the registered region: a fake device, and the kernel itself."""
+"""Rows that a GPU reads out of the registered region: on the fake driver, and the kernel itself, run on the processor."""
 
 from __future__ import annotations
 
 import array
-import dataclasses
-import os
 import random
+import shutil
 import struct
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_device import SEEN, FakeDevice
+from fake_device import FakeDevice
 from tables_of import Made
 from test_engram import FORMATS, some_rows
 
 import cenote
 from cenote import engram
 from cenote.device import DeviceTable
-from cenote.device.rows import RowGather, TablePlace, to_bfloat16
+from cenote.device.rows import to_bfloat16
 
 TOKENS, HEADS = 9, 6
 
@@ -61,7 +61,7 @@ def rows(region: cenote.Region, tmp_path: Path, request: pytest.FixtureRequest) 
 def test_a_device_has_the_bytes_of_the_processor(rows: Rows, decode: bool, kind: str) -> None:
     numbers = some_rows(1000, TOKENS * HEADS)
     rows.reader.gather(rows.put(numbers, kind), rows.out, TOKENS, HEADS, decode=decode)
-    assert rows.device.gathered == 1, "one kernel for all rows"
+    assert rows.device.calls("cuLaunchKernel") == rows.device.calls("cenote_rows") == 1, "one launch for all rows"
     wanted = rows.table.gather(numbers, dtype="bfloat16" if decode else "stored")
     assert rows.got(len(wanted)) == wanted == (rows.made.decoded(numbers) if decode else rows.made.gathered(numbers))
 
@@ -97,15 +97,17 @@ def test_what_fails_leaves_nothing(region: cenote.Region, tmp_path: Path) -> Non
     with pytest.raises(ValueError):
         rows.reader.gather((ids[0], 2), rows.out, 1, 1)
     rows.reader.gather(ids, rows.out, 0, 5)
-    rows.device.gathers_until = 0
-    with pytest.raises(RuntimeError):
+    with pytest.raises(ValueError, match="even"):
+        rows.reader.gather(ids, rows.out + 1, 1, 1, decode=True)
+    rows.device.fail("cuLaunchKernel")
+    with pytest.raises(RuntimeError, match="cuLaunchKernel"):
         rows.reader.gather(ids, rows.out, 1, 1)
     assert rows.device.idle()
     rows.reader.close()
     rows.reader.close()
     assert not rows.device.locked
 
-    for call in ("cuMemHostRegister", "cuMemHostGetDevicePointer"):
+    for call in ("cuMemHostRegister", "cuMemHostGetDevicePointer", "cuModuleLoadData", "cuModuleGetFunction"):
         blind = FakeDevice(64)
         blind.fail(call)
         with pytest.raises(RuntimeError, match=call):
@@ -119,82 +121,60 @@ def test_scales_round_as_bfloat16() -> None:
         assert to_bfloat16(value) == rounded
 
 
-class Interpreted(FakeDevice):
-    """The kernel, run at once by Triton's interpreter on the processor."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__(size)
-        self.launched = 0
-
-    def gather_async(self, table: TablePlace, rows: RowGather) -> None:
-        from cenote.device.rows_kernel import launch
-
-        self.launched += 1
-        # The interpreter has the processor's addresses.
-        launch(dataclasses.replace(table, region=table.region - SEEN), rows)
+@pytest.fixture(scope="module")
+def on_processor(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program that runs the kernels' source on the processor (`crates/device/kernels/on_processor.cpp` states its jobs)."""
+    if shutil.which("c++") is None:
+        pytest.skip("no C++ compiler, so the kernel is not run on the processor")
+    program = tmp_path_factory.mktemp("kernels") / "on_processor"
+    source = Path(__file__).parents[2] / "device/kernels/on_processor.cpp"
+    subprocess.run(["c++", "-std=c++17", "-O1", "-Wno-unknown-pragmas", "-o", program, source], check=True)
+    return program
 
 
-@pytest.fixture
-def interpreter() -> None:
-    # Chosen when the kernel is defined.
-    if os.environ.get("TRITON_INTERPRET") != "1":
-        pytest.skip("the kernel itself runs with TRITON_INTERPRET=1 and Triton installed")
-    pytest.importorskip("triton")
+STORED = {"e4m3-ue8m0": 0, "e4m3": 1, "f16": 2, "bf16": 3}
+AS_STORED = 4
 
 
-@pytest.mark.usefixtures("interpreter")
-@pytest.mark.parametrize(("stored", "values", "scale"), FORMATS)
+@pytest.mark.parametrize(("stored", "values", "scale"), FORMATS, ids=lambda given: str(given))
 @pytest.mark.parametrize("decode", [False, True])
+@pytest.mark.parametrize("kind", "iq")
 def test_the_kernel_has_the_bytes_of_the_processor(
-    region: cenote.Region, tmp_path: Path, stored: str, values: int, scale: float | None, decode: bool
+    on_processor: Path, tmp_path: Path, stored: str, values: int, scale: float | None, decode: bool, kind: str
 ) -> None:
-    rows = Rows(region, tmp_path, stored, values, scale, Interpreted(1 << 18))
-    assert isinstance(rows.device, Interpreted)
-    numbers = some_rows(1000, TOKENS * HEADS)
-    for kind in "iq":
-        rows.device.write(1 << 12, b"x" * (TOKENS * HEADS * values * 2))
-        rows.reader.gather(rows.put(numbers, kind), rows.out, TOKENS, HEADS, decode=decode)
-        wanted = rows.table.gather(numbers, dtype="bfloat16" if decode else "stored")
-        assert rows.got(len(wanted)) == wanted
-    # Rows of others, heads beyond the last, gaps behind each token, an odd address.
-    numbers = [choose for at in range(TOKENS) for choose in (-1, 99, 100, 899, 900, at)]
-    base, size = rows.put(numbers)
-    row_bytes = rows.reader.out_bytes(decode)
-    stride = 4 * row_bytes + 6
-    rows.device.write(1 << 12, b"x" * (TOKENS * stride))
-    rows.reader.gather(
-        (base + size, size), rows.out, TOKENS, 4,
-        id_strides=(6, 1), known_heads=3, first_row=100, end_row=900, out_stride=stride, decode=decode,
-    )  # fmt: skip
-    read = rows.made.decoded if decode else rows.made.gathered
-    wanted = (bytes(row_bytes) + read([100]) + read([899]) + bytes(row_bytes) + b"x" * 6) * TOKENS
-    assert rows.got(len(wanted)) == wanted
-    assert rows.device.launched == 3, "one kernel for all rows"
-    rows.reader.close()
+    """Rows in three extents, rows of others, heads beyond the last, gaps behind each token."""
+    made, in_extent = Made(tmp_path, stored, 1000, values, scale=scale), 400
+    row_bytes = 2 * values if decode else made.row_bytes
+    choose = random.Random(3)
+    numbers = [choose.choice((-1, 99, 100, 899, 900, choose.randrange(1000))) for _ in range(TOKENS * HEADS)]
+    memory, places = bytearray(), {}
 
+    def put(name: str, data: bytes) -> None:
+        memory.extend(bytes(-len(memory) % 64))
+        places[name] = len(memory)
+        memory.extend(data)
 
-@pytest.mark.parametrize(("stored", "values", "scale"), FORMATS)
-@pytest.mark.parametrize("generation", [80, 90])
-def test_the_kernel_compiles_for_gpus(stored: str, values: int, scale: float | None, generation: int) -> None:
-    """Without a GPU: its assembler comes with Triton."""
-    del scale
-    triton = pytest.importorskip("triton", reason="no Triton, so the kernel is not compiled")
-    if os.environ.get("TRITON_INTERPRET") == "1":
-        pytest.skip("Triton's interpreter is chosen")
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    from cenote.device.rows_kernel import FORMATS as NUMBERS
-    from cenote.device.rows_kernel import gather_kernel
-
-    row_bytes = {"e4m3-ue8m0": values // 32 * 33, "e4m3": values}.get(stored, 2 * values)
-    for decode, word in ((True, 1), (False, 8), (False, 1)):
-        width = triton.next_power_of_2(values if decode else row_bytes // word)
-        fixed = {
-            "ID_BYTES": 4, "ROW_BYTES": row_bytes, "VALUES": values, "FORMAT": NUMBERS[stored], "DECODE": decode, "WORD": word, "ROWS": 4,
-            "WIDTH": width,
-        }  # fmt: skip
-        kinds = dict.fromkeys(("region", "starts", "ids", "out"), "i64") | {"scale": "fp32"} | dict.fromkeys(fixed, "constexpr")
-        signature = {name: kinds.get(name, "i32") for name in gather_kernel.arg_names}
-        source = ASTSource(fn=gather_kernel, signature=signature, constexprs=fixed)
-        assert triton.compile(source, target=GPUTarget("cuda", generation, 32)).asm["cubin"]
+    for extent in range(3):
+        put(f"extent {extent}", made.gathered(list(range(in_extent * extent, min(1000, in_extent * (extent + 1))))))
+    put("starts", struct.pack("3q", *(places[f"extent {extent}"] for extent in range(3))))
+    put("ids", array.array(kind, numbers).tobytes())
+    # An address and gaps of two bytes: rows that are stored as words are copied as bytes.
+    for shift, gap in ((0, 64), (2, 6)):
+        stride = 4 * row_bytes + gap
+        put("out", b"x" * (shift + TOKENS * stride))
+        out = places["out"] + shift
+        first_id = places["ids"] + struct.calcsize(kind)
+        gather = struct.pack(
+            "8Q4q Q4I f I", 0, places["starts"], first_id, out, in_extent, TOKENS * 4, 4, 3, HEADS, 1, 100, 900, stride,
+            struct.calcsize(kind), made.row_bytes, values, STORED[stored] if decode else AS_STORED, to_bfloat16(scale or 1.0), 0,
+        )  # fmt: skip
+        for grid in (1, 7):
+            job = struct.pack("7Q", 2, grid, grid, 0, 0, 0, len(memory)) + gather + memory
+            after = subprocess.run([on_processor], input=job, stdout=subprocess.PIPE, check=True).stdout
+            read, wanted = (made.decoded if decode else made.gathered), b""
+            for token in range(TOKENS):
+                for head, number in enumerate(numbers[token * HEADS + 1 :][:4]):
+                    wanted += read([number]) if head < 3 and 100 <= number < 900 else bytes(row_bytes)
+                wanted += b"x" * gap
+            assert after[out : out + len(wanted)] == wanted
+            assert after[: places["out"]] == memory[: places["out"]], "nothing else is written"

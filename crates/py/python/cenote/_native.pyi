@@ -521,6 +521,23 @@ class Registration:
     def seen(self) -> int:
         """The GPU's address of the region's first byte."""
 
+class _TablePlace(Protocol):
+    """A `cenote.device.TablePlace`."""
+
+class _RowGather(Protocol):
+    """A `cenote.device.RowGather`."""
+
+@final
+class RowKernel:
+    """The kernel that gathers rows of tables, loaded on a GPU."""
+
+    def __new__(cls, gpu: Gpu) -> Self: ...
+    def gather(self, table: _TablePlace, rows: _RowGather, stream: int) -> None:
+        """Queues the gather of all rows with one launch, on this stream. It allocates nothing, so graphs can hold it.
+
+        Callers must guarantee that all addresses are the GPU's until the kernel has ended.
+        """
+
 class _PageLayout(Protocol):
     """A `cenote.device.PageLayout`."""
 

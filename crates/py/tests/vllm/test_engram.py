@@ -2,8 +2,7 @@
 
 The modules are vLLM's, with tiny configurations, on the processor. What only a GPU can run is left
 out: the kernels of the gates, and vLLM's own lookup of Engram, whose recorded results
-(`../vectors/engram.json`) count instead. With Triton installed, its interpreter runs our kernel in
-`../test_device_rows.py`."""
+(`../vectors/engram.json`) count instead. `../test_device_rows.py` runs our kernel."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 This package describes an engine's memory to them. `cenote.device.cuda` needs PyTorch; the rest does
 not import it."""
 
-from cenote._native import DeviceLoad, DeviceMemory, Gpu, Registration
+from cenote._native import DeviceLoad, DeviceMemory, Gpu, Registration, RowKernel
 from cenote.device.layout import PageLayout, page_layout
 from cenote.device.rows import DeviceTable, RowDevice, RowGather, TablePlace
 
@@ -16,6 +16,7 @@ __all__ = [
     "Registration",
     "RowDevice",
     "RowGather",
+    "RowKernel",
     "TablePlace",
     "page_layout",
 ]

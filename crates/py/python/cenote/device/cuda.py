@@ -1,4 +1,4 @@
-"""GPUs of PyTorch: its memory and streams for the compiled part, and kernels that read rows."""
+"""GPUs of PyTorch: its memory and streams for the compiled part."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 
 import cenote
 from cenote.device import DeviceMemory, Gpu, PageLayout, Registration
-from cenote.device.rows import RowGather, TablePlace
 
 
 class CudaDevice:
@@ -55,10 +54,3 @@ class CudaDevice:
 
     def forget(self, address: int) -> None:
         del self._uploaded[address]
-
-    def gather_async(self, table: TablePlace, rows: RowGather) -> None:
-        # Here, because only rows need Triton.
-        from cenote.device.rows_kernel import launch
-
-        with torch.cuda.device(self.device):
-            launch(table, rows)

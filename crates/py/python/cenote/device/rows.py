@@ -1,4 +1,4 @@
-"""Rows of n-gram tables, read by a device out of the registered region with one kernel."""
+"""Rows of n-gram tables, read by a GPU out of the registered region with one launch of a kernel."""
 
 from __future__ import annotations
 
@@ -49,7 +49,14 @@ class RowGather:
 
 
 class RowDevice(Protocol):
-    """A device that gathers rows by itself. Every call returns at once."""
+    """A GPU, and memory of it for tables."""
+
+    @property
+    def gpu(self) -> cenote.device.Gpu: ...
+
+    def stream(self) -> int:
+        """The engine's current stream, as the calling thread sees it."""
+        ...
 
     def register(self, region: cenote.Region) -> cenote.device.Registration:
         """Page-locks a region. The device sees adjacent memory, also if it is locked in pieces."""
@@ -61,9 +68,6 @@ class RowDevice(Protocol):
 
     def forget(self, address: int) -> None:
         """Frees memory of `upload`."""
-
-    def gather_async(self, table: TablePlace, rows: RowGather) -> None:
-        """Gathers all rows with one kernel, on the engine's current stream."""
 
 
 class DeviceTable:
@@ -77,6 +81,7 @@ class DeviceTable:
         facts, (starts, extent_rows) = table.facts, table.extents
         self.registered: cenote.device.Registration | None = device.register(region)
         try:
+            self._kernel = cenote.device.RowKernel(device.gpu)
             self._starts = device.upload(struct.pack(f"{len(starts)}q", *starts))
         except Exception:
             self.registered.close()
@@ -104,7 +109,7 @@ class DeviceTable:
         rows = RowGather(ids=ids[0], id_bytes=ids[1], tokens=tokens, heads=heads, out=out, **given)
         if rows.id_bytes not in (4, 8) or not 0 <= rows.first_row <= rows.end_row <= self.place.rows:
             raise ValueError(f"numbers of {rows.id_bytes} bytes, rows {rows.first_row} to {rows.end_row} of {self.place.rows}")
-        self.device.gather_async(self.place, rows)
+        self._kernel.gather(self.place, rows, self.device.stream())
 
     def close(self) -> None:
         """Unregisters the memory. No gather may be under way."""
