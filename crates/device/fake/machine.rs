@@ -265,6 +265,7 @@ impl Gpu {
         match work {
             Work::Record(point) if is_thread => point.0.store(true, Ordering::Release),
             Work::Wait(point) if is_thread => while !point.came() && self.step() {},
+            Work::Kernel(launch) if is_thread => self.run_kernel(&launch),
             work => match self.streams.get_mut(&stream) {
                 Some(queue) => queue.push_back(work),
                 None => return INVALID_HANDLE,
@@ -362,10 +363,7 @@ impl Gpu {
                 true
             }
             Work::Kernel(launch) => {
-                let wrong = launch.execute(&|at, bytes| {
-                    within(&self.known, at, bytes) || within(&self.locked, at.wrapping_sub(SEEN), bytes)
-                });
-                self.wrongs.extend(wrong);
+                self.run_kernel(launch);
                 true
             }
         };
@@ -373,6 +371,12 @@ impl Gpu {
             self.queue(stream).push_front(work);
         }
         true
+    }
+
+    fn run_kernel(&mut self, launch: &Launch) {
+        let wrong = launch
+            .execute(&|at, bytes| within(&self.known, at, bytes) || within(&self.locked, at.wrapping_sub(SEEN), bytes));
+        self.wrongs.extend(wrong);
     }
 
     fn queue(&mut self, stream: usize) -> &mut VecDeque<Work> {
