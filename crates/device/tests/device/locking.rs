@@ -9,6 +9,11 @@ use std::time::Duration;
 
 const LOCK: &str = "cuMemHostRegister";
 
+/// Waits until no thread of a registration keeps the memory.
+fn is_left(memory: &Arc<Vec<u64>>) {
+    until("the memory's only owner", || (Arc::strong_count(memory) == 1).then_some(()));
+}
+
 #[test]
 fn all_users_share_a_registration_and_the_last_one_ends_it() {
     let gpu = Gpu::new(3);
@@ -23,7 +28,7 @@ fn all_users_share_a_registration_and_the_last_one_ends_it() {
     assert_eq!(gpu.locked(), 8000);
     drop(other);
     assert_eq!((gpu.locked(), gpu.calls("cuMemHostUnregister")), (0, 3));
-    assert_eq!(Arc::strong_count(&memory), 1);
+    is_left(&memory);
 }
 
 #[test]
@@ -41,7 +46,8 @@ fn a_refused_piece_leaves_the_pieces_before_it_and_no_half_of_its_own() {
     let error = registered.seen().expect_err("not all is locked").to_string();
     assert_eq!(error, "4000 of 8000 bytes are page-locked: cuMemHostRegister of 2000 bytes: CUDA_ERROR_UNKNOWN (999)");
     drop(registered);
-    assert_eq!((gpu.locked(), Arc::strong_count(&memory)), (0, 1));
+    assert_eq!(gpu.locked(), 0);
+    is_left(&memory);
     // The next user tries again.
     gpu.fail(LOCK, u64::MAX);
     let registered = share(&device, &memory, 2000, clock);
@@ -149,7 +155,7 @@ fn of_two_users_that_leave_at_once_one_ends_the_registration() {
         let users: Vec<_> = (0..4).map(|_| share(&device, &memory, 1 << 30, clock)).collect();
         assert!(users[0].wait(PATIENCE));
         thread::scope(|scope| users.into_iter().for_each(|user| _ = scope.spawn(move || drop(user))));
-        until("the memory's only owner", || (Arc::strong_count(&memory) == 1).then_some(()));
+        is_left(&memory);
         assert_eq!(gpu.locked(), 0);
     }
 }
@@ -176,6 +182,6 @@ fn a_new_user_waits_for_the_piece_that_the_last_one_left_under_way() {
         let progress = second.join().expect("no panic");
         assert_eq!((progress.locked, progress.refused), (8000, None));
     });
-    until("the memory's only owner", || (Arc::strong_count(&memory) == 1).then_some(()));
+    is_left(&memory);
     assert_eq!((gpu.locked(), gpu.wrong()), (0, String::new()));
 }

@@ -612,7 +612,7 @@ class DeviceMemory:
     @property
     def why_staged(self) -> str:
         """Why blocks pass through the staging memory; empty if they do not, or only until the region is
-        page-locked."""
+        page-locked, or the memory is closed."""
     @property
     def why_no_kernels(self) -> str:
         """Why the processor sums blocks, and each page crosses the bus by itself; empty if kernels of

@@ -48,10 +48,11 @@ def on_a_device(_: Connection, job: Job, faults: dict[str, Any]) -> Run:
     worker.kv_memory = kv_memory  # type: ignore[assignment]
     engine = Engine(job.model, job.region, connector=job.connector)
     answers = [engine.ask(prompt, job.tokens) for prompt in job.prompts]
+    staged = memories[0].why_staged
     # The last saves are published after the steps.
     closed = memories[0].close(PATIENCE)
     assert not device.wrong, device.wrong
-    return Run(answers, memories[0].why_staged, closed)
+    return Run(answers, staged, closed)
 
 
 def alone(_: Connection, job: Job) -> list[list[int]]:
