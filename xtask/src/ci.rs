@@ -71,7 +71,7 @@ fn check(root: &Path, steps: &mut Steps) -> Result<(), String> {
 
     let python = steps.run("Python environment", || Ok(python::prepare(root)))?;
     if let Err(reason) = &python {
-        steps.leave_out(format!(
+        steps.leave_out(&format!(
             "the tests of the Python package and those with the PyPI client `openai`, because there is no Python for them: {reason}"
         ))?;
     }
@@ -114,7 +114,7 @@ fn check(root: &Path, steps: &mut Steps) -> Result<(), String> {
             Ok(missing.is_none())
         })?;
         if let Some(reason) = missing {
-            steps.leave_out(format!("the engine on a model from PyPI: {reason}"))?;
+            steps.leave_out(&format!("the engine on a model from PyPI: {reason}"))?;
         }
     }
     Ok(())
@@ -200,7 +200,7 @@ impl Steps {
     }
 
     /// Notes what no test has shown because something is missing here.
-    fn leave_out(&mut self, what: String) -> Result<(), String> {
+    fn leave_out(&mut self, what: &str) -> Result<(), String> {
         let notice = format!("SKIPPED: {what}");
         if let Ok("1" | "true") = std::env::var("CI").as_deref() {
             return Err(format!("{notice}; CI forbids skips"));
