@@ -25,7 +25,7 @@ from cenote.facts import record
 from cenote.health import HealthLog
 from cenote.model_files import refuse_media, weights_name
 from cenote.serving import serving
-from cenote.start import given_of_new, log_ignored, place_thread
+from cenote.start import given_of_new, log_ignored, place_of, place_thread
 
 if TYPE_CHECKING:
     from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SETTINGS = {
-    "region", "create_size", "chunk_size", "mode", "cold", "host_slot", "tenant_salt", "lease_timeout", "close_timeout", "model_folder",
+    "region", "create_size", "chunk_size", "mode", "cold", "seal", "seal_key_file", "host_slot", "tenant_salt", "lease_timeout", "close_timeout", "model_folder",
     "model_fingerprint", "trust_media_names",
 }  # fmt: skip
 # An engine takes longer than this from the change of its files to its first lookup.
@@ -65,10 +65,10 @@ class CenoteL2Adapter(L2AdapterInterface):
         self.close_timeout = _seconds(params, "close_timeout", 30.0)
         if (size := params.get("create_size")) is not None:
             chunk, mode = params.get("chunk_size", "64MiB"), int(str(params.get("mode", "0600")), 8)
-            differences = cenote.Region.create(self.name, size, chunk_size=chunk, mode=mode, exist_ok=True, cold=params.get("cold"))
+            differences = cenote.Region.create(self.name, size, chunk_size=chunk, mode=mode, exist_ok=True, **place_of(params))
             log_ignored(self.name, differences, given_of_new(params), logger)
         slot = int(params.get("host_slot", 0))
-        self.region = cenote.Region.open(self.name, worker="lmcache", host_slot=slot, cold=params.get("cold"))
+        self.region = cenote.Region.open(self.name, worker="lmcache", host_slot=slot, **place_of(params))
         self._health = HealthLog(self.region, logger)
         self.errors = 0
         self._told: set[str] = set()

@@ -19,7 +19,7 @@ from cenote.health import HealthLog
 from cenote.serving import FaultCounts, serving, serving_with
 from cenote.sglang import naming
 from cenote.sglang.stats import Transfers
-from cenote.start import given_of_new, log_ignored, log_start
+from cenote.start import given_of_new, log_ignored, log_start, place_of
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 # Keys of the extra configuration that SGLang itself reads or adds.
 _SGLANGS = {"backend_name", "module_path", "class_name", "interface_v1", "allocator", "file_storage_path"}
-_SETTINGS = {"region", "create_size", "chunk_size", "mode", "cold", "host_slot", "tenant_salt", "model_folder", "model_fingerprint", "trust_media_names"}
+_SETTINGS = {"region", "create_size", "chunk_size", "mode", "cold", "seal", "seal_key_file", "host_slot", "tenant_salt", "model_folder", "model_fingerprint", "trust_media_names"}
 _LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
 
 # SGLang's threads time out after ten seconds. A batch skips its remaining pages after this time.
@@ -113,10 +113,10 @@ class CenoteStorage(FaultCounts, HiCacheStorage):
             # Four pages to a chunk.
             chunk = self.extra.get("chunk_size") or max(2 << 20, 1 << math.ceil(math.log2(4 * page_bytes)))
             mode = int(str(self.extra.get("mode", "0600")), 8)
-            differences = cenote.Region.create(name, size, chunk_size=chunk, mode=mode, exist_ok=True, cold=self.extra.get("cold"))
+            differences = cenote.Region.create(name, size, chunk_size=chunk, mode=mode, exist_ok=True, **place_of(self.extra))
             log_ignored(name, differences, given_of_new(self.extra), logger)
         slot = int(self.extra.get("host_slot", 0))
-        region = cenote.Region.open(name, worker="sglang", host_slot=slot, cold=self.extra.get("cold"))
+        region = cenote.Region.open(name, worker="sglang", host_slot=slot, **place_of(self.extra))
         try:
             self._weights = naming.weight_version()
             identity = naming.fingerprint(self.config, self.extra, self.model.hold(logger), mem_pool_host, page_bytes)

@@ -22,14 +22,14 @@ from cenote.facts import record
 from cenote.health import HealthLog
 from cenote.model_files import weights_name
 from cenote.serving import FaultCounts, serving, serving_with
-from cenote.start import given_of_new, log_ignored, log_start
+from cenote.start import given_of_new, log_ignored, log_start, place_of
 from cenote.tensorrt_llm import naming
 
 logger = logging.getLogger(__name__)
 
 _VARIABLE = "CENOTE_TENSORRT_LLM"
 _SETTINGS = {
-    "region", "create_size", "chunk_size", "mode", "cold", "host_slot", "tenant_salt", "model_folder", "model_fingerprint",
+    "region", "create_size", "chunk_size", "mode", "cold", "seal", "seal_key_file", "host_slot", "tenant_salt", "model_folder", "model_fingerprint",
     "timeout", "staging_bytes",
 }  # fmt: skip
 _NO_PAGE = -1
@@ -146,7 +146,7 @@ class CenoteWorker(KvCacheConnectorWorker, FaultCounts):  # type: ignore[misc]
         if (size := given.get("create_size")) is not None:
             chunk = given.get("chunk_size") or max(2 << 20, 1 << (4 * self.block_bytes - 1).bit_length())
             differences = cenote.Region.create(
-                name, size, chunk_size=chunk, mode=int(str(given.get("mode", "0600")), 8), exist_ok=True, cold=given.get("cold")
+                name, size, chunk_size=chunk, mode=int(str(given.get("mode", "0600")), 8), exist_ok=True, **place_of(given)
             )
             log_ignored(name, differences, given_of_new(given), logger)
         device = self._memory[0].device
@@ -154,7 +154,7 @@ class CenoteWorker(KvCacheConnectorWorker, FaultCounts):  # type: ignore[misc]
         identity = naming.fingerprint(
             str(tensorrt_llm.__version__), self._llm_args, layout, self.model.hold(logger), kind, str(given.get("tenant_salt", ""))
         )
-        region = cenote.Region.open(name, worker="tensorrt-llm", host_slot=int(given.get("host_slot", 0)), cold=given.get("cold"))
+        region = cenote.Region.open(name, worker="tensorrt-llm", host_slot=int(given.get("host_slot", 0)), **place_of(given))
         try:
             self.blocks = region.namespace(
                 identity,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import cenote
+from cenote.start import place_of
 from cenote.vllm.codecs import page_codec
 from cenote.vllm.digest import changed_while_loading, draft_digest, model_digest
 from cenote.vllm.groups import Group, fails_by_block, groups_of, hit_alignment
@@ -83,7 +84,7 @@ class Shards:
         try:
             if settings.create_size is not None:
                 self.ignored = self._make_region(settings.create_size)
-            self.region = cenote.Region.open(settings.region, worker=worker, host_slot=settings.host_slot, cold=settings.cold)
+            self.region = cenote.Region.open(settings.region, worker=worker, host_slot=settings.host_slot, **place_of(vars(settings)))
         except cenote.RegionMissing as error:
             raise cenote.RegionMissing(f"kv_connector_extra_config: region: {error}; give create_size, or run `cenote pool create`") from error
         except cenote.CenoteError as error:
@@ -102,7 +103,7 @@ class Shards:
                 pins_per_worker=self._pins(),
                 exist_ok=True,
                 events=_EVENTS if tells_events(self.config) else None,
-                cold=settings.cold,
+                **place_of(vars(settings)),
             )
         except ValueError as error:
             text = str(error)

@@ -41,7 +41,7 @@ from cenote.clock import Deadline
 from cenote.facts import record
 from cenote.health import HealthLog
 from cenote.serving import FaultCounts, serving, serving_with
-from cenote.start import log_ignored, log_start
+from cenote.start import log_ignored, log_start, place_of
 from cenote.vllm.digest import changed_while_loading, draft_digest, model_digest
 from cenote.vllm.identity import check_hashes, fingerprint
 from cenote.vllm.log import logger_of
@@ -59,7 +59,7 @@ logger = logger_of(__name__)
 
 # The connector's settings that a tier has too.
 _SETTINGS = (
-    "region", "create_size", "chunk_size", "mode", "eviction", "cold", "host_slot", "timeout", "load_threads", "tenant_salt",
+    "region", "create_size", "chunk_size", "mode", "eviction", "cold", "seal", "seal_key_file", "host_slot", "timeout", "load_threads", "tenant_salt",
     "model_fingerprint", "weights_version_file",
 )  # fmt: skip
 
@@ -178,10 +178,10 @@ class CenoteTier(FaultCounts, SecondaryTierManager):
                 mode=int(settings.mode, 8) if settings.mode is not None else None,
                 eviction=settings.eviction,
                 exist_ok=True,
-                cold=settings.cold,
+                **place_of(vars(settings)),
             )
             log_ignored(settings.region, ignored, settings.of_new_regions(), logger)
-        return cenote.Region.open(settings.region, worker="vllm tier", host_slot=settings.host_slot, cold=settings.cold)
+        return cenote.Region.open(settings.region, worker="vllm tier", host_slot=settings.host_slot, **place_of(vars(settings)))
 
     # --- lookups ---
 
