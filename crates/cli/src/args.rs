@@ -12,8 +12,8 @@ pub use engram::{
 pub use plan::{PlanCommands, PlanEngramArgs, PlanKvArgs, SettingArgs};
 pub use pool::{
     MemoryOf, PoolArgs, PoolCheckArgs, PoolColdArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolDiffArgs,
-    PoolEventsArgs, PoolFenceArgs, PoolGcArgs, PoolHistoryArgs, PoolListArgs, PoolManageArgs, PoolQuotaArgs,
-    PoolRestoreArgs, PoolRotateArgs, PoolSnapshotArgs,
+    PoolEventsArgs, PoolFenceArgs, PoolGcArgs, PoolHistoryArgs, PoolListArgs, PoolManageArgs, PoolMetricsArgs,
+    PoolQuotaArgs, PoolRestoreArgs, PoolRotateArgs, PoolSnapshotArgs,
 };
 
 use cenote_base::units::ByteSize;

@@ -91,7 +91,7 @@ fn api_keys(args: &ServeArgs) -> Result<ApiKeys, Failure> {
     Ok(args.api_key.iter().fold(keys, ApiKeys::with))
 }
 
-fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
+pub(super) fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
     let failure = Failure::new(format!("{address}: cannot listen: {error}"));
     let port = address.port();
     match error.kind() {
@@ -105,17 +105,17 @@ fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
 }
 
 /// SIGTERM and SIGINT.
-struct Signals {
+pub(super) struct Signals {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
 }
 
 impl Signals {
-    fn new() -> Result<Self, Failure> {
+    pub(super) fn new() -> Result<Self, Failure> {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    async fn first(&mut self) {
+    pub(super) async fn first(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

@@ -22,6 +22,7 @@ mod metrics;
 mod openai;
 mod plan;
 mod pool_commands;
+mod pool_metrics;
 mod sampling;
 mod seals;
 mod settings;

@@ -112,7 +112,7 @@ pub struct EngineArgs {
     /// Maximum tokens computed in one step
     #[arg(long, value_name = "N", env = "CENOTE_MAX_NUM_BATCHED_TOKENS", default_value_t = 512, value_parser = positive)]
     pub max_num_batched_tokens: usize,
-    /// Maximum waiting requests; more get 429
+    /// Maximum waiting requests; more get 503
     #[arg(long, value_name = "N", env = "CENOTE_MAX_WAITING", default_value_t = 512, value_parser = positive)]
     pub max_waiting: usize,
     /// Blocks that admission leaves free: fixed:SHARE, opt:FACTOR, avg-above:BLOCKS,
