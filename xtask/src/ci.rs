@@ -106,12 +106,11 @@ fn check(root: &Path, steps: &mut Steps) -> Result<(), String> {
     if let Ok(python) = &python {
         let mut of_package = steps.packages.inputs("cenote-py");
         of_package.extend(steps.packages.inputs("cenote-cli"));
-        of_package.insert("xtask/src/python.rs".to_owned());
-        steps.once("Python package", &of_package, &[], || python::test_package(root, python))?;
-        // With the command that the package has brought.
-        of_package.extend(["xtask/model", "xtask/src/model.rs"].map(str::to_owned));
+        of_package.extend(["xtask/src/python.rs", "xtask/model", "xtask/src/model.rs"].map(str::to_owned));
         let mut missing = None;
-        steps.once_whole("model from PyPI", &of_package, &[], || {
+        steps.once_whole("Python package, model from PyPI", &of_package, &[], || {
+            python::test_package(root, python)?;
+            // With the command that the package has brought.
             missing = model::test(root, python)?;
             Ok(missing.is_none())
         })?;
