@@ -59,14 +59,12 @@ fn check(root: &Path, steps: &mut Steps) -> Result<(), String> {
 
     let members: Vec<String> = steps.packages.members().map(str::to_owned).collect();
     steps.each("clippy", &members, &[], |chosen| {
-        cargo(root, &[&["clippy", "--all-targets", "--quiet"], chosen, &["--", "-D", "warnings"]].concat(), &[])?;
-        Ok(true)
+        cargo(root, &[&["clippy", "--all-targets", "--quiet"], chosen, &["--", "-D", "warnings"]].concat(), &[]).into()
     })?;
     steps.each("documentation", &members, &[], |chosen| {
         let mut variables = of_clippy();
         variables.push(("RUSTDOCFLAGS", "-D warnings".to_owned()));
-        cargo(root, &[&["doc", "--no-deps", "--quiet"], chosen].concat(), &variables)?;
-        Ok(true)
+        cargo(root, &[&["doc", "--no-deps", "--quiet"], chosen].concat(), &variables).into()
     })?;
 
     let python = steps.run("Python environment", || Ok(python::prepare(root)))?;
@@ -86,9 +84,14 @@ fn check(root: &Path, steps: &mut Steps) -> Result<(), String> {
     steps.each("tests", &members, &[verilator, version("c++", &["--version"])], |chosen| {
         let packages: Vec<&str> = chosen.iter().filter(|word| !word.starts_with("--")).copied().collect();
         let run = nextest::Run { root, packages: &packages, variables: variable.as_slice(), tools: tools.as_deref() };
-        report = run.run()?;
-        // A run that lacked something has not shown that the rest passes.
-        Ok(report.skipped.is_empty())
+        match run.run() {
+            // A run that lacked something has not shown that the rest passes.
+            Ok(found) => {
+                report = found;
+                if report.skipped.is_empty() { Ran::Passed } else { Ran::InPart }
+            }
+            Err(nextest::Failure { reason, passed }) => Ran::Failed { reason, passed },
+        }
     })?;
     if !report.slowest.is_empty() {
         println!("the slowest tests:\n{}", report.list());
@@ -96,8 +99,7 @@ fn check(root: &Path, steps: &mut Steps) -> Result<(), String> {
     steps.notices.extend(report.skipped);
     let libraries: Vec<String> = steps.packages.libraries(root).map(str::to_owned).collect();
     steps.each("examples in documentation", &libraries, &[], |chosen| {
-        cargo(root, &[&["test", "--doc", "--quiet"], chosen].concat(), &[])?;
-        Ok(true)
+        cargo(root, &[&["test", "--doc", "--quiet"], chosen].concat(), &[]).into()
     })?;
 
     let of_dynamo = steps.packages.inputs("cenote-dynamo");
@@ -125,6 +127,27 @@ fn of_clippy() -> Vec<(&'static str, String)> {
     }
     let flags = ["-D", "warnings"].map(|flag| format!("{flag}__CLIPPY_HACKERY__")).concat();
     vec![("RUSTC_WORKSPACE_WRAPPER", driver.display().to_string()), ("CLIPPY_ARGS", flags)]
+}
+
+/// What a step has shown of its packages.
+enum Ran {
+    Passed,
+    /// Nothing failed, and something was left out.
+    InPart,
+    Failed {
+        reason: String,
+        /// Packages that passed nevertheless.
+        passed: BTreeSet<String>,
+    },
+}
+
+impl From<Result<(), String>> for Ran {
+    fn from(result: Result<(), String>) -> Self {
+        match result {
+            Ok(()) => Self::Passed,
+            Err(reason) => Self::Failed { reason, passed: BTreeSet::new() },
+        }
+    }
 }
 
 /// The steps of a run, and what they took.
@@ -182,13 +205,13 @@ impl Steps {
     }
 
     /// Runs a step for those packages whose inputs have not passed it. The step gets cargo's flags that
-    /// choose them, and returns whether all of it ran: only then it counts as passed.
+    /// choose them. A package that passed is not repeated, also if others failed.
     fn each(
         &mut self,
         name: &str,
         members: &[String],
         tools_of_rtl: &[String],
-        step: impl FnOnce(&[&str]) -> Result<bool, String>,
+        step: impl FnOnce(&[&str]) -> Ran,
     ) -> Result<(), String> {
         let key = |member: &String| {
             let tools = if member == RTL { tools_of_rtl } else { &[] };
@@ -211,11 +234,21 @@ impl Steps {
             println!("\n{name}: the others passed on this machine with the same inputs");
             (due.iter().flat_map(|(member, _)| ["--package", member.as_str()]).collect(), part)
         };
-        if !self.run_part(name, &part, || step(&flags))? {
-            return Ok(());
-        }
-        due.iter().filter_map(|(_, key)| key.as_ref()).for_each(|key| self.stamps.pass(name, key));
-        Ok(())
+        let mut passed = BTreeSet::new();
+        let result = self.run_part(name, &part, || match step(&flags) {
+            Ran::Passed => {
+                passed.extend(members.iter().cloned());
+                Ok(())
+            }
+            Ran::InPart => Ok(()),
+            Ran::Failed { reason, passed: others } => {
+                passed.extend(others);
+                Err(reason)
+            }
+        });
+        let passed = due.iter().filter(|(member, _)| passed.contains(*member));
+        passed.filter_map(|(_, key)| key.as_ref()).for_each(|key| self.stamps.pass(name, key));
+        result
     }
 
     /// The times of the steps, as a table of CONTRIBUTING.md.

@@ -113,7 +113,7 @@ pub fn run(root: &Path, arguments: &[&str]) -> Result<(), String> {
         let mut entry = format!("run {number}: {word} in {:.0} s, {head}\n", start.elapsed().as_secs_f64());
         match &result {
             Ok(report) => entry += &report.list(),
-            Err(reason) => writeln!(entry, "  {reason}").expect("a string"),
+            Err(failure) => writeln!(entry, "  {}", failure.reason).expect("a string"),
         }
         failed += usize::from(result.is_err());
         print!("{entry}");

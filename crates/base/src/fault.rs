@@ -175,6 +175,10 @@ named! {
     SwapReserved = "swap.reserved",
     /// A swapped-out block's bytes are in its slot.
     SwapWritten = "swap.written",
+    /// A holder of the table lock is about to name what it will change.
+    TableFound = "table.found",
+    /// A holder of the table lock has named what it is about to change, and was not declared dead.
+    TableNamed = "table.named",
     /// A torture child is in the middle of an increment and holds a user lock.
     TortureIncrement = "torture.increment",
     /// A host has stored its use of a namespace and not fenced it yet.

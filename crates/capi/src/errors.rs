@@ -50,7 +50,7 @@ impl From<PoolError> for Fault {
             PoolError::NoRoom(_) | PoolError::BlockTooLarge { .. } => libc::ENOMEM,
             PoolError::TableFull { .. } | PoolError::WorkersFull { .. } => libc::ENOSPC,
             PoolError::Lock { .. } => libc::ETIMEDOUT,
-            PoolError::DeclaredDead => libc::EAGAIN,
+            PoolError::DeclaredDead | PoolError::LeftToDead => libc::EAGAIN,
             PoolError::Host(_) => libc::EIO,
             _ => libc::EINVAL,
         };

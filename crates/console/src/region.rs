@@ -269,10 +269,16 @@ impl NewRegionArgs {
     /// The seal that is asked for, with the region's keys.
     fn sealing(&self, region: &RegionArgs) -> Result<Sealing, Failure> {
         let SealArgs { seal, seal_slowly } = self.sealing;
+        let keys = region.keys()?;
         if seal == Seal::None {
-            return Ok(None);
+            // No worker would join it with the key, and it would seem to be sealed.
+            return match keys {
+                None => Ok(None),
+                Some(_) => Err(Failure::new("a key for seals is given, and --seal is none")
+                    .hint("give --seal mac or --seal encrypt; or no --seal-key-file, CENOTE_SEAL_KEY_FILE or command")),
+            };
         }
-        let Some(keys) = region.keys()? else {
+        let Some(keys) = keys else {
             return Err(Failure::new(format!("--seal {seal} needs a key")).hint(
                 "make one with `openssl rand -hex 32 > seal.key; chmod 600 seal.key`, and give --seal-key-file seal.key",
             ));

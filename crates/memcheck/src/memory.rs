@@ -115,7 +115,7 @@ impl Actor {
         pool.fabric().store(Offset::new(piece.offset), 0);
         match pool.free(piece.offset) {
             Ok(()) if self.is_alive() => self.oracle.notes().pieces_unsure -= 1,
-            Err(PoolError::Lock { .. } | PoolError::DeclaredDead) => {
+            Err(PoolError::Lock { .. } | PoolError::DeclaredDead | PoolError::LeftToDead) => {
                 self.mark(pool, &piece);
                 self.give_back(piece);
             }
@@ -150,7 +150,9 @@ impl Actor {
         let Some(piece) = self.take_known(prng) else { return };
         match pool.name_memory(&KEYS[2], piece.offset) {
             Ok(()) if self.is_alive() => self.oracle.notes().pieces_unsure -= 1,
-            Err(PoolError::Lock { .. } | PoolError::DeclaredDead | PoolError::TableFull { .. }) => {
+            Err(
+                PoolError::Lock { .. } | PoolError::DeclaredDead | PoolError::LeftToDead | PoolError::TableFull { .. },
+            ) => {
                 self.give_back(piece);
             }
             Err(error) if self.is_alive() => {

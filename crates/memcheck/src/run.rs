@@ -62,7 +62,14 @@ const STALL_RATE: u64 = 100;
 
 /// Points inside locks. Hosts that are declared dead while they live stall there in most runs, with
 /// gathers beside.
-const IN_LOCKS: [Option<Point>; 4] = [Some(Point::ChunkFound), Some(Point::ChunkNamed), Some(Point::LockEntered), None];
+const IN_LOCKS: [Option<Point>; 6] = [
+    Some(Point::ChunkFound),
+    Some(Point::ChunkNamed),
+    Some(Point::TableFound),
+    Some(Point::TableNamed),
+    Some(Point::LockEntered),
+    None,
+];
 
 /// Rate of host crashes in runs about the chunks of dead hosts, in 1/2^20 per operation: few, so
 /// that some host lives to adopt them.

@@ -75,7 +75,9 @@ impl Subject {
             | Point::MemoryCounted
             | Point::MemoryDescribed
             | Point::MemoryFreed
-            | Point::MemoryNamed => Some(Self::Memory),
+            | Point::MemoryNamed
+            | Point::TableFound
+            | Point::TableNamed => Some(Self::Memory),
             Point::NamespaceReclaimed => Some(Self::Namespaces),
             _ => None,
         }

@@ -141,6 +141,12 @@ pub enum PoolError {
     /// Another host declared this one dead. The next tick begins a new life.
     #[error("another host declared this one dead; try again after the next tick, which begins a new life")]
     DeclaredDead,
+    /// A host that was declared dead was about to change the same thing, and may still do so.
+    #[error(
+        "a host that was declared dead may still change the same record; try again after its processes have returned \
+         or it has joined anew"
+    )]
+    LeftToDead,
     /// This process is a forked child of the one that attached.
     #[error("this process inherited the region through fork, and is no member of it; open the region here")]
     Inherited,

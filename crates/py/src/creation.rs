@@ -53,13 +53,26 @@ pub struct Wanted {
     pub keys: Option<SealKeys>,
 }
 
-/// The seal of this name with these keys.
+/// The seal of this name.
+pub fn seal_of(name: &str) -> PyResult<Seal> {
+    Seal::from_name(name).ok_or_else(|| wrong(format!("seal is {name:?}; it may be none, mac or encrypt")))
+}
+
+/// The seal of this name with these keys. A key without a seal is refused: no process would open the
+/// region with it, and the region would seem to be sealed.
 pub fn sealing(name: Option<&str>, keys: Option<&SealKeys>) -> PyResult<Sealing> {
-    let Some(name) = name else { return Ok(None) };
-    let known = || wrong(format!("seal is {name:?}; it may be none, mac or encrypt"));
-    let seal = Seal::from_name(name).ok_or_else(known)?;
+    let no_seal = || {
+        wrong(
+            "seal: a key is given (seal_key_file or CENOTE_SEAL_KEY_FILE), but no seal; give mac or encrypt, or no key",
+        )
+    };
     let no_key = || wrong("seal: it needs a key; give seal_key_file, or set CENOTE_SEAL_KEY_FILE");
-    if seal == Seal::None { Ok(None) } else { Ok(Some((seal, keys.ok_or_else(no_key)?.clone()))) }
+    match (name.map(seal_of).transpose()?, keys) {
+        (None, None) | (Some(Seal::None), _) => Ok(None),
+        (None, Some(_)) => Err(no_seal()),
+        (Some(_), None) => Err(no_key()),
+        (Some(seal), Some(keys)) => Ok(Some((seal, keys.clone()))),
+    }
 }
 
 /// The keys in a file, or those that the environment names.
@@ -78,7 +91,10 @@ impl Wanted {
     pub fn create(&self, py: Python<'_>, region: &str, source: &RegionSource) -> PyResult<Vec<Difference>> {
         // Validate first, so that an existing region does not hide invalid settings.
         let size = self.size.bytes("size")?;
-        let (flush, config) = (self.flush()?, self.config(size)?);
+        let mode = self.mode.unwrap_or(MODE);
+        let is_there = || Mapping::is_there(source, mode).map_err(|error| of_opening(region, &OpenError::from(error)));
+        let exists = self.exist_ok && is_there()?;
+        let (flush, config) = (self.flush()?, self.config(size, exists)?);
         config.validate().map_err(|error| of_pool(region, &error))?;
         if size < config.chunk_bytes && !matches!(source, RegionSource::DevDax(_)) {
             let (size, chunk) = (ByteSize(size), ByteSize(config.chunk_bytes));
@@ -86,9 +102,7 @@ impl Wanted {
                 "size: {size} has no room for a chunk of {chunk}; give a larger size or a smaller chunk_size"
             )));
         }
-        let mode = self.mode.unwrap_or(MODE);
-        let is_there = || Mapping::is_there(source, mode).map_err(|error| of_opening(region, &OpenError::from(error)));
-        if self.exist_ok && is_there()? {
+        if exists {
             return self.differences(py, region, source, size, flush, &config);
         }
         let options = MapOptions { prefault: self.prefault, ..MapOptions::default() };
@@ -108,8 +122,8 @@ impl Wanted {
         }
     }
 
-    /// The settings of a region of `size` bytes.
-    fn config(&self, size: u64) -> PyResult<PoolConfig> {
+    /// The settings of a region of `size` bytes. An existing one has its seal already.
+    fn config(&self, size: u64, exists: bool) -> PyResult<PoolConfig> {
         let mut config = PoolConfig::new(HashSeed(self.hash_seed.map_or_else(random_bytes, Ok)?), random_bytes()?);
         config.created = clock().unix().as_secs();
         config.max_hosts = self.max_hosts.unwrap_or(config.max_hosts);
@@ -119,7 +133,8 @@ impl Wanted {
         if let Some(name) = &self.eviction {
             config.eviction = name.parse().map_err(|error: cenote_pool::UnknownEviction| wrong(error.to_string()))?;
         }
-        if let Some((seal, keys)) = sealing(self.seal.as_deref(), self.keys.as_ref())? {
+        let keys = self.keys.as_ref().filter(|_| !exists || self.seal.is_some());
+        if let Some((seal, keys)) = sealing(self.seal.as_deref(), keys)? {
             config = config.sealed(seal, &keys);
         }
         if let Some(size) = &self.chunk_size {

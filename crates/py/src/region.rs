@@ -3,7 +3,7 @@
 use crate::clock;
 use crate::codec::Codec;
 use crate::cold;
-use crate::creation::{Difference, Size, Wanted, keys, sealing};
+use crate::creation::{Difference, Size, Wanted, keys, seal_of, sealing};
 use crate::errors::{CenoteError, guarded, of_opening, of_pool, wrong};
 use crate::events::Follower;
 use crate::namespace::Namespace;
@@ -152,7 +152,7 @@ impl Region {
 
     #[staticmethod]
     #[pyo3(signature = (region, *, worker="python", host_slot=0, lock_timeout=0.5, host_timeout=10.0, quarantine=30.0,
-                        hash_seed=None, numa_node=None, huge_pages=true, cold=None, seal_key_file=None))]
+                        hash_seed=None, numa_node=None, huge_pages=true, cold=None, seal=None, seal_key_file=None))]
     fn open(
         py: Python<'_>,
         region: &str,
@@ -165,8 +165,10 @@ impl Region {
         numa_node: Option<u32>,
         huge_pages: bool,
         cold: Option<&str>,
+        seal: Option<&str>,
         seal_key_file: Option<PathBuf>,
     ) -> PyResult<Self> {
+        let seal = seal.map(seal_of).transpose()?;
         let settings = cold.map(cold::settings).transpose()?;
         let source = source(region)?;
         let map = MapOptions { numa_node, huge_pages, prefault: false };
@@ -187,6 +189,12 @@ impl Region {
             )));
         }
         let pool = py.detach(|| Pool::attach(fabric, &options)).map_err(|error| of_pool(region, &error))?;
+        if let Some(seal) = seal.filter(|seal| *seal != pool.seal()) {
+            return Err(CenoteError::new_err(format!(
+                "{region}: seal is {seal}, and the region has {}; give its seal, or make the region anew",
+                pool.seal()
+            )));
+        }
         let start = |settings: &_| py.detach(|| ColdTier::start(pool.clone(), settings, clock()));
         let tier = settings.as_ref().map(start).transpose();
         let tier = tier.map_err(|error| CenoteError::new_err(format!("cold: {error}")))?;

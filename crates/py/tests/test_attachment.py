@@ -61,7 +61,7 @@ def test_an_attachment_creates_its_region_once_and_names_what_has_no_effect(name
     caplog.set_level(logging.INFO)
     given = {"region": name, "create_size": "64MiB", "mode": "0660", "tenant_salt": "salt"}
     wanted = Wanted.of("here", given)
-    assert (wanted.name, wanted.salt, wanted.host_slot, wanted.cold) == (name, "salt", 0, None)
+    assert (wanted.name, wanted.salt, wanted.host_slot) == (name, "salt", 0)
     first = Attachment(wanted, "test", 3 * MIB, logger)
     assert first.region.info()["chunk_bytes"] == 16 * MIB
     assert Path("/dev/shm", name.removeprefix("shm:")).stat().st_mode & 0o777 == 0o660

@@ -337,6 +337,31 @@ def test_objects_outlive_their_region_with_a_cold_tier(backend: Any, name: str, 
     second.close()
 
 
+def test_a_new_region_gets_the_seal_of_the_settings(backend: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = tmp_path / "key"
+    key.write_text("0123456789abcdef" * 4)
+    key.chmod(0o600)
+    params = {**NAMED, "region": name, "create_size": "64MiB", "chunk_size": "256KiB"}
+    monkeypatch.setenv("CENOTE_SEAL_KEY_FILE", str(key))
+    with pytest.raises(ValueError, match="a key is given"):
+        backend.CenoteL2Adapter(params)
+    monkeypatch.delenv("CENOTE_SEAL_KEY_FILE")
+    sealed = {**params, "seal": "encrypt", "seal_key_file": str(key)}
+    first = backend.CenoteL2Adapter(sealed)
+    assert first.region.info()["seal"] == "encrypt"
+    assert stored(first, keys(1), [Item(1)]) == BYTES
+    second = backend.CenoteL2Adapter(sealed)
+    assert found(second, keys(1)) == [True]
+    item = Item(0)
+    assert loaded(second, keys(1), [item]) == [True]
+    assert item.content() == {1}
+    second.submit_unlock(keys(1))
+    with pytest.raises(cenote.CenoteError, match="seal is mac"):
+        backend.CenoteL2Adapter({**sealed, "seal": "mac"})
+    for adapter in (first, second):
+        adapter.close()
+
+
 def test_invalid_settings_are_refused(backend: Any, region: Any) -> None:
     for params, said in (
         ({}, "no region"), ({"regoin": "x"}, "unknown regoin"), ({**NAMED, "region": region.name, "lease_timeout": "1"}, "lease_timeout"),

@@ -25,7 +25,10 @@ def test_a_sealed_region_needs_its_key(name: str, key_file: Path, monkeypatch: p
         cenote.Region.create(name, "8MiB", **SMALL, seal="mac")
     with pytest.raises(ValueError, match="none, mac or encrypt"):
         cenote.Region.create(name, "8MiB", **SMALL, seal="aes", seal_key_file=key_file)
+    with pytest.raises(ValueError, match="a key is given"):
+        cenote.Region.create(name, "8MiB", **SMALL, seal_key_file=key_file)
     cenote.Region.create(name, "8MiB", **SMALL, seal="mac", seal_key_file=key_file)
+    assert cenote.Region.create(name, "8MiB", **SMALL, seal_key_file=key_file, exist_ok=True) == []
     with pytest.raises(cenote.CenoteError, match="is sealed"):
         cenote.Region.open(name)
     other = key_file.with_name("other")
@@ -38,14 +41,18 @@ def test_a_sealed_region_needs_its_key(name: str, key_file: Path, monkeypatch: p
         cenote.Region.open(name, seal_key_file=key_file)
     key_file.chmod(0o600)
     monkeypatch.setenv("CENOTE_SEAL_KEY_FILE", str(key_file))
-    with cenote.Region.open(name) as region:
+    with cenote.Region.open(name, seal="mac") as region:
         assert region.info()["seal"] == "mac"
+    with pytest.raises(cenote.CenoteError, match="seal is encrypt, and the region has mac"):
+        cenote.Region.open(name, seal="encrypt")
 
 
 def test_a_key_for_an_unsealed_region_is_refused(name: str, key_file: Path) -> None:
     cenote.Region.create(name, "8MiB", **SMALL)
     with pytest.raises(cenote.CenoteError, match="not sealed"):
         cenote.Region.open(name, seal_key_file=key_file)
+    with pytest.raises(cenote.CenoteError, match="seal is mac, and the region has none"):
+        cenote.Region.open(name, seal="mac")
 
 
 @pytest.mark.parametrize("seal", ["mac", "encrypt"])

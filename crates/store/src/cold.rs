@@ -43,7 +43,8 @@ pub struct ColdTier {
     settings: Settings,
 }
 
-/// The seal of a pool's region with the pool's keys, for a place below it.
+/// The seal of a pool's region with the pool's keys, for a place below it. No worker joins a sealed
+/// region without a key, so `None` says that the region has no seal.
 #[must_use]
 pub fn sealing_of<F: Fabric>(pool: &Pool<F>) -> Sealing {
     pool.seal_keys().map(|keys| (pool.seal(), keys.clone()))

@@ -1,6 +1,7 @@
 //! The tests of all packages as one pool, by cargo-nextest, with a list of the slowest.
 
 use super::stamps::cache_folder;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -42,6 +43,9 @@ pub fn install() -> Result<Option<PathBuf>, String> {
     ))
 }
 
+/// Nextest's exit status if tests ran and some failed.
+const TESTS_FAILED: i32 = 100;
+
 /// Packages of commands.
 const COMMANDS: [&str; 2] = ["cenote-cli", "cenote-lab"];
 
@@ -62,12 +66,21 @@ pub struct Report {
     pub slowest: Vec<(String, f64)>,
     /// Lines of tests that lacked something.
     pub skipped: Vec<String>,
+    /// Tests that passed: program and name, as nextest lists them.
+    passed: BTreeSet<String>,
+}
+
+/// Tests failed, or they could not be built.
+pub struct Failure {
+    pub reason: String,
+    /// Packages of which all tests ran and passed.
+    pub passed: BTreeSet<String>,
 }
 
 impl Run<'_> {
-    fn command(&self, flags: &[&str]) -> Command {
+    fn command(&self, verb: &str, flags: &[&str]) -> Command {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        command.args(["nextest", "run"]).args(flags).current_dir(self.root);
+        command.args(["nextest", verb]).args(flags).current_dir(self.root);
         if self.packages.is_empty() {
             command.arg("--workspace");
         } else {
@@ -97,7 +110,8 @@ impl Run<'_> {
     /// # Errors
     /// The tests cannot be built; the compiler's output is above.
     pub fn build(&self) -> Result<(), String> {
-        let status = self.command(&["--no-run"]).status().map_err(|error| format!("cargo cannot be run: {error}"))?;
+        let status =
+            self.command("run", &["--no-run"]).status().map_err(|error| format!("cargo cannot be run: {error}"))?;
         if status.success() { Ok(()) } else { Err(format!("the tests cannot be built ({status})")) }
     }
 
@@ -105,16 +119,44 @@ impl Run<'_> {
     ///
     /// # Errors
     /// A test failed, or the tests cannot be built; nextest's own output is above.
-    pub fn run(&self) -> Result<Report, String> {
+    pub fn run(&self) -> Result<Report, Failure> {
         let results = self.root.join("target/nextest/ci/junit.xml");
         let _ = fs::remove_file(&results);
         let status = self
-            .command(&["--profile", "ci", "--no-fail-fast"])
+            .command("run", &["--profile", "ci", "--no-fail-fast"])
             .status()
-            .map_err(|error| format!("cargo cannot be run: {error}"))?;
+            .map_err(|error| Failure::of(format!("cargo cannot be run: {error}")))?;
         let report = fs::read_to_string(&results).map(|text| report(&text)).unwrap_or_default();
-        if status.success() { Ok(report) } else { Err(format!("cargo nextest run failed ({status})")) }
+        if status.success() {
+            return Ok(report);
+        }
+        let reason = format!("cargo nextest run failed ({status})");
+        // A test that lacked something has not passed, and its package is not known here.
+        let counts = status.code() == Some(TESTS_FAILED) && report.skipped.is_empty();
+        let passed = if counts { self.wholly_passed(&report.passed) } else { BTreeSet::new() };
+        Err(Failure { reason, passed })
     }
+
+    /// Packages of which all listed tests are among those that passed. A run that was ended early lacks
+    /// some.
+    fn wholly_passed(&self, passed: &BTreeSet<String>) -> BTreeSet<String> {
+        let listed = self.command("list", &["--message-format", "oneline"]).output();
+        let listed = listed.ok().filter(|output| output.status.success()).map(|output| output.stdout);
+        whole_packages(&String::from_utf8_lossy(&listed.unwrap_or_default()), passed)
+    }
+}
+
+impl Failure {
+    const fn of(reason: String) -> Self {
+        Self { reason, passed: BTreeSet::new() }
+    }
+}
+
+/// The packages of listed tests, a line each, of which no test is missing in `passed`.
+fn whole_packages(listed: &str, passed: &BTreeSet<String>) -> BTreeSet<String> {
+    let package = |test: &str| test.split([':', ' ']).next().unwrap_or_default().to_owned();
+    let missing: BTreeSet<String> = listed.lines().filter(|test| !passed.contains(*test)).map(package).collect();
+    listed.lines().map(package).filter(|package| !missing.contains(package)).collect()
 }
 
 impl Report {
@@ -126,15 +168,16 @@ impl Report {
 
 /// Reads nextest's report in JUnit's format.
 fn report(text: &str) -> Report {
-    let mut slowest: Vec<(String, f64)> = text
-        .split("<testcase ")
-        .skip(1)
-        .filter_map(|case| {
-            let head = &case[..case.find('>')?];
-            let seconds = attribute(head, "time")?.parse().ok()?;
-            Some((format!("{} {}", attribute(head, "classname")?, attribute(head, "name")?), seconds))
-        })
-        .collect();
+    let (mut slowest, mut passed) = (Vec::new(), BTreeSet::new());
+    for case in text.split("<testcase ").skip(1) {
+        let head = &case[..case.find('>').unwrap_or(case.len())];
+        let (Some(program), Some(name)) = (attribute(head, "classname"), attribute(head, "name")) else { continue };
+        let test = format!("{program} {name}");
+        if !["<failure", "<error", "<skipped"].iter().any(|word| case.contains(word)) {
+            passed.insert(test.clone());
+        }
+        slowest.extend(attribute(head, "time").and_then(|time| time.parse::<f64>().ok()).map(|time| (test, time)));
+    }
     slowest.sort_by(|one, other| other.1.total_cmp(&one.1));
     slowest.truncate(SLOWEST);
     let notice = |line: &str| {
@@ -142,7 +185,7 @@ fn report(text: &str) -> Report {
         Some(rest[..rest.find('<').unwrap_or(rest.len())].to_owned())
     };
     let skipped = text.lines().filter_map(notice).collect();
-    Report { slowest, skipped }
+    Report { slowest, skipped, passed }
 }
 
 /// The value of an XML attribute that needs no unescaping: names of tests and numbers.
@@ -171,5 +214,20 @@ mod tests {
             [("cenote-pool::pool rack::one".to_owned(), 20.25), ("cenote-pool::pool crash::all".to_owned(), 1.5)];
         assert_eq!(report.slowest, expected);
         assert_eq!(report.skipped, ["SKIPPED: no namespaces here"]);
+        assert_eq!(report.passed.len(), 2);
+    }
+
+    #[test]
+    fn a_package_has_passed_if_all_of_its_tests_did() {
+        let text = r#"<testcase name="one" classname="cenote-pool::pool" time="1"/>
+            <testcase name="two" classname="cenote-pool" time="1"><failure type="test failure">&lt;testcase</failure>
+            </testcase><testcase name="three" classname="cenote-mem" time="1"></testcase>
+            <testcase name="four" classname="xtask::bin/xtask" time="1"/>"#;
+        let listed = "cenote-pool::pool one\ncenote-pool two\ncenote-mem three\nxtask::bin/xtask four\n";
+        let passed = report(text).passed;
+        assert_eq!(whole_packages(listed, &passed), ["cenote-mem", "xtask"].map(str::to_owned).into());
+        let more = format!("{listed}cenote-mem::mem five\n");
+        assert_eq!(whole_packages(&more, &passed), ["xtask".to_owned()].into(), "a test did not run");
+        assert!(whole_packages("", &passed).is_empty());
     }
 }

@@ -28,6 +28,9 @@ async fn a_sealed_region_takes_keys_and_changes_them() {
     let create = ["pool", "create", "--region", name, "--size", "64MiB", "--seal", "encrypt"];
     let refused = cenote(create).run().await;
     assert!(refused.code == Some(1) && refused.err.contains("openssl rand -hex 32"), "{refused:?}");
+    let unsealed = ["pool", "create", "--region", name, "--size", "64MiB", "--seal-key-file", one];
+    let refused = cenote(unsealed).run().await;
+    assert!(refused.code == Some(1) && refused.err.contains("--seal is none"), "{refused:?}");
     cenote([&create[..], &["--seal-key-file", one]].concat()).ok().await;
     let info = region.info().await;
     assert_eq!((&info["seal"], info["seal_keys"].as_array().map(Vec::len)), (&"encrypt".into(), Some(1)), "{info}");

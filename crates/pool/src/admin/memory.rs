@@ -122,7 +122,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             let held = self.tables.lock(self.locks.patient()).map_err(PoolError::lock("table"))?;
             // Again, because another process may have freed or named some of it.
             for memory in self.tables.memory_in(chunk).into_iter().filter(is_theirs) {
-                unused.extend(self.tables.release(&held, &memory));
+                unused.extend(self.tables.release(&held, &memory)?);
                 freed.pieces += 1;
                 freed.bytes += memory.bytes;
             }

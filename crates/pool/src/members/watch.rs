@@ -97,6 +97,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         self.log.tell_gap();
         self.settle_locks();
         self.space.reclaim_chunks();
+        self.tables.mend();
         if self.region.rebuilt().load(Relaxed) == 0 {
             self.hosts.continue_demand(heap);
         }

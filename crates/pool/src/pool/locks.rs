@@ -39,7 +39,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         // Held meanwhile, so that a holder finds its lock allocated for as long as it holds it.
         let held = self.lock_user(number, Duration::ZERO)?;
         let tables = member.tables.lock_alive()?;
-        member.tables.take_lock_back(&tables, &held.0);
+        member.tables.take_lock_back(&tables, &held.0)?;
         // Before the table: the next process that is given this lock finds it free.
         drop(held);
         drop(tables);

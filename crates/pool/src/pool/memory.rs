@@ -51,7 +51,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let slot = member.evictor.reserve(slot_bytes, Fill::InPlace).map_err(|_| PoolError::NoRoom(bytes))?;
         let generation = tables.prepare_memory(slot, small);
         let shown = tables.lock_alive().and_then(|held| match member.space.still_reserved(slot.block, life) {
-            true => Ok(tables.show_memory(&held, slot, generation, small.is_some())),
+            true => tables.show_memory(&held, slot, generation, small.is_some()),
             false => Err(PoolError::DeclaredDead),
         });
         let offset = shown.inspect_err(|_| member.blocks.unreserve_in(slot.block, life))?;
@@ -70,7 +70,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let member = &*self.0;
         let tables = member.tables.lock_alive()?;
         let memory = member.tables.unnamed_memory_at(offset)?;
-        let unused = member.tables.release(&tables, &memory);
+        let unused = member.tables.release(&tables, &memory)?;
         drop(tables);
         member.tables.free_objects(unused.as_slice());
         Ok(())

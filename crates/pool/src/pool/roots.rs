@@ -134,7 +134,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let tables = member.tables.lock_alive()?;
         let rows = member.tables.rows_of(hash);
         let existed = rows.iter().any(|&(row, line)| self.root(row, line) == *root);
-        let unused = if existed { member.tables.forget_rows(&tables, rows) } else { Vec::new() };
+        let unused = if existed { member.tables.forget_rows(&tables, rows)? } else { Vec::new() };
         drop(tables);
         member.tables.free_objects(&unused);
         Ok(existed)
@@ -185,7 +185,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             if (memory.piece.maker, memory.bytes) != (piece.maker, piece.bytes) {
                 continue;
             }
-            unused.extend(member.tables.release(&held, &memory));
+            unused.extend(member.tables.release(&held, &memory)?);
             freed.pieces += 1;
             freed.bytes += memory.bytes;
         }

@@ -5,6 +5,7 @@ use super::roots::Over;
 use crate::error::PoolError;
 use crate::region::lines::{KeyLine, NameLine, QuotaLine};
 use crate::region::seal::key_names;
+use crate::tables::Thing;
 use crate::tables::namespaces::{Namespace, NamespaceRecord};
 use cenote_base::NamespaceId;
 use cenote_base::seal::{KEYS_MAX, KeyId, Seal, SealKeys};
@@ -57,11 +58,12 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     pub fn set_quota(&self, namespace: NamespaceId, bytes: u64) -> Result<(), PoolError> {
         let member = &*self.0;
         let row = u64::from(namespace.0);
-        let _tables = member.tables.lock(member.locks.patient()).map_err(PoolError::lock("table"))?;
+        let tables = member.tables.lock(member.locks.patient()).map_err(PoolError::lock("table"))?;
         member.region.refresh_namespaces();
         if row >= member.region.layout.num_namespaces || member.space.namespace_line(row).is_none() {
             return Err(PoolError::Config(format!("the region has no namespace {row}")));
         }
+        member.tables.claim(&tables, Thing::Namespace(row))?;
         let at = member.region.layout.quota(row);
         member.region.write(at, QuotaLine { bytes, ..QuotaLine::default() });
         member.space.know_quota(row, bytes);
@@ -88,7 +90,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             return Err(PoolError::NotSealed);
         }
         let key = key_names(&region.superblock.config.uuid, self.seal(), keys)[0];
-        let _tables = self.0.tables.lock(self.0.locks.patient()).map_err(PoolError::lock("table"))?;
+        let tables = self.0.tables.lock(self.0.locks.patient()).map_err(PoolError::lock("table"))?;
         let others = region.admitted_keys().into_iter().filter(|id| *id != key && !only);
         let ids: Vec<KeyId> = std::iter::once(key).chain(others).collect();
         if ids.len() > KEYS_MAX {
@@ -97,6 +99,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
                  --only"
             )));
         }
+        self.0.tables.claim(&tables, Thing::Keys)?;
         let at = region.layout.keys();
         let changes = region.read::<KeyLine>(at).map_or(0, |line| line.changes) + 1;
         let mut line = KeyLine { changes, ..KeyLine::default() };
@@ -145,7 +148,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         let tables = member.tables.lock_alive()?;
         let rows = member.tables.rows_of(hash);
         let existed = !rows.is_empty();
-        let unused = member.tables.forget_rows(&tables, rows);
+        let unused = member.tables.forget_rows(&tables, rows)?;
         drop(tables);
         member.tables.free_objects(&unused);
         Ok(existed)

@@ -279,7 +279,12 @@ impl<F: Fabric, H: HostLocal> Locks<F, H> {
         let region = &self.region;
         let Some(lock) = holds.name().between_hosts().filter(|_| !region.is_coherent()) else { return true };
         let line = region.layout.lock(lock, region.host);
-        region.fabric.store(Offset::new(line + INTENT), Intent::probe(thing).word());
+        let word = Offset::new(line + INTENT);
+        if Intent::from_word(region.fabric.load(word)).home().is_some() {
+            // The thing named before is complete before its name goes.
+            region.fabric.fence();
+        }
+        region.fabric.store(word, Intent::probe(thing).word());
         region.fabric.publish(&[line]);
         !region.is_dead(region.host, region.fabric.load(Offset::new(line + INCARNATION)))
     }

@@ -7,8 +7,8 @@
 //! it, so its cached words may show a piece that another host has freed, and never show a piece as
 //! free that is taken.
 
-use super::Tables;
 use super::objects::READ_ATTEMPTS;
+use super::{HeldTables, Tables, Thing};
 use crate::blocks::Label;
 use crate::blocks::life::Draft;
 use crate::error::PoolError;
@@ -91,7 +91,7 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
     ///
     /// The search begins at the arena that had room last, then goes on where the last search ended.
     /// It is short, because the table lock is held: an arena out of its reach has its turn later.
-    pub fn take_piece(&self, tables: &Holds<Lock>, lines: u64) -> Option<u64> {
+    pub fn take_piece(&self, tables: &HeldTables<'_, F, H>, lines: u64) -> Option<u64> {
         let region = &self.region;
         let last = BlockIndex(self.last_arena.load(Relaxed));
         let (from, chunks) = (self.next_search.load(Relaxed), region.layout.num_chunks);
@@ -136,7 +136,7 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
         Some((block, arena))
     }
 
-    fn take_from(&self, tables: &Holds<Lock>, block: BlockIndex, arena: Arena, lines: u64) -> Option<u64> {
+    fn take_from(&self, tables: &HeldTables<'_, F, H>, block: BlockIndex, arena: Arena, lines: u64) -> Option<u64> {
         let room = || self.free_lines(arena).find(|&(_, free)| free >= lines).map(|(line, _)| line);
         let line = room().or_else(|| {
             let (start, bytes) = arena.table();
@@ -144,6 +144,7 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
             room()
         })?;
         let at = self.region.layout.piece(block);
+        self.claim(tables, Thing::Memory(block)).ok()?;
         let counted = self.open_piece(at)?;
         // The count first: if this process dies in between, the arena only stays too long.
         self.put_piece(tables, at, Piece { size: (counted.size + 1).min(Piece::SIZE_MAX), ..counted });
@@ -214,8 +215,18 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
     }
 
     /// Shows that a prepared slot is in use. Returns the offset of its piece.
-    pub fn show_memory(&self, tables: &Holds<Lock>, slot: Slot, generation: Generation, is_arena: bool) -> u64 {
+    ///
+    /// # Errors
+    /// As for [`Tables::claim`].
+    pub fn show_memory(
+        &self,
+        tables: &HeldTables<'_, F, H>,
+        slot: Slot,
+        generation: Generation,
+        is_arena: bool,
+    ) -> Result<u64, PoolError> {
         let region = &self.region;
+        self.claim(tables, Thing::Memory(slot.block))?;
         let size = if is_arena { 1 } else { generation.0 & Piece::SIZE_MAX };
         let at = region.layout.piece(slot.block);
         self.put_piece(tables, at, Piece { size, named: false, maker: self.maker() });
@@ -223,12 +234,12 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
         region.fabric.fence();
         region.slot_owner(slot.block).store(OBJECT, Release);
         let start = region.layout.payload(slot.block, slot.bytes);
-        if is_arena {
+        Ok(if is_arena {
             self.last_arena.store(slot.block.0, Relaxed);
             Arena::new(start, slot.bytes).line(0)
         } else {
             start
-        }
+        })
     }
 
     /// The piece of memory that begins at an offset, as the device has it.
@@ -316,7 +327,7 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
     /// Names memory by `key`. Returns the slots that the key's last value leaves without use.
     pub fn enter_memory(
         &self,
-        tables: &Holds<Lock>,
+        tables: &HeldTables<'_, F, H>,
         key: &str,
         hash: BlockHash,
         memory: &Memory,
@@ -334,15 +345,24 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
         // If this process dies here, the memory has no name, and the next holder of the lock clears
         // the row.
         fault::point(Point::MemoryNamed);
+        self.name(tables, Thing::Memory(memory.block))?;
         self.put_piece(tables, memory.word, Piece { named: true, ..memory.piece });
         self.region.fabric.fence();
         fault::point(Point::ObjectNamed);
-        Ok(self.forget_rows(tables, old))
+        Ok(self.forget_replaced(tables, old))
     }
 
     /// Frees a piece. Returns its slot if that is without use then. This host's stores to the piece
     /// must not arrive after it is taken again.
-    pub fn release(&self, tables: &Holds<Lock>, memory: &Memory) -> Option<(BlockIndex, Generation)> {
+    ///
+    /// # Errors
+    /// This host was declared dead.
+    pub fn release(
+        &self,
+        tables: &Holds<Lock>,
+        memory: &Memory,
+    ) -> Result<Option<(BlockIndex, Generation)>, PoolError> {
+        self.name(tables, Thing::Memory(memory.block))?;
         let region = &self.region;
         region.refresh_range(memory.offset, memory.offset + memory.bytes);
         self.clear_piece(tables, memory.word);
@@ -350,14 +370,14 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
         fault::point(Point::MemoryFreed);
         if memory.is_arena {
             let at = region.layout.piece(memory.block);
-            let counted = self.open_piece(at)?;
+            let Some(counted) = self.open_piece(at) else { return Ok(None) };
             if counted.size > 1 {
                 self.put_piece(tables, at, Piece { size: counted.size - 1, ..counted });
-                return None;
+                return Ok(None);
             }
             self.clear_piece(tables, at);
         }
-        Some((memory.block, memory.generation))
+        Ok(Some((memory.block, memory.generation)))
     }
 
     /// All pieces of memory in a chunk, as the device has them.
@@ -398,7 +418,7 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
     /// Counts the pieces of this host's arenas anew, and lets arenas without a piece go: a process
     /// died between two steps. The next free of unused slots frees them. Writes corrupt words of
     /// slots anew.
-    pub fn recount_arenas(&self, tables: &Holds<Lock>) {
+    pub fn recount_arenas(&self, tables: &HeldTables<'_, F, H>) {
         let region = &self.region;
         let own = region.listed_chunks().flat_map(|chunk| region.slots_of(chunk));
         for block in own.filter(|&block| region.slot_owner(block).load(Acquire) == OBJECT) {
@@ -406,7 +426,7 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
             let at = region.layout.piece(block);
             let (is_used, counted) = (self.holds_memory(block), self.open_piece(at));
             let Some(arena) = slot.arena() else {
-                if is_used && counted.is_none() {
+                if is_used && counted.is_none() && self.claim(tables, Thing::Memory(block)).is_ok() {
                     self.put_piece(tables, at, self.lost_piece(block, slot));
                 }
                 continue;
@@ -414,8 +434,9 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
             let pieces = if is_used { self.pieces_of(block, slot.generation, arena) } else { continue };
             let size = pieces.len() as u64;
             match (pieces.first(), counted) {
-                (None, _) => self.clear_piece(tables, at),
                 (Some(_), Some(counted)) if size == counted.size => {}
+                _ if self.claim(tables, Thing::Memory(block)).is_err() => {}
+                (None, _) => self.clear_piece(tables, at),
                 (Some(first), _) => self.put_piece(tables, at, Piece { size, named: false, ..first.piece }),
             }
         }

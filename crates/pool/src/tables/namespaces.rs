@@ -2,9 +2,9 @@
 //! size.
 
 use super::opened::Fingerprint;
+use super::{HeldTables, Thing};
 use crate::error::PoolError;
 use crate::region::lines::{NameLine, NamespaceLine};
-use crate::sync::{Holds, Tables};
 use cenote_base::fault::{self, Point};
 use cenote_base::{ChainHasher, NamespaceId};
 use cenote_mem::{Fabric, HostLocal, LINE};
@@ -53,7 +53,11 @@ impl Namespace {
 
 impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
     /// Opens the row of a fingerprint for this worker. Enters the fingerprint if there is none.
-    pub fn open_namespace(&self, tables: &Holds<Tables>, record: &NamespaceRecord) -> Result<Namespace, PoolError> {
+    pub fn open_namespace(
+        &self,
+        tables: &HeldTables<'_, F, H>,
+        record: &NamespaceRecord,
+    ) -> Result<Namespace, PoolError> {
         self.region.refresh_namespaces();
         let fingerprint: Fingerprint = zerocopy::transmute!(record.fingerprint);
         let mut rows =
@@ -79,8 +83,9 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
         })
     }
 
-    fn enter_namespace(&self, tables: &Holds<Tables>, record: &NamespaceRecord) -> Result<u64, PoolError> {
+    fn enter_namespace(&self, tables: &HeldTables<'_, F, H>, record: &NamespaceRecord) -> Result<u64, PoolError> {
         let row = self.row_for_new(tables)?;
+        self.claim(tables, Thing::Namespace(row))?;
         let at = self.region.layout.namespace(row);
         if self.region.fabric.load_line(at) != [0; 8] {
             self.region.clear(at);

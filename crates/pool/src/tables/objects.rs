@@ -1,6 +1,7 @@
 //! The object store (TraCT §3.5): a small table of published roots, found by key. An object is one
 //! extent of bytes, at most a chunk long; pointers within it are offsets.
 
+use super::HeldTables;
 use crate::error::PoolError;
 use crate::region::hit::Hit;
 use crate::region::host_layout::OBJECT;
@@ -55,7 +56,7 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
     /// so a death in between loses neither.
     pub fn enter_object(
         &self,
-        tables: &Holds<Lock>,
+        tables: &HeldTables<'_, F, H>,
         key: &str,
         hash: BlockHash,
         block: BlockIndex,
@@ -68,13 +69,31 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
         let row = self.write_row(tables, key, line, &old)?;
         self.region.slot_owner(block).store(OBJECT, Release);
         fault::point(Point::ObjectNamed);
-        Ok((row, line, self.forget_rows(tables, old)))
+        Ok((row, line, self.forget_replaced(tables, old)))
     }
 
     /// Clears rows, and frees the memory that they name. Returns the slots that are without use
     /// then.
-    pub fn forget_rows(&self, tables: &Holds<Lock>, rows: Vec<(u64, ObjectLine)>) -> Vec<(BlockIndex, Generation)> {
-        rows.into_iter().filter_map(|(row, line)| self.forget_row(tables, row, &line)).collect()
+    ///
+    /// # Errors
+    /// This host was declared dead; some rows are there yet.
+    pub fn forget_rows(
+        &self,
+        tables: &Holds<Lock>,
+        rows: Vec<(u64, ObjectLine)>,
+    ) -> Result<Vec<(BlockIndex, Generation)>, PoolError> {
+        let unused: Result<Vec<_>, _> = rows.iter().map(|(row, line)| self.forget_row(tables, *row, line)).collect();
+        Ok(unused?.into_iter().flatten().collect())
+    }
+
+    /// As [`Tables::forget_rows`], for the rows of a key that has a new one. What stays is valid, and
+    /// the next repair clears it.
+    pub(super) fn forget_replaced(
+        &self,
+        tables: &Holds<Lock>,
+        rows: Vec<(u64, ObjectLine)>,
+    ) -> Vec<(BlockIndex, Generation)> {
+        rows.iter().filter_map(|(row, line)| self.forget_row(tables, *row, line).ok().flatten()).collect()
     }
 
     /// As [`Tables::forget_rows`], for one row. Memory goes first: if this process dies in between,
@@ -84,13 +103,14 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
         tables: &Holds<Lock>,
         row: u64,
         line: &ObjectLine,
-    ) -> Option<(BlockIndex, Generation)> {
+    ) -> Result<Option<(BlockIndex, Generation)>, PoolError> {
         let unused = match line.memory {
             0 => Some((BlockIndex(line.block - 1), Generation(line.generation))),
-            _ => self.named_memory(line).and_then(|memory| self.release(tables, &memory)),
+            // The row of memory that is not freed stays, so that it has a name.
+            _ => self.named_memory(line).map_or(Ok(None), |memory| self.release(tables, &memory))?,
         };
-        self.clear_row(tables, row);
-        unused
+        self.clear_row(tables, row)?;
+        Ok(unused)
     }
 
     /// The row and the descriptor of a key, as the device has them.

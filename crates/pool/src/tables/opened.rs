@@ -6,8 +6,8 @@
 //! stay open until the worker leaves. Each belongs to one life of the host: in another life the
 //! worker looks first whether the row is still its namespace's.
 
-use super::Tables;
 use super::namespaces::Namespace;
+use super::{HeldTables, Tables, Thing};
 use crate::error::PoolError;
 use crate::region::layout::NAMESPACES;
 use crate::region::lines::{Descriptor, Line, NamespaceLine, OpenedLine};
@@ -225,10 +225,11 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
     /// A row for a new namespace: one without a namespace, or else the one that was created first
     /// among those that no worker has open and that have no block. Rows with a quota come last,
     /// because an operator set it. The caller has fresh rows.
-    pub(super) fn row_for_new(&self, tables: &Holds<Lock>) -> Result<u64, PoolError> {
+    pub(super) fn row_for_new(&self, tables: &HeldTables<'_, F, H>) -> Result<u64, PoolError> {
         let region = &self.region;
         let in_use = self.rows_in_use(tables);
-        let unused: Vec<u64> = (0..region.layout.num_namespaces).filter(|&row| !in_use.has(row)).collect();
+        let may_take = |row: &u64| !in_use.has(*row) && !tables.leaves_alone(Thing::Namespace(*row));
+        let unused: Vec<u64> = (0..region.layout.num_namespaces).filter(may_take).collect();
         let is_blank = |row: &u64| region.fabric.load_line(region.layout.namespace(*row)) == [0; 8];
         if let Some(row) = unused.iter().copied().find(is_blank) {
             return Ok(row);

@@ -130,7 +130,8 @@ class Region:
         - `eviction` is `lru` (default), `sieve`, `s3-fifo` or `cost-aware`.
         - `cold` takes the hash seed from this disk directory or object store, as `open` needs it.
         - `seal` is `none` (default); with `mac` others cannot forge KV, with `encrypt` nor read it.
-          `seal_key_file` has the keys; by default the file that `CENOTE_SEAL_KEY_FILE` names.
+          `seal_key_file` has the keys; by default the file that `CENOTE_SEAL_KEY_FILE` names. A key
+          without a seal is refused for a new region.
 
         With `exist_ok`, an existing region stays unchanged. The return value lists the given
         settings that differ from those of the existing region.
@@ -148,6 +149,7 @@ class Region:
         numa_node: int | None = None,
         huge_pages: bool = True,
         cold: str | None = None,
+        seal: str | None = None,
         seal_key_file: _Path | None = None,
     ) -> Region:
         """Joins a region.
@@ -160,7 +162,8 @@ class Region:
         `/var/cache/cenote,size=64GiB,write=published,deadline=2`. While the place cannot be used,
         its blocks are misses.
 
-        A sealed region needs `seal_key_file`, or the file that `CENOTE_SEAL_KEY_FILE` names.
+        A sealed region needs `seal_key_file`, or the file that `CENOTE_SEAL_KEY_FILE` names. With
+        `seal` a region with another seal is refused.
         """
     def namespace(
         self,

@@ -13,9 +13,9 @@ from typing import Any
 import cenote
 from cenote.facts import record
 from cenote.health import HealthLog
-from cenote.start import given_of_new, log_ignored, log_start
+from cenote.start import given_of_new, log_ignored, log_start, place_of
 
-SETTINGS = frozenset({"region", "create_size", "chunk_size", "mode", "cold", "host_slot", "tenant_salt"})
+SETTINGS = frozenset({"region", "create_size", "chunk_size", "mode", "cold", "seal", "seal_key_file", "host_slot", "tenant_salt"})
 """Settings of every adapter."""
 
 _CHUNK_MIN, _CHUNK_MAX = 2 << 20, 512 << 20
@@ -77,11 +77,6 @@ class Wanted:
     def salt(self) -> str:
         return str(self.given.get("tenant_salt") or "")
 
-    @property
-    def cold(self) -> str | None:
-        cold: str | None = self.given.get("cold")
-        return cold
-
     def create(self, block_bytes: int | None, **more: Any) -> list[tuple[str, str, str]]:
         """Creates the region if `create_size` is given and it does not exist.
 
@@ -95,7 +90,7 @@ class Wanted:
             mode=self.mode,
             eviction=self.given.get("eviction"),
             exist_ok=True,
-            cold=self.cold,
+            **place_of(self.given),
             **more,
         )
 
@@ -106,7 +101,7 @@ class Attachment:
     def __init__(self, wanted: Wanted, worker: str, block_bytes: int | None, logger: logging.Logger) -> None:
         """Creates the region if the settings say so, and opens it."""
         log_ignored(wanted.name, wanted.create(block_bytes), given_of_new(wanted.given), logger)
-        self.region = cenote.Region.open(wanted.name, worker=worker, host_slot=wanted.host_slot, cold=wanted.cold)
+        self.region = cenote.Region.open(wanted.name, worker=worker, host_slot=wanted.host_slot, **place_of(wanted.given))
         self._health = HealthLog(self.region, logger)
         self._name, self._logger = wanted.name, logger
 

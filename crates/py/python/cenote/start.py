@@ -41,6 +41,11 @@ def log_start(region: str, info: Mapping[str, Any], namespaces: Iterable[int], l
         )  # fmt: skip
 
 
+def place_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The connector settings that `Region.create` and `Region.open` both take: the cold tier and the seal."""
+    return {name: settings.get(name) for name in ("cold", "seal", "seal_key_file")}
+
+
 # Connector settings for the creation of a region, by argument of `Region.create`.
 _OF_NEW = {"size": "create_size", "chunk_size": "chunk_size", "mode": "mode", "eviction": "eviction"}
 

@@ -58,7 +58,7 @@ const fn spot(point: Point) -> Option<Spot> {
         Point::EvictMarked => locked(20),
         Point::EvictUnlinked | Point::EvictFreed => locked(150),
         // The tables' lock.
-        Point::ObjectNamed => locked(10),
+        Point::ObjectNamed | Point::TableFound | Point::TableNamed => locked(10),
         // A user lock.
         Point::TortureIncrement | Point::UserLocked => locked(40),
         // The membership's lock.

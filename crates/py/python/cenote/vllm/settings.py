@@ -31,6 +31,10 @@ class Settings:
     cold: str | None = None
     """Disk directory or object store for blocks that outlive the region, such as
     `/var/cache/cenote,size=64GiB` or `s3://bucket/kv`."""
+    seal: str | None = None
+    """Seal of the region: `none`, `mac`, `encrypt`. A new region gets it; one with another is refused."""
+    seal_key_file: str | None = None
+    """File with the keys of a sealed region; by default the one that `CENOTE_SEAL_KEY_FILE` names."""
     host_slot: int = 0
     """Number of this machine among the machines that share the region."""
     timeout: float = 5.0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import cenote
 from cenote.attachment import Wanted
+from cenote.start import place_of
 from cenote.vllm.codecs import page_codec
 from cenote.vllm.digest import changed_while_loading, draft_digest, model_digest
 from cenote.vllm.groups import Group, fails_by_block, groups_of, hit_alignment
@@ -82,7 +83,7 @@ class Shards:
         try:
             if settings.create_size is not None:
                 self.ignored = self._make_region()
-            self.region = cenote.Region.open(settings.region, worker=worker, host_slot=settings.host_slot, cold=settings.cold)
+            self.region = cenote.Region.open(settings.region, worker=worker, host_slot=settings.host_slot, **place_of(vars(settings)))
         except cenote.RegionMissing as error:
             raise cenote.RegionMissing(f"kv_connector_extra_config: region: {error}; give create_size, or run `cenote pool create`") from error
         except cenote.CenoteError as error:

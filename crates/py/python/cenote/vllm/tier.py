@@ -56,8 +56,8 @@ logger = logger_of(__name__)
 
 # The connector's settings that a tier has too.
 _SETTINGS = (
-    "region", "create_size", "chunk_size", "mode", "eviction", "cold", "host_slot", "timeout", "load_threads", "tenant_salt",
-    "model_fingerprint", "weights_version_file",
+    "region", "create_size", "chunk_size", "mode", "eviction", "cold", "seal", "seal_key_file", "host_slot", "timeout", "load_threads",
+    "tenant_salt", "model_fingerprint", "weights_version_file",
 )  # fmt: skip
 
 # Most names on their way from the cold tier that a tier remembers.
