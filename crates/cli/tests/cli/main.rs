@@ -34,3 +34,4 @@ mod tenants;
 mod terminal;
 mod two_models;
 mod words;
+mod worker_settings;
