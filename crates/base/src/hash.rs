@@ -7,6 +7,8 @@
 use crate::ids::TokenId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Region-wide secret from which the hash keys of all namespaces are derived. Stored in the
 /// superblock.
@@ -83,6 +85,8 @@ impl CacheSalt {
 #[derive(Clone)]
 pub struct ChainHasher {
     key: [u8; 32],
+    /// Hashes that this hasher and its clones have computed.
+    computed: Arc<AtomicU64>,
 }
 
 impl ChainHasher {
@@ -92,7 +96,14 @@ impl ChainHasher {
         let mut keyed = blake3::Hasher::new_keyed(&seed.0);
         keyed.update(b"cenote block hash v1");
         keyed.update(namespace_fingerprint);
-        Self { key: *keyed.finalize().as_bytes() }
+        Self { key: *keyed.finalize().as_bytes(), computed: Arc::default() }
+    }
+
+    /// Number of hashes that this hasher and its clones have computed. A prompt's names cost more
+    /// than its lookup, so they are computed once, and a test counts them.
+    #[must_use]
+    pub fn computed(&self) -> u64 {
+        self.computed.load(Ordering::Relaxed)
     }
 
     /// Hash of the block `tokens` after `parent` (`None`: the first block of a sequence).
@@ -108,7 +119,7 @@ impl ChainHasher {
             }
             keyed.update(&buffer[..group.len() * 4]);
         }
-        Self::named(&keyed)
+        self.named(&keyed)
     }
 
     /// Identity of a block that another program names by `key`. The key must cover all tokens up to
@@ -119,7 +130,7 @@ impl ChainHasher {
         let mut keyed = blake3::Hasher::new_keyed(&self.key);
         keyed.update(b"cenote alias v1");
         keyed.update(key);
-        Self::named(&keyed)
+        self.named(&keyed)
     }
 
     /// Parent of the first block in sequences with this salt. No block has this name.
@@ -128,10 +139,11 @@ impl ChainHasher {
         let mut keyed = blake3::Hasher::new_keyed(&self.key);
         keyed.update(b"cenote cache salt v1");
         keyed.update(&salt.0);
-        Self::named(&keyed)
+        self.named(&keyed)
     }
 
-    fn named(keyed: &blake3::Hasher) -> BlockHash {
+    fn named(&self, keyed: &blake3::Hasher) -> BlockHash {
+        self.computed.fetch_add(1, Ordering::Relaxed);
         let mut hash = [0; 16];
         hash.copy_from_slice(&keyed.finalize().as_bytes()[..16]);
         if hash == [0; 16] {

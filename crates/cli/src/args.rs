@@ -4,6 +4,7 @@
 mod engram;
 mod plan;
 mod pool;
+mod worker;
 
 pub use engram::{
     EngramCheckArgs, EngramCommands, EngramDequantArgs, EngramDropArgs, EngramInfoArgs, EngramLoadArgs, EngramRowsArgs,
@@ -12,9 +13,10 @@ pub use engram::{
 pub use plan::{PlanCommands, PlanEngramArgs, PlanKvArgs, SettingArgs};
 pub use pool::{
     MemoryOf, PoolArgs, PoolCheckArgs, PoolColdArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolDiffArgs,
-    PoolEventsArgs, PoolFenceArgs, PoolGcArgs, PoolHistoryArgs, PoolListArgs, PoolManageArgs, PoolQuotaArgs,
-    PoolRestoreArgs, PoolRotateArgs, PoolSnapshotArgs,
+    PoolEventsArgs, PoolFenceArgs, PoolGcArgs, PoolHistoryArgs, PoolListArgs, PoolManageArgs, PoolMetricsArgs,
+    PoolQuotaArgs, PoolRestoreArgs, PoolRotateArgs, PoolSnapshotArgs,
 };
+pub use worker::{RoleArg, WorkerArgs, WorkerSettings};
 
 use cenote_base::units::ByteSize;
 use cenote_console::args::{
@@ -22,7 +24,7 @@ use cenote_console::args::{
 };
 use cenote_console::output::OutputArgs;
 use cenote_console::program::ProcessArgs;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -127,32 +129,6 @@ pub struct ServeArgs {
 /// A number of connections: at least one.
 fn connections(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|count| *count > 0).ok_or_else(|| "not a number of connections".to_owned())
-}
-
-/// Role of a worker process.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RoleArg {
-    Prefill,
-    Decode,
-}
-
-#[derive(Args, Debug)]
-pub struct WorkerArgs {
-    #[arg(long, value_enum)]
-    pub role: RoleArg,
-    #[arg(long)]
-    pub index: usize,
-    #[arg(long)]
-    pub drain_timeout: u64,
-    /// Maximum open connections of this worker's port
-    #[arg(long, value_name = "N", env = "CENOTE_WORKER_MAX_CONNECTIONS", default_value_t = 4096, value_parser = connections)]
-    pub max_connections: usize,
-    #[command(flatten)]
-    pub engine: EngineArgs,
-    #[command(flatten)]
-    pub region: RegionArgs,
-    #[command(flatten)]
-    pub watch: WatchArgs,
 }
 
 #[derive(Args, Debug)]

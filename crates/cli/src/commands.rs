@@ -7,6 +7,7 @@ mod engram;
 mod events;
 mod generate;
 mod list;
+mod metrics;
 mod plan;
 mod pool;
 mod profile;

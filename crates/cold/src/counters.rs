@@ -115,7 +115,7 @@ impl Counters {
             said.since += 1;
             return;
         }
-        tracing::warn!(%error, kind = kind.name(), not_logged = said.since, "the cold tier misses a block");
+        tracing::warn!(%error, kind = kind.name(), not_logged = said.since, "the cold tier failed; serving goes on without it");
         *said = Said { at_ns: Some(clock.now_ns()), since: 0 };
     }
 

@@ -5,6 +5,7 @@ mod headings;
 mod prices;
 mod region;
 mod shell;
+mod wire;
 
 pub use engine::{CodecArg, DtypeArg, EngineArgs, Predictor, StudiedModelArgs, positive};
 pub use headings::with_headings;

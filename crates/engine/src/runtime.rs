@@ -1,6 +1,6 @@
 //! [`LlmEngine`]: a loaded model behind the [`Engine`] trait.
 //!
-//! Two threads: `front` validates and tokenizes; `core` owns the KV memory, the scheduler and the
+//! Two threads: `front` validates, tokenizes and names blocks; `core` owns the KV memory, the scheduler and the
 //! store. The threads and the callers communicate through channels only. The model computes on its
 //! own rayon pool. A panic in a step is a bug: it ends all requests with `Internal`, and later
 //! requests get `Unavailable`. No client hangs.
@@ -19,7 +19,7 @@ use self::core::{Core, Message};
 use crate::model::LoadedModel;
 use cenote_base::engine::{EngineDescription, EngineStats, ErrorKind};
 use cenote_base::{Deadline, Engine, EngineError, Event, EventSink, Health, Request, RequestId};
-use cenote_store::PrefixStore;
+use cenote_store::{Naming, PrefixStore};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -104,12 +104,13 @@ impl LlmEngine {
         let shared = Arc::new(Shared::default());
         let (inbox, front_inbox) = channel();
         let (core_outbox, core_inbox) = channel();
+        let naming = store.as_ref().map(|store| store.naming());
         let core = Core::new(Arc::clone(&model), store, observer, Arc::clone(&shared), core_outbox.clone());
         // The engine's thread also sends to itself, so only `Stop` ends it. The thread that sends it is
         // started first, and ends with `inbox` if the second cannot be started.
         let front = {
             let (model, shared, outbox) = (Arc::clone(&model), Arc::clone(&shared), StopAtEnd(core_outbox));
-            let run = move || tokenize_all(&model, &shared, &front_inbox, &outbox.0);
+            let run = move || tokenize_all(&model, naming.as_ref(), &shared, &front_inbox, &outbox.0);
             std::thread::Builder::new().name("cenote-tokenize".to_owned()).spawn(run)?
         };
         let core = {
@@ -216,14 +217,20 @@ impl Drop for StopAtEnd {
 }
 
 /// Main function of the tokenizing thread.
-fn tokenize_all(model: &LoadedModel, shared: &Shared, inbox: &Receiver<FrontMessage>, outbox: &Sender<Message>) {
+fn tokenize_all(
+    model: &LoadedModel,
+    naming: Option<&Naming>,
+    shared: &Shared,
+    inbox: &Receiver<FrontMessage>,
+    outbox: &Sender<Message>,
+) {
     while let Ok(message) = inbox.recv() {
         let message = match message {
             FrontMessage::Abort(id) => Message::Abort(id),
             FrontMessage::Release(id) => Message::Release(id),
             FrontMessage::Stop => break,
             FrontMessage::Submit { request, deadline_ns, sink } => {
-                match tokenize_one(model, *request, deadline_ns, sink) {
+                match tokenize_one(model, naming, *request, deadline_ns, sink) {
                     Some(admission) => Message::Admit(Box::new(admission)),
                     None => {
                         shared.request_ended();
@@ -242,6 +249,7 @@ fn tokenize_all(model: &LoadedModel, shared: &Shared, inbox: &Receiver<FrontMess
 /// third-party code that parses untrusted text, so a panic in them fails this request only.
 fn tokenize_one(
     model: &LoadedModel,
+    naming: Option<&Naming>,
     request: Request,
     deadline_ns: u64,
     sink: EventSink,
@@ -250,7 +258,7 @@ fn tokenize_one(
     let tell = |event: Event| sink.lock().unwrap_or_else(PoisonError::into_inner)(event);
     let through = Arc::clone(&sink);
     let forwarding: EventSink = Box::new(move |event| through.lock().unwrap_or_else(PoisonError::into_inner)(event));
-    match catch_unwind(AssertUnwindSafe(|| front::admit(model, request, deadline_ns, forwarding))) {
+    match catch_unwind(AssertUnwindSafe(|| front::admit(model, naming, request, deadline_ns, forwarding))) {
         Ok(Ok(admission)) => Some(admission),
         Ok(Err((_, error))) => {
             tell(Event::Failed(error));

@@ -113,6 +113,10 @@ impl Hashes {
         self.0 == other.0
     }
 
+    fn __add__(&self, other: &Self) -> Self {
+        Self([self.0.as_slice(), &other.0].concat())
+    }
+
     fn __repr__(&self) -> String {
         match self.0.as_slice() {
             [] => "Hashes()".to_owned(),

@@ -304,6 +304,11 @@ impl Namespace {
         self.namespace.block_bytes
     }
 
+    #[getter]
+    fn hashes_computed(&self) -> u64 {
+        self.namespace.hasher.computed()
+    }
+
     fn __repr__(&self) -> String {
         format!("Namespace({} of {:?}, blocks of {} bytes)", self.namespace.id.0, self.open.name, self.block_bytes())
     }

@@ -45,6 +45,6 @@ pub mod worker;
 pub use disagg::{Disaggregated, DisaggregatedConfig, Fleet, Role};
 pub use http::{ApiKeys, AppState, HttpConfig, router};
 pub use remote::{RemoteConfig, RemoteEngine, RemoteError};
-pub use server::{Grace, serve};
+pub use server::{Grace, serve, serve_pages};
 pub use supervisor::{Supervisor, SupervisorConfig, SupervisorError};
 pub use worker::{Ready, WorkerConfig, WorkerToken, parent_gone, run_worker, serve_worker, worker_router};

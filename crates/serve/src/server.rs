@@ -78,6 +78,23 @@ pub async fn serve(
     drained
 }
 
+/// Connections of [`serve_pages`].
+const PAGE_READERS: usize = 64;
+/// Longest wait of [`serve_pages`] for a request's head.
+const PAGE_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Serves pages without an engine, such as an exporter's, on `listener` until `shutdown` resolves.
+pub async fn serve_pages(
+    listener: TcpListener,
+    pages: Router,
+    clock: Clock,
+    shutdown: impl Future<Output = ()> + Send,
+) {
+    let gate = Gate::new(PAGE_READERS, clock);
+    let connections = Connections::accept_until(listener, pages, &gate, PAGE_HEAD_TIMEOUT, clock, shutdown).await;
+    connections.finish(clock.after(Grace::default().close)).await;
+}
+
 /// Logs changes of health even without requests for it.
 async fn watch_health(state: &AppState) -> Infallible {
     loop {

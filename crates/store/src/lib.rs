@@ -12,15 +12,17 @@ mod encoding;
 pub mod facts;
 mod far;
 pub mod mover;
+mod names;
 mod pending;
 mod region;
 pub mod snapshot;
 
 pub use cenote_cold::Promotion;
 pub use encoding::{BlockCodec, PageFrame};
+pub use names::{Names, Naming};
 pub use region::{FRAMES, RegionStore};
 
-use cenote_base::{BlockHash, CacheSalt, Health, TokenId};
+use cenote_base::{BlockHash, Health};
 use std::collections::BTreeMap;
 
 /// Identity of shareable KV. Engines share blocks only if all fields except `label` are equal.
@@ -98,15 +100,6 @@ impl NamespaceSpec {
     }
 }
 
-/// Result of a prefix lookup.
-#[derive(Clone, Debug, Default)]
-pub struct PrefixMatch {
-    /// Hashes of all full blocks of the prompt.
-    pub hashes: Vec<BlockHash>,
-    /// Number of leading blocks that the region holds.
-    pub num_matched: usize,
-}
-
 /// A block that an engine has computed.
 #[derive(Clone, Copy)]
 pub struct Computed<'a> {
@@ -169,35 +162,31 @@ pub trait FarBlock: Send + Sync {
     }
 }
 
-/// Shared KV as an engine uses it. Each engine thread has its own store.
+/// Shared KV as an engine uses it. Each engine thread has its own store. No method has a default: a store
+/// around another one that forwards all but one would switch off what the one is for.
 pub trait PrefixStore: Send {
-    /// The hash that replaces the first block's parent in requests with this salt.
-    fn root(&self, salt: &CacheSalt) -> BlockHash;
+    /// How blocks are named here. The methods below take names, so that a sequence is hashed once.
+    fn naming(&self) -> Naming;
 
-    /// Hashes the full blocks of `tokens` and looks all of them up. `root` is the
-    /// [`root`](Self::root) of the request's salt, if it has one. Counts nothing: an engine asks for a
-    /// waiting request in each step.
-    fn match_prefix(&mut self, root: Option<BlockHash>, tokens: &[TokenId]) -> PrefixMatch;
+    /// Looks up the blocks of a sequence, given the names of all its full blocks. Returns how many of
+    /// the first ones are here. Counts nothing: an engine asks for a waiting request in each step.
+    fn match_prefix(&mut self, names: &[BlockHash]) -> usize;
 
     /// Counts what an admitted request has asked for, and the blocks found that the engine loads or fails
     /// to load. So the hits are at most the loads and failures.
-    fn count_lookup(&mut self, _blocks: usize, _found: usize) {}
+    fn count_lookup(&mut self, blocks: usize, found: usize);
 
-    /// Number of the prompt's blocks that only a slower tier has: at most as many does
+    /// Number of a sequence's blocks that only a slower tier has: at most as many does
     /// [`PrefixStore::promote`] copy. Never waits.
-    fn promotable(&self, _root: Option<BlockHash>, _tokens: &[TokenId]) -> usize {
-        0
-    }
+    fn promotable(&self, names: &[BlockHash]) -> usize;
 
-    /// Begins to copy the prompt's blocks that only a slower tier has into the store, where
+    /// Begins to copy the sequence's blocks that only a slower tier has into the store, where
     /// [`PrefixStore::match_prefix`] finds them. `None`: there is nothing to wait for. Never waits;
     /// the engine asks the promotion, and does not admit the request before it is over.
-    fn promote(&mut self, _root: Option<BlockHash>, _tokens: &[TokenId]) -> Option<Promotion> {
-        None
-    }
+    fn promote(&mut self, names: &[BlockHash]) -> Option<Promotion>;
 
     /// A step computed the KV of so many prompt tokens in `ns`: what a read from a slower tier saves.
-    fn has_computed(&mut self, _tokens: u64, _ns: u64) {}
+    fn has_computed(&mut self, tokens: u64, ns: u64);
 
     /// Copies block `hash` into `pages`: K then V of layer 0, K then V of layer 1, and so on,
     /// `page_bytes` each. An encoded block is only copied out and checked; the caller decodes it.
@@ -208,11 +197,6 @@ pub trait PrefixStore: Send {
     /// next one, and the engine continues without sharing it.
     fn save_all(&mut self, blocks: &[Computed<'_>]) -> usize;
 
-    /// As [`PrefixStore::save_all`] for one block.
-    fn save(&mut self, hash: BlockHash, depth: u32, pages: &[&[u8]]) -> bool {
-        self.save_all(&[Computed { hash, depth, pages }]) == 1
-    }
-
     /// Copies a full or partial block out, byte for byte, for this engine only. No other engine can
     /// find it. `None`: no space.
     fn swap_out(&mut self, parts: &[&[u8]]) -> Option<Box<dyn FarBlock>>;
@@ -220,17 +204,10 @@ pub trait PrefixStore: Send {
     /// Block `hash` for reading part by part: the pages that [`Self::load`] would fill, each in
     /// `parts` equal parts of whole lines (64 bytes). It is protected from eviction if the store can.
     /// `None`: a miss.
-    fn open(&mut self, _hash: BlockHash, _parts: usize) -> Option<Box<dyn FarBlock>> {
-        None
-    }
+    fn open(&mut self, hash: BlockHash, parts: usize) -> Option<Box<dyn FarBlock>>;
 
     /// Whether a saved block returns byte for byte.
-    fn is_exact(&self) -> bool {
-        false
-    }
-
-    /// Hash of the full block `tokens` after `parent`: a block's hash, or the root of a salt.
-    fn block_hash(&self, parent: Option<BlockHash>, tokens: &[TokenId]) -> BlockHash;
+    fn is_exact(&self) -> bool;
 
     /// Protects these blocks from eviction until [`PrefixStore::release`], or until `ttl_ms`
     /// milliseconds pass. A prefill worker holds the blocks of a request that it hands over.
@@ -245,9 +222,7 @@ pub trait PrefixStore: Send {
 
     /// Whether the store can match, load and save. The engine calls this with [`Self::stats`], and
     /// about once a second while it is idle, so it must not block.
-    fn health(&self) -> Health {
-        Health::Ok
-    }
+    fn health(&self) -> Health;
 }
 
 #[cfg(test)]

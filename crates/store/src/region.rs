@@ -3,8 +3,8 @@
 use crate::cold::ColdTier;
 use crate::far::{FarFrames, FarPages, Swapped};
 use crate::pending::{DecodeState, PendingFrames};
-use crate::{BlockCodec, Computed, FarBlock, Loaded, NamespaceSpec, PrefixMatch, PrefixStore, Promotion};
-use cenote_base::{BlockHash, CacheSalt, Clock, Deadline, Health, TokenId};
+use crate::{BlockCodec, Computed, FarBlock, Loaded, NamespaceSpec, Naming, PrefixStore, Promotion};
+use cenote_base::{BlockHash, Clock, Deadline, Health};
 use cenote_mem::Fabric;
 use cenote_pool::{
     ColdBlock, Counter, Hit, Namespace, NamespaceRecord, NewBlock, Pin, Pool, PoolError, Publish, ReadOutcome, Shorter,
@@ -255,11 +255,9 @@ impl<F: Fabric> RegionStore<F> {
         }
     }
 
-    /// The prompt's blocks that the region lacks, behind those that it has.
-    fn missing(&self, root: Option<BlockHash>, tokens: &[TokenId]) -> Vec<BlockHash> {
-        let mut hashes = self.namespace.hasher.chain_from(root, tokens, self.block_tokens);
-        let there = self.pool.peek(&hashes).len();
-        hashes.split_off(there)
+    /// The blocks that the region lacks, behind those that it has.
+    fn missing<'a>(&self, names: &'a [BlockHash]) -> &'a [BlockHash] {
+        &names[self.pool.peek(names).len()..]
     }
 
     /// Returns a function that drops expired holds, callable from any thread. Call it about once a
@@ -280,32 +278,31 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
         self.pool.health()
     }
 
-    fn root(&self, salt: &CacheSalt) -> BlockHash {
-        self.namespace.hasher.root(salt)
+    fn naming(&self) -> Naming {
+        Naming::new(self.namespace.hasher.clone(), self.block_tokens)
     }
 
-    fn match_prefix(&mut self, root: Option<BlockHash>, tokens: &[TokenId]) -> PrefixMatch {
-        let hashes = self.namespace.hasher.chain_from(root, tokens, self.block_tokens);
-        let hits = self.pool.find(&hashes);
+    fn match_prefix(&mut self, names: &[BlockHash]) -> usize {
+        let hits = self.pool.find(names);
         if self.found.len() + hits.len() > FOUND_MAX {
             self.found.clear();
         }
         let num_matched = hits.len();
         self.found.extend(hits.into_iter().map(|hit| (hit.hash, hit)));
-        PrefixMatch { hashes, num_matched }
+        num_matched
     }
 
     fn count_lookup(&mut self, blocks: usize, found: usize) {
         self.pool.count_lookup(blocks, found);
     }
 
-    fn promotable(&self, root: Option<BlockHash>, tokens: &[TokenId]) -> usize {
-        let missing = |cold: &Arc<ColdTier>| cold.count(&self.namespace, &self.missing(root, tokens));
+    fn promotable(&self, names: &[BlockHash]) -> usize {
+        let missing = |cold: &Arc<ColdTier>| cold.count(&self.namespace, self.missing(names));
         self.cold.as_ref().map_or(0, missing)
     }
 
-    fn promote(&mut self, root: Option<BlockHash>, tokens: &[TokenId]) -> Option<Promotion> {
-        self.cold.as_ref()?.promote(&self.namespace, &self.missing(root, tokens))
+    fn promote(&mut self, names: &[BlockHash]) -> Option<Promotion> {
+        self.cold.as_ref()?.promote(&self.namespace, self.missing(names))
     }
 
     fn has_computed(&mut self, tokens: u64, ns: u64) {
@@ -361,10 +358,6 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
 
     fn is_exact(&self) -> bool {
         self.codec.as_ref().is_none_or(|codec| codec.saves_raw())
-    }
-
-    fn block_hash(&self, parent: Option<BlockHash>, tokens: &[TokenId]) -> BlockHash {
-        self.namespace.hasher.block(parent, tokens)
     }
 
     fn hold(&mut self, hashes: &[BlockHash], ttl_ms: u64) -> u64 {

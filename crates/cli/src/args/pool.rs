@@ -19,6 +19,11 @@ pub enum PoolCommands {
     List(PoolListArgs),
     /// Show the contents, users and counters of a region, without attaching
     Info(PoolArgs),
+    /// Print a region's gauges and counters for Prometheus, or serve them at /metrics
+    ///
+    /// Looks from outside, so it needs no engine and no key, and works on a region without live
+    /// processes: docs/guides/metrics.md.
+    Metrics(PoolMetricsArgs),
     /// Check a region for leaks and damage; exits with 2 if there are any
     ///
     /// Attaches, locks and writes nothing, so it works on a region without live processes. Each
@@ -224,6 +229,15 @@ pub struct PoolEventsArgs {
     /// Seconds between two reads of the logs
     #[arg(long, value_name = "SECONDS", default_value = "0.01", value_parser = parse_seconds)]
     pub every: Duration,
+}
+
+#[derive(Args, Debug)]
+pub struct PoolMetricsArgs {
+    #[command(flatten)]
+    pub region: RegionArgs,
+    /// Serve http://ADDRESS/metrics until SIGINT or SIGTERM, as in 0.0.0.0:9470 [default: print once]
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<std::net::SocketAddr>,
 }
 
 #[derive(Args, Debug)]

@@ -5,9 +5,9 @@
 //! Then all prompts are sent at once. The greedy answers must be the same every time.
 
 use super::serve::Workers;
-use crate::args::DemoArgs;
+use crate::args::{DemoArgs, WorkerSettings};
 use cenote_base::{Clock, Engine, TokenId};
-use cenote_console::args::WatchArgs;
+use cenote_console::args::{EngineArgs, WatchArgs};
 use cenote_console::engine;
 use cenote_console::failure::Failure;
 use cenote_console::measure::{BenchRow, COLD_GOAL, bench_table, percentiles};
@@ -56,7 +56,12 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let report = runtime.block_on(async {
         let spinner = output::spinner("starting a prefill worker and a decode worker");
-        let workers = Workers::spawn(1, 1, &args.engine, region.args(), &WatchArgs::default(), &dir, 5)?;
+        let settings = WorkerSettings {
+            engine: EngineArgs { model: Some(dir), ..args.engine.clone() },
+            region: region.args().clone(),
+            watch: WatchArgs::default(),
+        };
+        let workers = Workers::spawn(1, 1, &settings, 5)?;
         workers.supervisor.all_ready(Clock::system().after(START_TIMEOUT)).await?;
         spinner.finish_and_clear();
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;

@@ -41,6 +41,7 @@ pub fn run(command: PoolCommands) -> Result<ExitCode, Failure> {
         PoolCommands::Create(args) => create(&args),
         PoolCommands::List(args) => super::list::run(&args),
         PoolCommands::Info(args) => info(&args),
+        PoolCommands::Metrics(args) => super::metrics::run(&args),
         PoolCommands::Check(args) => check(&args),
         PoolCommands::History(args) => history(&args),
         PoolCommands::Events(args) => super::events::run(&args),

@@ -1,10 +1,10 @@
 //! `cenote serve`: the OpenAI API over one combined engine, or over prefill and decode workers.
 
-use crate::args::ServeArgs;
+use crate::args::{ServeArgs, WorkerSettings};
 use cenote_base::seal::Seal;
 use cenote_base::units::ByteSize;
 use cenote_base::{Clock, Engine};
-use cenote_console::args::{EngineArgs, NewRegionArgs, RegionArgs, WatchArgs};
+use cenote_console::args::{EngineArgs, NewRegionArgs, RegionArgs};
 use cenote_console::engine::{self, Running};
 use cenote_console::failure::Failure;
 use cenote_console::input;
@@ -17,7 +17,7 @@ use cenote_serve::{
 };
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -46,7 +46,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
             Backend::Combined(running)
         } else {
             let region = region_args.ok_or_else(|| Failure::new("prefill and decode workers need a region"))?;
-            let workers = Workers::start(args, region, &dir)?;
+            let workers = Workers::start(args, region, dir)?;
             tokio::select! {
                 ready = workers.supervisor.all_ready(Clock::system().after(START_TIMEOUT)) => ready?,
                 () = signals.first() => {
@@ -91,7 +91,7 @@ fn api_keys(args: &ServeArgs) -> Result<ApiKeys, Failure> {
     Ok(args.api_key.iter().fold(keys, ApiKeys::with))
 }
 
-fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
+pub(super) fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
     let failure = Failure::new(format!("{address}: cannot listen: {error}"));
     let port = address.port();
     match error.kind() {
@@ -105,17 +105,17 @@ fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
 }
 
 /// SIGTERM and SIGINT.
-struct Signals {
+pub(super) struct Signals {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
 }
 
 impl Signals {
-    fn new() -> Result<Self, Failure> {
+    pub(super) fn new() -> Result<Self, Failure> {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    async fn first(&mut self) {
+    pub(super) async fn first(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
@@ -144,31 +144,29 @@ pub struct Workers {
 }
 
 impl Workers {
-    fn start(args: &ServeArgs, region: &RegionArgs, model_dir: &Path) -> Result<Self, Failure> {
-        Self::spawn(args.prefill, args.decode, &args.engine, region, &args.watch, model_dir, args.drain_timeout)
+    fn start(args: &ServeArgs, region: &RegionArgs, model_dir: PathBuf) -> Result<Self, Failure> {
+        let engine = EngineArgs { model: Some(model_dir), ..args.engine.clone() };
+        let settings = WorkerSettings { engine, region: region.clone(), watch: args.watch.clone() };
+        Self::spawn(args.prefill, args.decode, &settings, args.drain_timeout)
     }
 
     /// Starts `prefill` and `decode` workers of one model on one region. Within a tokio runtime.
     pub fn spawn(
         prefill: usize,
         decode: usize,
-        engine: &EngineArgs,
-        region: &RegionArgs,
-        watch: &WatchArgs,
-        model_dir: &Path,
+        settings: &WorkerSettings,
         drain_timeout: u64,
     ) -> Result<Self, Failure> {
         let mut roles = vec![Role::Prefill; prefill];
         roles.extend(vec![Role::Decode; decode]);
-        let (engine, region, watch, model_dir) =
-            (engine.clone(), region.clone(), watch.clone(), model_dir.to_path_buf());
+        let settings = settings.to_text()?;
         let executable = std::env::current_exe()
             .map_err(|error| Failure::new(format!("this program cannot find itself: {error}")))?;
         let command = move |role: Role, index: usize| {
             let mut command = Command::new(&executable);
             command.arg("worker").args(["--role", if role == Role::Prefill { "prefill" } else { "decode" }]);
             command.args(["--index", &index.to_string(), "--drain-timeout", &drain_timeout.to_string()]);
-            pass_on(&mut command, &engine, &region, &watch, &model_dir);
+            command.env(WorkerSettings::ENVIRONMENT, &settings);
             // Tests of recovery kill workers of one role at a fault point.
             if let (Role::Decode, Some(fault)) = (role, std::env::var_os("CENOTE_FAULT_DECODE")) {
                 command.env("CENOTE_FAULT", fault);
@@ -180,46 +178,6 @@ impl Workers {
         let engine = Arc::new(Disaggregated::new(supervisor.fleet().clone(), DisaggregatedConfig::default(), clock));
         Ok(Self { supervisor, engine })
     }
-}
-
-/// Passes the front's settings to a worker in variables: other users can read arguments, but not
-/// the environment.
-fn pass_on(command: &mut Command, engine: &EngineArgs, region: &RegionArgs, watch: &WatchArgs, model_dir: &Path) {
-    command.env("CENOTE_MODEL", model_dir);
-    let mut set = |name: &str, value: Option<String>| {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    };
-    set("CENOTE_MODEL_NAME", engine.model_name.clone());
-    set("CENOTE_DTYPE", Some(engine.dtype.name().to_owned()));
-    set("CENOTE_THREADS", engine.threads.map(|n| n.to_string()));
-    set("CENOTE_MAX_MODEL_LEN", engine.max_model_len.map(|n| n.to_string()));
-    set("CENOTE_BLOCK_TOKENS", Some(engine.block_tokens.to_string()));
-    set("CENOTE_KV_SIZE", Some(engine.kv_size.0.to_string()));
-    set("CENOTE_MAX_NUM_SEQS", Some(engine.max_num_seqs.to_string()));
-    set("CENOTE_MAX_NUM_BATCHED_TOKENS", Some(engine.max_num_batched_tokens.to_string()));
-    set("CENOTE_MAX_WAITING", Some(engine.max_waiting.to_string()));
-    set("CENOTE_WATERMARK", Some(engine.watermark.to_string()));
-    set("CENOTE_SWAP", Some(engine.swap.0.to_string()));
-    set("CENOTE_ALWAYS_SWAP", engine.always_swap.then(|| "true".to_owned()));
-    set("CENOTE_SWAP_TRACE", engine.swap_trace.as_ref().map(|path| path.display().to_string()));
-    set("CENOTE_CODEC", engine.codec.as_ref().map(ToString::to_string));
-    set("CENOTE_COLD_CODEC", engine.cold_codec.as_ref().map(ToString::to_string));
-    set("CENOTE_PROFILE", engine.profile.as_ref().map(|path| path.display().to_string()));
-    set("CENOTE_CODEC_TABLE", engine.codec_table.as_ref().map(|path| path.display().to_string()));
-    set("CENOTE_KL_MAX", engine.kl_max.map(|kl| kl.to_string()));
-    set("CENOTE_COLD", engine.cold.as_ref().map(ToString::to_string));
-    set("CENOTE_TENANT_SALT", Some(engine.tenant_salt.clone()));
-    set("CENOTE_REGION", region.region.as_ref().map(ToString::to_string));
-    set("CENOTE_NUMA_NODE", region.numa_node.map(|n| n.to_string()));
-    set("CENOTE_NO_HUGE_PAGES", region.no_huge_pages.then(|| "true".to_owned()));
-    set("CENOTE_HOST_SLOT", Some(region.host_slot.to_string()));
-    set("CENOTE_SEAL_KEY_FILE", region.keys.seal_key_file.as_ref().map(|path| path.display().to_string()));
-    set("CENOTE_SEAL_KEY_COMMAND", region.keys.seal_key_command.clone());
-    set("CENOTE_HOST_TIMEOUT", Some(watch.host_timeout.as_secs_f64().to_string()));
-    set("CENOTE_QUARANTINE", Some(watch.quarantine.as_secs_f64().to_string()));
 }
 
 /// The region a server uses: named, or its own.

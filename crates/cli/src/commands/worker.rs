@@ -1,6 +1,6 @@
 //! `cenote worker`: one engine process behind the worker protocol, started by a front.
 
-use crate::args::WorkerArgs;
+use crate::args::{RoleArg, WorkerArgs, WorkerSettings};
 use cenote_base::Clock;
 use cenote_console::args::EngineArgs;
 use cenote_console::engine;
@@ -11,17 +11,16 @@ use tokio::signal::unix::{SignalKind, signal};
 
 pub fn run(args: &WorkerArgs) -> Result<(), Failure> {
     let token = WorkerToken::from_environment()?;
-    let name =
-        format!("{}-{}", if args.role == crate::args::RoleArg::Prefill { "prefill" } else { "decode" }, args.index);
+    let WorkerSettings { engine: front, region, watch } = WorkerSettings::from_environment()?;
+    let name = format!("{}-{}", if args.role == RoleArg::Prefill { "prefill" } else { "decode" }, args.index);
     // Workers of one front share one setting, so each appends its name to the file's.
-    let swap_trace = args.engine.swap_trace.as_ref().map(|path| {
-        let mut path = path.clone().into_os_string();
+    let swap_trace = front.swap_trace.clone().map(|path| {
+        let mut path = path.into_os_string();
         path.push(format!(".{name}"));
         path.into()
     });
-    let engine_args = EngineArgs { swap_trace, ..args.engine.clone() };
-    let running =
-        engine::start(&engine_args, args.region.region.is_some().then_some(&args.region), &args.watch, &name)?;
+    let engine_args = EngineArgs { swap_trace, ..front };
+    let running = engine::start(&engine_args, region.region.is_some().then_some(&region), &watch, &name)?;
     let config = WorkerConfig {
         grace: Grace { drain: Duration::from_secs(args.drain_timeout), ..Grace::default() },
         connections_max: args.max_connections,

@@ -1,5 +1,6 @@
 //! Flags of the reference engine.
 
+use super::wire::{optional_path, optional_text, text};
 use crate::failure::Failure;
 use crate::usage;
 use cenote_base::units::ByteSize;
@@ -9,6 +10,7 @@ use cenote_policy::Watermark;
 use cenote_policy::choice::{ChoiceKind, UnknownChoice};
 use cenote_store::cold;
 use clap::{Args, FromArgMatches, ValueEnum};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -28,7 +30,7 @@ pub struct StudiedModelArgs {
 }
 
 /// Element type of weights and KV.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DtypeArg {
     /// 32-bit floats.
     F32,
@@ -82,11 +84,13 @@ impl fmt::Display for CodecArg {
     }
 }
 
-/// The reference engine.
-#[derive(Args, Clone, Debug)]
+/// The reference engine. A front passes it to its workers as a whole.
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct EngineArgs {
     /// Hugging Face directory of a Llama-family model [default: the demo model]
     #[arg(long, value_name = "DIR", env = "CENOTE_MODEL")]
+    #[serde(with = "optional_path")]
     pub model: Option<PathBuf>,
     /// Served model name [default: the directory's name]
     #[arg(long, value_name = "NAME", env = "CENOTE_MODEL_NAME")]
@@ -112,12 +116,13 @@ pub struct EngineArgs {
     /// Maximum tokens computed in one step
     #[arg(long, value_name = "N", env = "CENOTE_MAX_NUM_BATCHED_TOKENS", default_value_t = 512, value_parser = positive)]
     pub max_num_batched_tokens: usize,
-    /// Maximum waiting requests; more get 429
+    /// Maximum waiting requests; more get 503
     #[arg(long, value_name = "N", env = "CENOTE_MAX_WAITING", default_value_t = 512, value_parser = positive)]
     pub max_waiting: usize,
     /// Blocks that admission leaves free: fixed:SHARE, opt:FACTOR, avg-above:BLOCKS,
     /// avg-below:BLOCKS or learned (docs/internals/policies.md)
     #[arg(long, value_name = "KIND", env = "CENOTE_WATERMARK", default_value = "fixed:0.01")]
+    #[serde(with = "text")]
     pub watermark: Watermark,
     /// Bytes of the region for KV of running requests that the engine's own memory has no room for;
     /// each step streams it. Without it such requests are preempted or refused
@@ -136,7 +141,8 @@ pub struct EngineArgs {
     pub sparse_hot_pages: Option<usize>,
     /// What predicts the pages of the next step, to prefetch them: last, averaged, neighbor:LAYERS, lstm
     /// or none
-    #[arg(long, value_name = "KIND", env = "CENOTE_SPARSE_PREDICTOR", default_value = "none", value_parser = predictor)]
+    #[arg(long, value_name = "KIND", env = "CENOTE_SPARSE_PREDICTOR", default_value = "none")]
+    #[serde(with = "text")]
     pub sparse_predictor: Predictor,
     /// Read n-gram tables from the region instead of the model's folder: those that `cenote engram load
     /// --table NAME` brought
@@ -155,28 +161,35 @@ pub struct EngineArgs {
     /// Trace of swaps, one line of JSON each (docs/guides/serve.md); workers append their names to
     /// the file's
     #[arg(long, value_name = "FILE", env = "CENOTE_SWAP_TRACE")]
+    #[serde(with = "optional_path")]
     pub swap_trace: Option<PathBuf>,
     /// Codec of blocks in the region: raw, int8, oaken, qpack:RATE or qpackz:RATE, for all layers
     /// or by layer as in `0-1=int8,qpack:0.5`; auto reads the codec table
     #[arg(long, value_name = "CODEC", env = "CENOTE_CODEC")]
+    #[serde(with = "optional_text")]
     pub codec: Option<CodecArg>,
     /// Codec for cold blocks of a full region, instead of evicting them; all workers that share the
     /// blocks should have the same
     #[arg(long, value_name = "CODEC", env = "CENOTE_COLD_CODEC")]
+    #[serde(with = "optional_text")]
     pub cold_codec: Option<CodecArg>,
     /// Profile of the model, from `cenote profile`; oaken and qpack need it
     #[arg(long, value_name = "FILE", env = "CENOTE_PROFILE")]
+    #[serde(with = "optional_path")]
     pub profile: Option<PathBuf>,
     /// Codec table of the model and profile, from `cenote-lab choose`; `--codec auto` needs it
     #[arg(long, value_name = "FILE", env = "CENOTE_CODEC_TABLE")]
+    #[serde(with = "optional_path")]
     pub codec_table: Option<PathBuf>,
     /// Maximum divergence from the model without codecs under `--codec auto`, nats per token
     /// [default and maximum: the table's limit]
     #[arg(long, value_name = "KL", env = "CENOTE_KL_MAX")]
+    #[serde(with = "optional_text")]
     pub kl_max: Option<f64>,
     /// Disk directory or object store (s3:, gs:, az:) for blocks that outlive the region, with
     /// options as in DIR,size=64GiB,write=published,deadline=2 (docs/guides/cold.md)
     #[arg(long, value_name = "PLACE", env = "CENOTE_COLD")]
+    #[serde(with = "optional_text")]
     pub cold: Option<cold::Settings>,
     /// Salt of the tenant; different salts never share a block
     #[arg(long, value_name = "TEXT", env = "CENOTE_TENANT_SALT", hide_env_values = true, default_value = "")]
@@ -219,9 +232,19 @@ pub fn positive(text: &str) -> Result<usize, String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Predictor(pub Option<ChoiceKind>);
 
-fn predictor(text: &str) -> Result<Predictor, String> {
-    match text {
-        "none" => Ok(Predictor(None)),
-        _ => text.parse().map(|kind| Predictor(Some(kind))).map_err(|error: UnknownChoice| error.to_string()),
+impl FromStr for Predictor {
+    type Err = UnknownChoice;
+
+    fn from_str(text: &str) -> Result<Self, UnknownChoice> {
+        if text == "none" { Ok(Self(None)) } else { text.parse().map(|kind| Self(Some(kind))) }
+    }
+}
+
+impl fmt::Display for Predictor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            None => f.write_str("none"),
+            Some(kind) => kind.fmt(f),
+        }
     }
 }

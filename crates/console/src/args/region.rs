@@ -1,5 +1,6 @@
 //! Flags that name a region, a new region's settings, and the watch over other hosts.
 
+use super::wire::{optional_path, optional_text};
 use cenote_base::seal::{Seal, SealKeys};
 use cenote_base::units::ByteSize;
 use cenote_mem::keys::KeySource;
@@ -7,15 +8,18 @@ use cenote_mem::{Flush, RegionSource};
 use cenote_pool::{Design, Eviction, HostsLock};
 use cenote_store::cold::Settings;
 use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// Region and mapping options.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct RegionArgs {
     /// The shared region: `shm:NAME`, a file on tmpfs or hugetlbfs, or /dev/daxX.Y
     #[arg(long, value_name = "REGION", env = "CENOTE_REGION")]
+    #[serde(with = "optional_text")]
     pub region: Option<RegionSource>,
     /// Place the region's memory on this NUMA node
     #[arg(long, value_name = "NODE", env = "CENOTE_NUMA_NODE")]
@@ -32,10 +36,12 @@ pub struct RegionArgs {
 }
 
 /// Keys of what is sealed.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct KeyArgs {
     /// Keys of a sealed region: 64 hex digits a line; the first seals, all open
     #[arg(long, value_name = "FILE", env = "CENOTE_SEAL_KEY_FILE")]
+    #[serde(with = "optional_path")]
     pub seal_key_file: Option<PathBuf>,
     /// Command that prints such a file, for example a key store's client
     #[arg(long, value_name = "COMMAND", env = "CENOTE_SEAL_KEY_COMMAND", conflicts_with = "seal_key_file")]
@@ -75,7 +81,8 @@ pub fn host_slot() -> clap::builder::RangedI64ValueParser<u8> {
 }
 
 /// Timeouts for other hosts; without effect on one host.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct WatchArgs {
     /// Seconds without a heartbeat after which this host declares another host dead
     #[arg(long, value_name = "SECONDS", env = "CENOTE_HOST_TIMEOUT", default_value = "10", value_parser = parse_timeout)]

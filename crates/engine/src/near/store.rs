@@ -1,8 +1,8 @@
 //! A store whose blocks are kept in host memory when they were loaded.
 
 use super::{KV, NearMemory};
-use cenote_base::{BlockHash, CacheSalt, Health, TokenId};
-use cenote_store::{Computed, FarBlock, Loaded, PrefixMatch, PrefixStore, Promotion};
+use cenote_base::{BlockHash, Health};
+use cenote_store::{Computed, FarBlock, Loaded, Naming, PrefixStore, Promotion};
 use std::collections::BTreeMap;
 
 pub(super) struct NearStore {
@@ -46,24 +46,24 @@ impl PrefixStore for NearStore {
         loaded
     }
 
-    fn root(&self, salt: &CacheSalt) -> BlockHash {
-        self.far.root(salt)
+    fn naming(&self) -> Naming {
+        self.far.naming()
     }
 
-    fn match_prefix(&mut self, root: Option<BlockHash>, tokens: &[TokenId]) -> PrefixMatch {
-        self.far.match_prefix(root, tokens)
+    fn match_prefix(&mut self, names: &[BlockHash]) -> usize {
+        self.far.match_prefix(names)
     }
 
     fn count_lookup(&mut self, blocks: usize, found: usize) {
         self.far.count_lookup(blocks, found);
     }
 
-    fn promotable(&self, root: Option<BlockHash>, tokens: &[TokenId]) -> usize {
-        self.far.promotable(root, tokens)
+    fn promotable(&self, names: &[BlockHash]) -> usize {
+        self.far.promotable(names)
     }
 
-    fn promote(&mut self, root: Option<BlockHash>, tokens: &[TokenId]) -> Option<Promotion> {
-        self.far.promote(root, tokens)
+    fn promote(&mut self, names: &[BlockHash]) -> Option<Promotion> {
+        self.far.promote(names)
     }
 
     fn has_computed(&mut self, tokens: u64, ns: u64) {
@@ -84,10 +84,6 @@ impl PrefixStore for NearStore {
 
     fn is_exact(&self) -> bool {
         self.far.is_exact()
-    }
-
-    fn block_hash(&self, parent: Option<BlockHash>, tokens: &[TokenId]) -> BlockHash {
-        self.far.block_hash(parent, tokens)
     }
 
     fn hold(&mut self, hashes: &[BlockHash], ttl_ms: u64) -> u64 {

@@ -271,9 +271,7 @@ impl Core {
             max_num_tokens: small(admission.max_num_tokens),
         });
         self.counters.prompt_tokens += admission.prompt.len() as u64;
-        let salted = self.store.as_ref().zip(admission.cache_salt.as_ref());
-        let root = salted.map(|(store, salt)| store.root(salt));
-        self.requests.insert(id, Running::new(*admission, self.counters.taken, root, &self.model));
+        self.requests.insert(id, Running::new(*admission, self.counters.taken, &self.model));
         self.counters.taken += 1;
         // A handed-over request may have nothing left to generate.
         self.end_if_finished(id);
@@ -293,7 +291,7 @@ impl Core {
         let (text, hand_over) = if reason == FinishReason::HandOver {
             if let Some(store) = self.store.as_mut().filter(|_| request.published > 0) {
                 let time_ms = self.model.config().hand_over_hold_ms;
-                let ticket = store.hold(&request.hashes[..request.published], time_ms);
+                let ticket = store.hold(request.published(), time_ms);
                 let now_ns = self.clock.now_ns();
                 // The store ends expired holds itself.
                 self.holds.retain(|_, hold| hold.until_ns > now_ns);
@@ -305,7 +303,7 @@ impl Core {
         } else {
             (request.text.finish(&self.model), None)
         };
-        if let Some(ms) = request.continues_in_ms.filter(|_| reason != FinishReason::HandOver && request.use_pool) {
+        if let Some(ms) = request.continues_in_ms.filter(|_| reason != FinishReason::HandOver) {
             self.promoting.expect(request, ms, self.clock.now_ns());
         }
         let usage = request.usage();

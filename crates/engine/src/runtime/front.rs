@@ -7,6 +7,7 @@ use super::request::Admission;
 use crate::model::LoadedModel;
 use cenote_base::engine::{ErrorKind, Phase, Prompt};
 use cenote_base::{EngineError, EventSink, Request, SamplingParams, TokenId};
+use cenote_store::Naming;
 use std::hash::{BuildHasher, RandomState};
 
 /// OpenAI allows at most 4 stop texts. This engine needs a bound, but not one that strict.
@@ -70,9 +71,10 @@ pub(super) fn check(request: &Request) -> Result<(), EngineError> {
     }
 }
 
-/// Tokenizes and checks the token counts. An error is returned with the sink that must receive it.
+/// Tokenizes, checks the token counts, and names the blocks. `naming`: of the store, if there is one. An error is returned with the sink that must receive it.
 pub(super) fn admit(
     model: &LoadedModel,
+    naming: Option<&Naming>,
     request: Request,
     deadline_ns: u64,
     sink: EventSink,
@@ -94,6 +96,13 @@ pub(super) fn admit(
     };
     // std seeds its hash maps from the system's random source, which suffices for a sampling seed.
     let seed = given_seed.unwrap_or_else(|| RandomState::new().hash_one(request.id));
+    let names = naming.filter(|_| request.use_pool).map(|naming| {
+        let mut names = naming.names(request.cache_salt.as_ref(), &prompt);
+        if !output.is_empty() {
+            names.extend(&[&prompt[..], &output].concat());
+        }
+        names
+    });
     Ok(Admission {
         id: request.id,
         prompt,
@@ -103,8 +112,7 @@ pub(super) fn admit(
         sampling: request.sampling,
         seed,
         prefill_only,
-        use_pool: request.use_pool,
-        cache_salt: request.cache_salt,
+        names,
         continues_in_ms: request.continues_in_ms,
         deadline_ns,
         max_num_tokens,

@@ -9,10 +9,10 @@
 //! instant ([`Promoting::poll_timeout`]), so the thread sleeps until then.
 
 use super::request::{Admission, Running};
+use cenote_base::RequestId;
 use cenote_base::time::nanoseconds;
-use cenote_base::{BlockHash, RequestId, TokenId};
 use cenote_policy::prefetch::{Offer, Planner, PlannerConfig, PrefetchAction, PrefetchEvent, Source};
-use cenote_store::{PrefixStore, Promotion};
+use cenote_store::{Names, PrefixStore, Promotion};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -58,8 +58,7 @@ impl Waiting {
 
 /// A conversation whose next turn was announced.
 struct Hint {
-    root: Option<BlockHash>,
-    tokens: Vec<TokenId>,
+    names: Names,
     due_ns: u64,
     is_offered: bool,
     promotion: Option<Promotion>,
@@ -138,9 +137,8 @@ impl Promoting {
         now_ns: u64,
     ) -> Option<Box<Admission>> {
         let has_room = self.waiting.len() < most;
-        let Some(store) = store.filter(|_| admission.use_pool && has_room) else { return Some(admission) };
-        let root = admission.cache_salt.as_ref().map(|salt| store.root(salt));
-        let blocks = store.promotable(root, &admission.prompt);
+        let Some(store) = store.filter(|_| has_room) else { return Some(admission) };
+        let blocks = admission.names.as_ref().map_or(0, |names| store.promotable(names));
         if blocks == 0 {
             return Some(admission);
         }
@@ -156,15 +154,18 @@ impl Promoting {
 
     /// A request has ended whose client announced the conversation's next turn, in so many
     /// milliseconds.
-    pub fn expect(&mut self, request: &Running, ms: u64, now_ns: u64) {
+    pub fn expect(&mut self, request: &mut Running, ms: u64, now_ns: u64) {
+        // One that shares no KV leaves nothing to fetch.
+        let Some(mut names) = request.names.take() else { return };
+        names.extend(&request.tokens);
         if self.hints.len() >= HINTS_MAX {
             self.hints.pop_first();
             self.totals.hints_dropped += 1;
         }
         self.totals.hints += 1;
         let due_ns = now_ns.saturating_add(ms.saturating_mul(1_000_000)).saturating_sub(LEAD_NS);
-        let (number, root, tokens) = (self.number(), request.root, request.tokens.clone());
-        self.hints.insert(number, Hint { root, tokens, due_ns, is_offered: false, promotion: None });
+        let number = self.number();
+        self.hints.insert(number, Hint { names, due_ns, is_offered: false, promotion: None });
     }
 
     /// Fetches for announced turns that are near, and takes notice of what has arrived.
@@ -173,9 +174,9 @@ impl Promoting {
         let mut offers = Vec::new();
         for (number, hint) in self.hints.iter_mut().filter(|(_, hint)| hint.due_ns <= now_ns && !hint.is_offered) {
             // The lookup keeps what the store has from eviction for a while.
-            let _ = store.match_prefix(hint.root, &hint.tokens);
+            let _ = store.match_prefix(&hint.names);
             hint.is_offered = true;
-            offers.push((*number, store.promotable(hint.root, &hint.tokens)));
+            offers.push((*number, store.promotable(&hint.names)));
         }
         for (number, blocks) in offers {
             if blocks == 0 {
@@ -215,13 +216,12 @@ impl Promoting {
             let PrefetchAction::Fetch { key, .. } = action else { continue };
             let promotion = match key {
                 Key::Waiting(number) => self.waiting.get_mut(&number).and_then(|waiting| {
-                    let root = waiting.admission.cache_salt.as_ref().map(|salt| store.root(salt));
-                    waiting.promotion = store.promote(root, &waiting.admission.prompt);
+                    waiting.promotion = waiting.admission.names.as_ref().and_then(|names| store.promote(names));
                     waiting.is_over = waiting.promotion.is_none();
                     waiting.promotion.as_ref()
                 }),
                 Key::Hint(number) => self.hints.get_mut(&number).and_then(|hint| {
-                    hint.promotion = store.promote(hint.root, &hint.tokens);
+                    hint.promotion = store.promote(&hint.names);
                     hint.promotion.as_ref()
                 }),
             };

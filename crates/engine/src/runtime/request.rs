@@ -4,7 +4,8 @@ use crate::model::LoadedModel;
 use crate::tokenizer::detokenizer::Detokenizer;
 use crate::tokenizer::stop::StopMatcher;
 use cenote_base::engine::{FinishReason, HandOver, Usage};
-use cenote_base::{BlockHash, CacheSalt, EventSink, RequestId, SamplingParams, TokenId};
+use cenote_base::{BlockHash, EventSink, RequestId, SamplingParams, TokenId};
+use cenote_store::Names;
 
 /// A validated, tokenized request on its way to the engine's thread.
 pub(super) struct Admission {
@@ -18,8 +19,8 @@ pub(super) struct Admission {
     pub sampling: SamplingParams,
     pub seed: u64,
     pub prefill_only: bool,
-    pub use_pool: bool,
-    pub cache_salt: Option<CacheSalt>,
+    /// Names of its blocks; `None`: it shares no KV.
+    pub names: Option<Names>,
     /// Milliseconds from the end until the conversation's next turn, if the client announced it.
     pub continues_in_ms: Option<u64>,
     pub deadline_ns: u64,
@@ -37,16 +38,13 @@ pub(super) struct Running {
     pub sampling: SamplingParams,
     pub seed: u64,
     pub prefill_only: bool,
-    pub use_pool: bool,
     /// See [`Admission::continues_in_ms`].
     pub continues_in_ms: Option<u64>,
-    /// Parent hash of the first block, derived from the request's salt; `None` without a salt.
-    pub root: Option<BlockHash>,
+    /// Names of the first full blocks; `None`: it shares no KV.
+    pub names: Option<Names>,
     pub max_num_tokens: usize,
     pub sink: EventSink,
     pub text: TextStream,
-    /// Hashes of the first full blocks, as far as computed.
-    pub hashes: Vec<BlockHash>,
     /// Number of leading blocks that are in the store: matched or saved.
     pub published: usize,
     /// Position of the first token whose KV a sparse step computed.
@@ -58,8 +56,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// `root`: the hash that the store derives from the request's salt.
-    pub fn new(admission: Admission, sequence: u64, root: Option<BlockHash>, model: &LoadedModel) -> Self {
+    pub fn new(admission: Admission, sequence: u64, model: &LoadedModel) -> Self {
         let mut text = TextStream::new(model, &admission.prompt, &admission.sampling.stop);
         let ended = !admission.sampling.ignore_eos && admission.output.last().is_some_and(|&last| ends(model, last));
         let spoken = admission.output.len() - usize::from(ended);
@@ -81,13 +78,11 @@ impl Running {
             sampling: admission.sampling,
             seed: admission.seed,
             prefill_only: admission.prefill_only,
-            use_pool: admission.use_pool,
             continues_in_ms: admission.continues_in_ms,
-            root,
+            names: admission.names,
             max_num_tokens: admission.max_num_tokens,
             sink: admission.sink,
             text,
-            hashes: Vec::new(),
             published: 0,
             sparse_from: None,
             cached_tokens: admission.cached_tokens,
@@ -112,6 +107,11 @@ impl Running {
             None
         };
         text
+    }
+
+    /// The names of its leading blocks that are in the store.
+    pub fn published(&self) -> &[BlockHash] {
+        self.names.as_ref().map_or(&[], |names| &names[..self.published])
     }
 
     /// Generated tokens, including those of other workers.

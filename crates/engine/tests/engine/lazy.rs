@@ -17,7 +17,7 @@ use cenote_engine::stream::Streamer;
 use cenote_engine::{ElementType, EngineConfig, LlmEngine, LoadedModel};
 use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
 use cenote_pool::{AttachOptions, Pool, PoolConfig, Superblock};
-use cenote_store::{BlockCodec, Loaded, NamespaceSpec, PendingBlock, PrefixStore, RegionStore};
+use cenote_store::{BlockCodec, Computed, Loaded, NamespaceSpec, PendingBlock, PrefixStore, RegionStore};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -82,9 +82,9 @@ fn fill(model: &LoadedModel, store: &mut Store, tokens: &[TokenId]) -> Vec<Block
     let mut kv = KvArena::new(*model.layout(), table.len());
     let chunk = SeqChunk { tokens, before: &[], start_position: 0, block_table: &table, logits: LogitsOf::Nothing };
     model.forward(&[chunk], &mut kv);
-    let hashes = store.match_prefix(None, tokens).hashes;
-    for (depth, hash) in (0..).zip(&hashes) {
-        assert!(store.save(*hash, depth, &kv.pages(depth)));
+    let hashes = store.naming().names(None, tokens).to_vec();
+    for (depth, &hash) in (0..).zip(&hashes) {
+        assert_eq!(store.save_all(&[Computed { hash, depth, pages: &kv.pages(depth) }]), 1);
     }
     hashes
 }
@@ -272,7 +272,7 @@ fn tokens_survive_forged_and_vanished_blocks_of_other_requests() {
         shared.pending = true;
         shared.forged.clear();
         for seed in 0..requests.len() {
-            let hashes = MemoryStore::hasher().chain(&tokens(seed as u64, 100), BLOCK);
+            let hashes = MemoryStore::names(&tokens(seed as u64, 100));
             let forged = [&[][..], &[(3, 2)], &[(2, 3)], &[(0, 0), (5, 1)], &[]][(seed + round + 1) % 5];
             shared.forged.extend(forged.iter().map(|&(block, page): &(usize, usize)| (hashes[block], page)));
             if forged == [(2, 3)] {

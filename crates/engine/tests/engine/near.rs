@@ -4,12 +4,12 @@ use crate::common::engram::Tiny;
 use crate::common::{MemoryStore, alone, config, crowd, greedy, patience, request, run};
 use cenote_base::engine::Prompt;
 use cenote_base::testing::ManualTime;
-use cenote_base::{BlockHash, CacheSalt, Deadline, Engine, Request, TokenId};
+use cenote_base::{BlockHash, Deadline, Engine, Health, Request};
 use cenote_engine::engram::{Fetch, FetchError, Fetched, FileTables, InMemoryTables, RowBuffer, RowTables, TableShape};
 use cenote_engine::near::NearMemory;
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel};
 use cenote_engram::Stored;
-use cenote_store::{Computed, FarBlock, Loaded, PrefixMatch, PrefixStore};
+use cenote_store::{Computed, FarBlock, Loaded, Naming, PrefixStore, Promotion};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -115,11 +115,27 @@ impl PrefixStore for Link {
         Loaded::Whole
     }
 
-    fn root(&self, _: &CacheSalt) -> BlockHash {
+    fn naming(&self) -> Naming {
         unreachable!()
     }
 
-    fn match_prefix(&mut self, _: Option<BlockHash>, _: &[TokenId]) -> PrefixMatch {
+    fn match_prefix(&mut self, _: &[BlockHash]) -> usize {
+        unreachable!()
+    }
+
+    fn count_lookup(&mut self, _: usize, _: usize) {
+        unreachable!()
+    }
+
+    fn promotable(&self, _: &[BlockHash]) -> usize {
+        unreachable!()
+    }
+
+    fn promote(&mut self, _: &[BlockHash]) -> Option<Promotion> {
+        unreachable!()
+    }
+
+    fn has_computed(&mut self, _: u64, _: u64) {
         unreachable!()
     }
 
@@ -131,7 +147,11 @@ impl PrefixStore for Link {
         unreachable!()
     }
 
-    fn block_hash(&self, _: Option<BlockHash>, _: &[TokenId]) -> BlockHash {
+    fn open(&mut self, _: BlockHash, _: usize) -> Option<Box<dyn FarBlock>> {
+        unreachable!()
+    }
+
+    fn is_exact(&self) -> bool {
         unreachable!()
     }
 
@@ -144,6 +164,10 @@ impl PrefixStore for Link {
     }
 
     fn stats(&self) -> BTreeMap<String, f64> {
+        unreachable!()
+    }
+
+    fn health(&self) -> Health {
         unreachable!()
     }
 }

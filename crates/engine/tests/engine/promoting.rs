@@ -185,3 +185,40 @@ fn a_step_that_loads_is_no_measure_of_computing() {
     assert!(engine.drain(patience()));
     assert_eq!(store.shared.lock().unwrap().computed.0, 100);
 }
+
+/// With a slower tier a prompt was hashed three times before its first token: the engine asked what
+/// could be promoted, promoted it, and looked it up.
+#[test]
+fn names_of_a_prompt_that_waits_are_computed_once() {
+    let dir = model_dir("gqa-tied");
+    let world = World::start(dir.path());
+    let (naming, promotion) = (world.store.naming.clone(), world.promotion(600 * SECOND));
+    // 70 tokens are four full blocks; 70 and 29 are six.
+    let waits = submit(&world.engine, request(prompt(1, 70), greedy(30))).unwrap();
+    world.begun();
+    assert_eq!(naming.computed(), 4);
+    promotion.one_done();
+    assert_eq!(collect(&waits).unwrap().tokens.len(), 30);
+    assert_eq!(naming.computed(), 6);
+    // A hit has its names computed, and nothing else; a request that shares nothing has none.
+    run(&world.engine, request(prompt(1, 70), greedy(1))).unwrap();
+    assert_eq!(naming.computed(), 10);
+    run(&world.engine, Request { use_pool: false, ..request(prompt(1, 70), greedy(1)) }).unwrap();
+    assert_eq!(naming.computed(), 10);
+}
+
+/// An announced turn was hashed three times, too.
+#[test]
+fn names_of_an_announced_turn_are_those_of_the_last_one() {
+    let dir = model_dir("gqa-tied");
+    let world = World::start(dir.path());
+    let naming = world.store.naming.clone();
+    // The first is for the request itself, the second for the turn.
+    world.promotion(Duration::ZERO);
+    world.promotion(3600 * SECOND);
+    let announced = Request { continues_in_ms: Some(60_000), ..request(prompt(1, 70), greedy(30)) };
+    run(&world.engine, announced).unwrap();
+    world.time.advance(58 * SECOND);
+    world.begun();
+    assert_eq!(naming.computed(), 6);
+}

@@ -6,12 +6,12 @@ use crate::common::{
     request, submit_together,
 };
 use cenote_base::testing::{ManualTime, PATIENCE};
-use cenote_base::{BlockHash, CacheSalt, Engine, Request, TokenId};
+use cenote_base::{BlockHash, Engine, Health, Request, TokenId};
 use cenote_engine::runtime::{Direction, Why};
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel, Observer, StepRecord, SwapRecord};
 use cenote_mem::{Coherent, Fabric, Offset};
 use cenote_policy::Watermark;
-use cenote_store::{Computed, FarBlock, Loaded, PrefixMatch, PrefixStore, RegionStore};
+use cenote_store::{Computed, FarBlock, Loaded, Naming, PrefixStore, Promotion, RegionStore};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -150,12 +150,28 @@ struct Leaky {
 }
 
 impl PrefixStore for Leaky {
-    fn root(&self, salt: &CacheSalt) -> BlockHash {
-        self.store.root(salt)
+    fn naming(&self) -> Naming {
+        self.store.naming()
     }
 
-    fn match_prefix(&mut self, root: Option<BlockHash>, tokens: &[TokenId]) -> PrefixMatch {
-        self.store.match_prefix(root, tokens)
+    fn match_prefix(&mut self, names: &[BlockHash]) -> usize {
+        self.store.match_prefix(names)
+    }
+
+    fn count_lookup(&mut self, blocks: usize, found: usize) {
+        self.store.count_lookup(blocks, found);
+    }
+
+    fn promotable(&self, names: &[BlockHash]) -> usize {
+        self.store.promotable(names)
+    }
+
+    fn promote(&mut self, names: &[BlockHash]) -> Option<Promotion> {
+        self.store.promote(names)
+    }
+
+    fn has_computed(&mut self, tokens: u64, ns: u64) {
+        self.store.has_computed(tokens, ns);
     }
 
     fn load(&mut self, hash: BlockHash, pages: &mut [&mut [u8]]) -> Loaded {
@@ -181,8 +197,12 @@ impl PrefixStore for Leaky {
         Some(swapped)
     }
 
-    fn block_hash(&self, parent: Option<BlockHash>, tokens: &[TokenId]) -> BlockHash {
-        self.store.block_hash(parent, tokens)
+    fn open(&mut self, hash: BlockHash, parts: usize) -> Option<Box<dyn FarBlock>> {
+        self.store.open(hash, parts)
+    }
+
+    fn is_exact(&self) -> bool {
+        self.store.is_exact()
     }
 
     fn hold(&mut self, hashes: &[BlockHash], ttl_ms: u64) -> u64 {
@@ -195,6 +215,10 @@ impl PrefixStore for Leaky {
 
     fn stats(&self) -> BTreeMap<String, f64> {
         self.store.stats()
+    }
+
+    fn health(&self) -> Health {
+        self.store.health()
     }
 }
 
@@ -278,4 +302,20 @@ fn a_request_that_ends_while_swapped_out_leaves_no_reservation() {
     assert!(engine.drain(patience()));
     drop(engine);
     assert_eq!(pool.check(true).unwrap().reserved, 0);
+}
+
+/// A preempted request looked its prompt up again, and hashed it again.
+#[test]
+fn names_of_a_preempted_request_are_computed_once() {
+    let dir = model_dir("gqa-tied");
+    let requests = requests();
+    let (store, config) = (MemoryStore::default(), EngineConfig { swap_bytes: 0, ..crowded(dir.path()) });
+    let naming = store.naming.clone();
+    let (engine, _) = start_traced(&config, Box::new(store));
+    let (tokens, stats) = crowd(&engine, &requests);
+    assert!(stats["preemptions_total"] > 0.0, "{stats:?}");
+    // The KV of the last token is never computed.
+    let blocks = |(seed, tokens): (usize, &Vec<TokenId>)| (9 * seed + 1 + tokens.len() - 1) / 16;
+    let named: usize = tokens.iter().enumerate().map(blocks).sum();
+    assert_eq!(naming.computed(), named as u64);
 }

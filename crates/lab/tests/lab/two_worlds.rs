@@ -8,7 +8,7 @@
 use cenote_base::engine::{Phase, Prompt};
 use cenote_base::testing::PATIENCE;
 use cenote_base::{
-    BlockHash, CacheSalt, ChainHasher, Clock, Engine, Event, EventSink, HashSeed, Request, RequestId, SamplingParams,
+    BlockHash, ChainHasher, Clock, Engine, Event, EventSink, HashSeed, Health, Request, RequestId, SamplingParams,
     TokenId,
 };
 use cenote_engine::runtime::Direction;
@@ -18,7 +18,7 @@ use cenote_serving_sim::model::{CostModel, Link};
 use cenote_serving_sim::serving::{Swap, swap_trace};
 use cenote_serving_sim::workload::cpen;
 use cenote_serving_sim::{Setup, Workload};
-use cenote_store::{Computed, FarBlock, Loaded, PrefixMatch, PrefixStore};
+use cenote_store::{Computed, FarBlock, Loaded, Naming, PrefixStore, Promotion};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::mpsc::channel;
@@ -42,13 +42,25 @@ impl FarBlock for Copy {
 }
 
 impl PrefixStore for Space {
-    fn root(&self, salt: &CacheSalt) -> BlockHash {
-        self.0.root(salt)
+    fn naming(&self) -> Naming {
+        Naming::new(self.0.clone(), 16)
     }
 
-    fn match_prefix(&mut self, root: Option<BlockHash>, tokens: &[TokenId]) -> PrefixMatch {
-        PrefixMatch { hashes: self.0.chain_from(root, tokens, 16), num_matched: 0 }
+    fn match_prefix(&mut self, _: &[BlockHash]) -> usize {
+        0
     }
+
+    fn count_lookup(&mut self, _: usize, _: usize) {}
+
+    fn promotable(&self, _: &[BlockHash]) -> usize {
+        0
+    }
+
+    fn promote(&mut self, _: &[BlockHash]) -> Option<Promotion> {
+        None
+    }
+
+    fn has_computed(&mut self, _: u64, _: u64) {}
 
     fn load(&mut self, _: BlockHash, _: &mut [&mut [u8]]) -> Loaded {
         unreachable!("nothing matches")
@@ -62,8 +74,12 @@ impl PrefixStore for Space {
         Some(Box::new(Copy(pages.concat())))
     }
 
-    fn block_hash(&self, _: Option<BlockHash>, tokens: &[TokenId]) -> BlockHash {
-        self.0.chain(tokens, 16)[0]
+    fn open(&mut self, _: BlockHash, _: usize) -> Option<Box<dyn FarBlock>> {
+        None
+    }
+
+    fn is_exact(&self) -> bool {
+        false
     }
 
     fn hold(&mut self, _: &[BlockHash], _: u64) -> u64 {
@@ -74,6 +90,10 @@ impl PrefixStore for Space {
 
     fn stats(&self) -> BTreeMap<String, f64> {
         BTreeMap::new()
+    }
+
+    fn health(&self) -> Health {
+        Health::Ok
     }
 }
 

@@ -4,11 +4,11 @@ use cenote_mem::Word;
 use std::sync::atomic::Ordering;
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident = $text:literal),* $(,)?) => {
+    ($($(#[doc = $doc:literal])* $name:ident = $text:literal),* $(,)?) => {
         /// A counter of this host.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[repr(u8)]
-        pub enum Counter { $($(#[$doc])* $name),* }
+        pub enum Counter { $($(#[doc = $doc])* $name),* }
 
         impl Counter {
             /// All counters.
@@ -18,6 +18,12 @@ macro_rules! counters {
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => $text),* }
+            }
+
+            /// What it counts, in a sentence or two.
+            #[must_use]
+            pub fn help(self) -> &'static str {
+                match self { $(Self::$name => concat!($($doc),*).trim_start()),* }
             }
         }
     };

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from test_groups import chunked, full, groups, mamba, sliding
 import cenote
 from cenote.hits import alignment
 from cenote.vllm.lookup import Lookup
+from cenote.vllm.metadata import LoadPart
 
 PAGE, BLOCKS, SIZE, WINDOW = 4096, 40, 32, 128
 
@@ -81,6 +83,40 @@ def test_a_hit_needs_every_rank_and_every_group(region: cenote.Region) -> None:
     # The lookup skips computed tokens.
     assert held.find(28) == (30, [2, 2, 2, 2])
     assert held.find(30) == (30, [])
+
+
+def test_names_of_a_request_are_computed_once(region: cenote.Region) -> None:
+    """Each lookup of a waiting request hashed all keys again, and so did each worker."""
+    held = Held(region, full(), sliding(WINDOW))
+    for group in range(2):
+        for rank in range(2):
+            held.put(group, rank, range(30))
+    before = {rank.id: rank.hashes_computed for ranks in held.ranks.values() for rank in ranks}
+
+    def computed() -> list[list[int]]:
+        return [[rank.hashes_computed - before[rank.id] for rank in held.ranks[group]] for group in range(2)]
+
+    assert held.find()[0] == 30
+    first = computed()
+    assert first[0] == [BLOCKS] * 2 and max(first[1]) <= BLOCKS
+    assert held.find()[0] == held.find(8)[0] == 30
+    part = LoadPart(0, held.lookup.names(held.request, held.groups[0], 2, 30), list(range(28)))
+    assert computed() == first
+
+    for rank in held.ranks[0]:
+        # A worker has its own object.
+        worker = region.namespace(f" 2 0 {held.ranks[0].index(rank)}".encode(), PAGE)
+        received = pickle.loads(pickle.dumps(part))
+        lease = worker.lookup(received.names_in(worker))
+        assert (worker.id, len(lease), worker.hashes_computed) == (rank.id, 28, 0)
+        lease.release()
+    assert len(part.names_in(region.namespace(b"unknown to the scheduler", PAGE))) == 0
+
+    # A block with another key has another name.
+    held.request.block_hashes[5] = bytes(31) + b"x"
+    assert held.find()[0] == 5
+    held.lookup.forget("")
+    assert held.find()[0] == 5
 
 
 @pytest.mark.parametrize(

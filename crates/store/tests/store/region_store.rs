@@ -8,7 +8,7 @@ use cenote_codec::{
 };
 use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
 use cenote_pool::{AttachOptions, Design, Pool, PoolConfig, Superblock};
-use cenote_store::{BlockCodec, Computed, Loaded, NamespaceSpec, PrefixStore, RegionStore};
+use cenote_store::{BlockCodec, Computed, Loaded, Names, NamespaceSpec, PrefixStore, RegionStore};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,8 +56,19 @@ fn pages(fill: u8) -> Vec<Vec<u8>> {
     (0..4).map(|page| vec![fill ^ page; PAGE]).collect()
 }
 
+/// The names of a prompt's blocks, and how many of the first ones the store has.
+fn look_up(store: &mut RegionStore<Arc<Coherent>>, tokens: &[TokenId]) -> (Names, usize) {
+    let names = store.naming().names(None, tokens);
+    let matched = store.match_prefix(&names);
+    (names, matched)
+}
+
+fn save_one(store: &mut RegionStore<Arc<Coherent>>, hash: BlockHash, depth: u32, pages: &[&[u8]]) -> bool {
+    store.save_all(&[Computed { hash, depth, pages }]) == 1
+}
+
 fn save(store: &mut RegionStore<Arc<Coherent>>, tokens: &[TokenId], blocks: usize) {
-    let hashes = store.match_prefix(None, tokens).hashes;
+    let hashes = store.naming().names(None, tokens);
     let all: Vec<Vec<Vec<u8>>> = (1..=blocks as u8).map(pages).collect();
     let all: Vec<Vec<&[u8]>> = all.iter().map(|pages| pages.iter().map(Vec::as_slice).collect()).collect();
     let computed = |(depth, (&hash, pages))| Computed { hash, depth, pages };
@@ -80,19 +91,14 @@ fn a_saved_block_loads_in_another_store() {
         let mut other = RegionStore::new(pool, &spec(""), Clock::stopped()).unwrap();
         let tokens: Vec<TokenId> = (0..70).collect();
         save(&mut one, &tokens, 3);
-        let found = other.match_prefix(None, &tokens);
-        assert_eq!(
-            (found.hashes.len(), found.num_matched),
-            (4, 3),
-            "70 tokens have four full blocks; three were saved"
-        );
-        for (depth, &hash) in found.hashes.iter().enumerate() {
+        let (hashes, matched) = look_up(&mut other, &tokens);
+        assert_eq!((hashes.len(), matched), (4, 3), "70 tokens have four full blocks; three were saved");
+        for (depth, &hash) in hashes.iter().enumerate() {
             let mut loaded = vec![vec![0; PAGE]; 4];
             let whole = load(&mut other, hash, &mut loaded);
             assert_eq!(whole, depth < 3);
             assert!(!whole || loaded == pages(depth as u8 + 1));
         }
-        assert_eq!(other.block_hash(Some(found.hashes[0]), &tokens[16..32]), found.hashes[1]);
     }
 }
 
@@ -117,14 +123,10 @@ fn tenants_do_not_share_blocks() {
     let pool = pool();
     let tokens: Vec<TokenId> = (0..16).collect();
     save(&mut RegionStore::new(pool.clone(), &spec("a"), Clock::stopped()).unwrap(), &tokens, 1);
-    assert_eq!(
-        RegionStore::new(pool.clone(), &spec("b"), Clock::stopped()).unwrap().match_prefix(None, &tokens).num_matched,
-        0
-    );
-    assert_eq!(
-        RegionStore::new(pool, &spec("a"), Clock::stopped()).unwrap().match_prefix(None, &tokens).num_matched,
-        1
-    );
+    for (tenant, found) in [("b", 0), ("a", 1)] {
+        let mut store = RegionStore::new(pool.clone(), &spec(tenant), Clock::stopped()).unwrap();
+        assert_eq!(look_up(&mut store, &tokens).1, found, "{tenant}");
+    }
 }
 
 /// An idle prefill worker kept the blocks of its last hand-over pinned until its next request.
@@ -135,7 +137,7 @@ fn a_hold_expires_while_its_engine_is_idle() {
     let mut store = RegionStore::new(pool.clone(), &spec(""), time.clock()).unwrap();
     let tokens: Vec<TokenId> = (0..48).collect();
     save(&mut store, &tokens, 3);
-    let hashes = store.match_prefix(None, &tokens).hashes;
+    let hashes = store.naming().names(None, &tokens);
     let expire = store.expirer();
     store.hold(&hashes[..2], 1000);
     let kept = store.hold(&hashes[1..], 1001);
@@ -185,13 +187,13 @@ fn encoded_blocks_are_smaller_and_load_only_with_their_codec() {
         let mut encoding = open().with_codec(block_codec("int8"), &spec(""));
         let mut plain = open();
         let tokens: Vec<TokenId> = (0..64).collect();
-        let hashes = encoding.match_prefix(None, &tokens).hashes;
-        for (depth, &hash) in (0..).zip(&hashes) {
+        let hashes = encoding.naming().names(None, &tokens);
+        for (depth, &hash) in (0..).zip(hashes.iter()) {
             let pages = number_pages(depth);
             let pages: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
             // A store without a codec saves the second and the last block.
             let store = if depth % 2 == 0 { &mut encoding } else { &mut plain };
-            assert!(store.save(hash, depth, &pages));
+            assert!(save_one(store, hash, depth, &pages));
         }
         let stats = encoding.stats();
         let (bytes, from) = (stats["store_encoded_bytes_total"], stats["store_encoded_from_bytes_total"]);
@@ -200,7 +202,7 @@ fn encoded_blocks_are_smaller_and_load_only_with_their_codec() {
             let mut loaded = vec![vec![0; PAGE]; 4];
             load(store, hash, &mut loaded).then_some(loaded)
         };
-        for (depth, &hash) in (0..).zip(&hashes) {
+        for (depth, &hash) in (0..).zip(hashes.iter()) {
             let number = |page: &[u8]| f32::from_le_bytes(page[..4].try_into().unwrap());
             let loaded_pages = loaded(&mut encoding, hash).expect("it knows both");
             for (page, expected) in loaded_pages.iter().zip(number_pages(depth)) {
@@ -228,16 +230,16 @@ fn under_pressure_cold_blocks_are_shortened_and_more_blocks_stay() {
         let mut store =
             RegionStore::new(pool.clone(), &spec(""), Clock::stopped()).unwrap().with_codec(codec, &spec(""));
         for prompt in 0..count {
-            let hashes = store.match_prefix(None, &tokens(prompt)).hashes;
+            let hashes = store.naming().names(None, &tokens(prompt));
             let pages = number_pages(prompt);
-            assert!(store.save(hashes[0], 0, &pages.iter().map(Vec::as_slice).collect::<Vec<_>>()));
+            assert!(save_one(&mut store, hashes[0], 0, &pages.iter().map(Vec::as_slice).collect::<Vec<_>>()));
         }
         let (mut whole, mut exact) = (0_u32, 0_u32);
         for prompt in 0..count {
-            let found = store.match_prefix(None, &tokens(prompt));
-            if found.num_matched == 1 {
+            let (hashes, matched) = look_up(&mut store, &tokens(prompt));
+            if matched == 1 {
                 let mut loaded = vec![vec![0; PAGE]; 4];
-                assert!(load(&mut store, found.hashes[0], &mut loaded));
+                assert!(load(&mut store, hashes[0], &mut loaded));
                 exact += u32::from(loaded == number_pages(prompt));
                 whole += 1;
             }
@@ -297,12 +299,12 @@ fn an_invalid_payload_is_a_miss_when_decoded_and_at_once_afterwards() {
     let forging: Arc<dyn PageCodec> = Arc::new(Forger);
     let (mut forger, mut reader) = (open(block_codec_of(&forging)), open(block_codec("int8")));
     let tokens: Vec<TokenId> = (0..32).collect();
-    let hashes = reader.match_prefix(None, &tokens).hashes;
+    let hashes = reader.naming().names(None, &tokens);
     let saved = number_pages(0);
     let saved: Vec<&[u8]> = saved.iter().map(Vec::as_slice).collect();
-    assert!(forger.save(hashes[0], 0, &saved) && reader.save(hashes[1], 1, &saved));
+    assert!(save_one(&mut forger, hashes[0], 0, &saved) && save_one(&mut reader, hashes[1], 1, &saved));
     let unreadable = |reader: &RegionStore<Arc<Coherent>>| reader.stats()["store_unreadable_total"] as u64;
-    assert_eq!(reader.match_prefix(None, &tokens).num_matched, 2);
+    assert_eq!(reader.match_prefix(&hashes), 2);
     let mut page = vec![0; PAGE];
     let Loaded::Pending(pending) = reader.load(hashes[0], &mut []) else { panic!("its headers hold") };
     assert!(pending.decode(0, &mut page) && pending.decode(1, &mut page));
@@ -311,7 +313,7 @@ fn an_invalid_payload_is_a_miss_when_decoded_and_at_once_afterwards() {
     assert_eq!(unreadable(&reader), 1, "a block is counted once");
     drop(pending);
     let mut pages = vec![vec![0; PAGE]; 4];
-    assert_eq!(reader.match_prefix(None, &tokens).num_matched, 2);
+    assert_eq!(reader.match_prefix(&hashes), 2);
     assert!(matches!(reader.load(hashes[0], &mut []), Loaded::Miss), "it is not tried again");
     assert_eq!(unreadable(&reader), 2);
     assert!(load(&mut reader, hashes[1], &mut pages), "the next block still loads");
@@ -323,15 +325,15 @@ fn a_store_says_how_many_of_the_first_blocks_it_has() {
     let small = PoolConfig { chunk_bytes: 64 << 10, min_block_bytes: 4 << 10, ..config() };
     let mut store = RegionStore::new(pool_in(1 << 20, &small), &spec("a"), Clock::stopped()).unwrap();
     let tokens: Vec<TokenId> = (0..16 * 1000).collect();
-    let hashes = store.match_prefix(None, &tokens).hashes;
+    let hashes = store.naming().names(None, &tokens);
     let pages = pages(1);
     let pages: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
     let computed: Vec<Computed<'_>> =
-        (0..).zip(&hashes).map(|(depth, &hash)| Computed { hash, depth, pages: &pages }).collect();
+        (0..).zip(hashes.iter()).map(|(depth, &hash)| Computed { hash, depth, pages: &pages }).collect();
     assert_eq!(store.save_all(&computed[..64]), 64);
     // Later blocks evict earlier ones only from the end of the prompt.
     let saved = store.save_all(&computed);
     assert!((64..1000).contains(&saved), "{saved}");
-    let found = store.match_prefix(None, &tokens).num_matched;
+    let found = store.match_prefix(&hashes);
     assert!(found >= 64, "{found} of {saved}");
 }

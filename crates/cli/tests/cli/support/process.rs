@@ -171,8 +171,13 @@ impl Server {
 
     /// As [`Self::start`], with these variables.
     pub async fn start_with(flags: &[&str], variables: &[(&str, &str)]) -> Self {
-        let words = tempfile::tempfile().expect("a file for the server's words");
         let command = cenote(["serve", "--port", "0", "--threads", "1"].iter().chain(flags).copied());
+        Self::of(command, variables).await
+    }
+
+    /// Starts a command that prints its address, and serves until it gets a signal.
+    pub async fn of(command: Cenote, variables: &[(&str, &str)]) -> Self {
+        let words = tempfile::tempfile().expect("a file for the server's words");
         let Cenote(mut command) = variables.iter().fold(command, |command, (name, value)| command.env(name, value));
         command.stdout(Stdio::piped()).stderr(words.try_clone().expect("a descriptor"));
         let mut child = command.spawn().expect("the server starts");
@@ -180,7 +185,7 @@ impl Server {
         let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         let first = soon("the server's address", lines.next_line()).await.expect("its stdout is readable");
         let mut server = Self { child, pid, client: Client::new(""), url: String::new(), words };
-        let Some(url) = first else { panic!("{flags:?}: it ended without an address: {}", server.words()) };
+        let Some(url) = first else { panic!("it ended without an address: {}", server.words()) };
         server.client = Client::new(&url);
         server.url = url;
         server

@@ -36,12 +36,12 @@ struct Matcher<'a> {
 impl PrefixSource for Matcher<'_> {
     fn num_matched_tokens(&mut self, id: RequestId) -> u32 {
         let request = self.requests.get_mut(&id).expect("the scheduler knows only our requests");
-        let Some(store) = self.store.as_mut().filter(|_| request.use_pool) else { return 0 };
-        let found = store.match_prefix(request.root, &request.tokens);
-        self.looked.push((id, found.hashes.len()));
-        request.hashes = found.hashes;
-        request.published = found.num_matched;
-        u32::try_from(found.num_matched * self.block_tokens).expect("a match is not longer than its request")
+        let Some((store, names)) = self.store.as_mut().zip(request.names.as_mut()) else { return 0 };
+        // A preempted request has generated tokens since.
+        names.extend(&request.tokens);
+        self.looked.push((id, names.len()));
+        request.published = store.match_prefix(names);
+        u32::try_from(request.published * self.block_tokens).expect("a match is not longer than its request")
     }
 }
 
@@ -139,7 +139,7 @@ impl Core {
         }
         for transfer in &output.swapped_out {
             let request = &self.requests[&transfer.id];
-            let store = self.store.as_deref_mut().filter(|_| request.use_pool);
+            let store = self.store.as_deref_mut().filter(|_| request.names.is_some());
             if !self.swapper.swap_out(step, request.sequence, transfer, &self.kv, store) {
                 self.scheduler.lose_swapped(transfer.id);
                 self.forget_from(transfer.id, 0);
@@ -165,10 +165,9 @@ impl Core {
         let mut lost = Vec::new();
         for moved in &output.spilled {
             let request = &self.requests[&moved.id];
-            let store = self.store.as_deref_mut().filter(|_| request.use_pool);
-            let published =
-                request.hashes.get(moved.index as usize).filter(|_| (moved.index as usize) < request.published);
-            if !self.spills.copy_out(moved, published.copied(), &self.kv, store) && !lost.contains(&moved.id) {
+            let store = self.store.as_deref_mut().filter(|_| request.names.is_some());
+            let published = request.published().get(moved.index as usize).copied();
+            if !self.spills.copy_out(moved, published, &self.kv, store) && !lost.contains(&moved.id) {
                 lost.push(moved.id);
                 let tokens = moved.index as usize * self.model.config().block_tokens;
                 self.scheduler.lose_spilled(moved.id, u32::try_from(tokens).expect("less than was computed"));
@@ -196,7 +195,7 @@ impl Core {
         let store = self.store.as_mut().expect("only a store matches");
         let config = self.model.config();
         let blocks = part.num_loaded_tokens as usize / config.block_tokens;
-        let hashes = &self.requests[&part.id].hashes;
+        let hashes = self.requests[&part.id].names.as_deref().expect("only blocks with names match");
         let table = self.scheduler.block_table(part.id);
         let own = lazy.len();
         let loaded = (0..blocks)
@@ -331,19 +330,15 @@ impl Core {
     /// Saves the full blocks that the request has computed since the last call.
     fn publish_blocks(&mut self, id: RequestId) {
         let Some(request) = self.requests.get_mut(&id) else { return };
-        let Some(store) = self.store.as_mut().filter(|_| request.use_pool) else { return };
+        let Some((store, names)) = self.store.as_mut().zip(request.names.as_mut()) else { return };
         let block_tokens = self.model.config().block_tokens;
         // What sparse steps computed has no name.
         let computed = self.scheduler.num_computed_tokens(id) as usize;
         let full = request.sparse_from.map_or(computed, |first| first.min(computed)) / block_tokens;
         let table = self.scheduler.block_table(id);
+        names.extend(&request.tokens[..full * block_tokens]);
         while request.published < full {
             let now = request.published..full.min(request.published + SAVED_TOGETHER);
-            while request.hashes.len() < now.end {
-                let at = request.hashes.len();
-                let tokens = &request.tokens[at * block_tokens..(at + 1) * block_tokens];
-                request.hashes.push(store.block_hash(request.hashes.last().copied().or(request.root), tokens));
-            }
             let far: Vec<Option<Vec<u8>>> = now.clone().map(|at| self.spills.bytes(table[at])).collect();
             let page_bytes = self.model.layout().page_bytes();
             let pages = now.clone().zip(&far).map_while(|(at, far)| match far {
@@ -353,7 +348,7 @@ impl Core {
             });
             let pages: Vec<Vec<&[u8]>> = pages.collect();
             let computed = |(at, pages)| Computed {
-                hash: request.hashes[at],
+                hash: names[at],
                 depth: u32::try_from(at).expect("contexts are shorter"),
                 pages,
             };

@@ -8,11 +8,11 @@ use cenote_base::engine::{Event, FinishReason, HandOver, Phase, Prompt, Usage};
 use cenote_base::hash::HashSeed;
 use cenote_base::testing::{ManualTime, PATIENCE, until};
 use cenote_base::{
-    BlockHash, CacheSalt, ChainHasher, Clock, Deadline, Engine, EngineError, EventSink, Health, Request, RequestId,
+    BlockHash, ChainHasher, Clock, Deadline, Engine, EngineError, EventSink, Health, Request, RequestId,
     SamplingParams, TokenId,
 };
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel, MoverKind, Observer, StepRecord};
-use cenote_store::{Computed, FarBlock, Loaded, PendingBlock, PrefixMatch, PrefixStore, Promotion};
+use cenote_store::{Computed, FarBlock, Loaded, Names, Naming, PendingBlock, PrefixStore, Promotion};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -165,9 +165,17 @@ pub fn alone(config: &EngineConfig, requests: &[Request]) -> Vec<Vec<TokenId>> {
 }
 
 /// A store in a map that several engines share.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct MemoryStore {
     pub shared: Arc<Mutex<Blocks>>,
+    pub naming: Naming,
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        let hasher = ChainHasher::new(&HashSeed([7; 32]), &[1; 32]);
+        Self { shared: Arc::default(), naming: Naming::new(hasher, BLOCK_TOKENS) }
+    }
 }
 
 #[derive(Default)]
@@ -237,23 +245,22 @@ impl PendingBlock for Copy {
 }
 
 impl MemoryStore {
-    pub fn hasher() -> ChainHasher {
-        ChainHasher::new(&HashSeed([7; 32]), &[1; 32])
+    /// Names of the blocks of a sequence without a salt.
+    pub fn names(tokens: &[TokenId]) -> Names {
+        Self::default().naming.names(None, tokens)
     }
 }
 
 const BLOCK_TOKENS: usize = 16;
 
 impl PrefixStore for MemoryStore {
-    fn root(&self, salt: &CacheSalt) -> BlockHash {
-        Self::hasher().root(salt)
+    fn naming(&self) -> Naming {
+        self.naming.clone()
     }
 
-    fn match_prefix(&mut self, root: Option<BlockHash>, tokens: &[TokenId]) -> PrefixMatch {
-        let hashes = Self::hasher().chain_from(root, tokens, BLOCK_TOKENS);
+    fn match_prefix(&mut self, names: &[BlockHash]) -> usize {
         let shared = self.shared.lock().unwrap();
-        let num_matched = hashes.iter().take_while(|hash| shared.blocks.contains_key(hash)).count();
-        PrefixMatch { hashes, num_matched }
+        names.iter().take_while(|hash| shared.blocks.contains_key(hash)).count()
     }
 
     fn count_lookup(&mut self, blocks: usize, found: usize) {
@@ -262,11 +269,11 @@ impl PrefixStore for MemoryStore {
         *hits += found;
     }
 
-    fn promotable(&self, _root: Option<BlockHash>, _tokens: &[TokenId]) -> usize {
+    fn promotable(&self, _names: &[BlockHash]) -> usize {
         usize::from(!self.shared.lock().unwrap().promotions.is_empty())
     }
 
-    fn promote(&mut self, _root: Option<BlockHash>, _tokens: &[TokenId]) -> Option<Promotion> {
+    fn promote(&mut self, _names: &[BlockHash]) -> Option<Promotion> {
         self.shared.lock().unwrap().promotions.pop_front()
     }
 
@@ -317,8 +324,12 @@ impl PrefixStore for MemoryStore {
         Some(Box::new(Swapped { pages: pages.iter().map(|page| page.to_vec()).collect(), damaged }))
     }
 
-    fn block_hash(&self, parent: Option<BlockHash>, tokens: &[TokenId]) -> BlockHash {
-        Self::hasher().block(parent, tokens)
+    fn open(&mut self, _hash: BlockHash, _parts: usize) -> Option<Box<dyn FarBlock>> {
+        None
+    }
+
+    fn is_exact(&self) -> bool {
+        false
     }
 
     fn hold(&mut self, hashes: &[BlockHash], _ttl_ms: u64) -> u64 {

@@ -20,12 +20,11 @@ from lmcache.v1.platform import create_event_notifier
 
 import cenote
 from cenote import clock
+from cenote.attachment import SETTINGS, Attachment, Wanted, check_names
 from cenote.clock import Deadline
-from cenote.facts import record
-from cenote.health import HealthLog
 from cenote.model_files import refuse_media, weights_name
 from cenote.serving import serving
-from cenote.start import given_of_new, log_ignored, place_of, place_thread
+from cenote.start import place_thread
 
 if TYPE_CHECKING:
     from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
@@ -33,10 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SETTINGS = {
-    "region", "create_size", "chunk_size", "mode", "cold", "seal", "seal_key_file", "host_slot", "tenant_salt", "lease_timeout", "close_timeout", "model_folder",
-    "model_fingerprint", "trust_media_names",
-}  # fmt: skip
+_SETTINGS = SETTINGS | {"lease_timeout", "close_timeout", "model_folder", "model_fingerprint", "trust_media_names"}
 # An engine takes longer than this from the change of its files to its first lookup.
 _LOOK_SECONDS = 1.0
 # The lease of a lookup, and the index of a block in it.
@@ -49,10 +45,8 @@ class CenoteL2Adapter(L2AdapterInterface):
     """LMCache's objects in a region. An object is one block, present as a whole or absent."""
 
     def __init__(self, params: dict[str, Any], **_: Any) -> None:
-        if unknown := sorted(set(params) - _SETTINGS):
-            raise ValueError(f"adapter_params: unknown {', '.join(unknown)}; known are {', '.join(sorted(_SETTINGS))}")
-        if not params.get("region"):
-            raise ValueError('adapter_params: no region is given; give {"region": "shm:NAME"}')
+        check_names("adapter_params", params, _SETTINGS)
+        wanted = Wanted.of("adapter_params", params)
         folder = Path(str(params.get("model_folder") or ""))
         if folder.is_dir():
             refuse_media(params, "adapter_params", folder, "LMCache's keys go by the names that vLLM's clients may choose (uuid)")
@@ -60,16 +54,12 @@ class CenoteL2Adapter(L2AdapterInterface):
         self._looked, self._looking = clock.now(), threading.Lock()
         # No capacity: the region evicts by itself, and LMCache does not see its other users.
         super().__init__()
-        self.name, self.salt = str(params["region"]), str(params.get("tenant_salt", ""))
+        self.name, self.salt = wanted.name, wanted.salt
         self.lease_timeout = _seconds(params, "lease_timeout", 60.0)
         self.close_timeout = _seconds(params, "close_timeout", 30.0)
-        if (size := params.get("create_size")) is not None:
-            chunk, mode = params.get("chunk_size", "64MiB"), int(str(params.get("mode", "0600")), 8)
-            differences = cenote.Region.create(self.name, size, chunk_size=chunk, mode=mode, exist_ok=True, **place_of(params))
-            log_ignored(self.name, differences, given_of_new(params), logger)
-        slot = int(params.get("host_slot", 0))
-        self.region = cenote.Region.open(self.name, worker="lmcache", host_slot=slot, **place_of(params))
-        self._health = HealthLog(self.region, logger)
+        # The size of an object is known only with the first one.
+        self._attachment = Attachment(wanted, "lmcache", None, logger)
+        self.region = self._attachment.region
         self.errors = 0
         self._told: set[str] = set()
         self._lock = threading.Lock()
@@ -181,7 +171,7 @@ class CenoteL2Adapter(L2AdapterInterface):
     @serving(list)
     def _look_up(self, keys: list[ObjectKey], layouts: dict[int, MemoryLayoutDesc]) -> list[int]:
         """Indices of the present keys. Pins their blocks until unlock or `lease_timeout`."""
-        self._health.look()
+        self._attachment.look()
         self._end_leases()
         found: list[int] = []
         for space, places in self._shards_of(keys, layouts):
@@ -384,8 +374,7 @@ class CenoteL2Adapter(L2AdapterInterface):
             known = self._spaces.get(identity)
         if known is None:
             label = f"{key.model_name.rstrip('/').rsplit('/', 1)[-1]} {key.object_group_id}"
-            known = self.region.namespace(identity, size, label=label)
-            record(self.region, self.region.info(), {known.id: identity}, logger)
+            known = self._attachment.namespace(identity, size, label=label)
             with self._lock:
                 self._spaces[identity] = known
         return known

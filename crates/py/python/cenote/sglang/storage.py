@@ -5,7 +5,6 @@ The backend counts each error as a miss."""
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,12 +13,10 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolHitPolicy, 
 
 import cenote
 from cenote import clock
-from cenote.facts import record
-from cenote.health import HealthLog
+from cenote.attachment import SETTINGS, Attachment, Wanted, check_names
 from cenote.serving import FaultCounts, serving, serving_with
 from cenote.sglang import naming
 from cenote.sglang.stats import Transfers
-from cenote.start import given_of_new, log_ignored, log_start, place_of
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +28,8 @@ logger = logging.getLogger(__name__)
 
 # Keys of the extra configuration that SGLang itself reads or adds.
 _SGLANGS = {"backend_name", "module_path", "class_name", "interface_v1", "allocator", "file_storage_path"}
-_SETTINGS = {"region", "create_size", "chunk_size", "mode", "cold", "seal", "seal_key_file", "host_slot", "tenant_salt", "model_folder", "model_fingerprint", "trust_media_names"}
+_SETTINGS = SETTINGS | {"model_folder", "model_fingerprint", "trust_media_names"}
+_WHERE = "hicache-storage-backend-extra-config"
 _LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
 
 # SGLang's threads time out after ten seconds. A batch skips its remaining pages after this time.
@@ -85,18 +83,14 @@ class CenoteStorage(FaultCounts, HiCacheStorage):
 
     def __init__(self, storage_config: HiCacheStorageConfig, kwargs: dict[str, Any] | None = None) -> None:
         extra = dict(storage_config.extra_config or {})
-        if unknown := sorted(set(extra) - _SETTINGS - _SGLANGS):
-            known = ", ".join(sorted(_SETTINGS))
-            raise ValueError(f"hicache-storage-backend-extra-config: unknown {', '.join(unknown)}; known are {known}")
-        if not extra.get("region"):
-            raise ValueError('hicache-storage-backend-extra-config: no region is given; give "region": "shm:NAME"')
+        check_names(_WHERE, {name: value for name, value in extra.items() if name not in _SGLANGS}, _SETTINGS)
         if storage_config.should_split_heads:
             raise ValueError("Cenote stores all heads of a rank together; it cannot split them for other tensor parallel sizes")
         naming.refuse_adapters()
-        self.config, self.extra = storage_config, extra
-        self.model = naming.model(extra, "hicache-storage-backend-extra-config")
+        self.config, self.extra, self.wanted = storage_config, extra, Wanted.of(_WHERE, extra)
+        self.model = naming.model(extra, _WHERE)
         self.region: cenote.Region | None = None
-        self._health: HealthLog | None = None
+        self._attachment: Attachment | None = None
         # The pools of host memory by name, `kv` among them.
         self.pools: dict[str, _Pages] = {}
         self.transfers: Transfers | None = None
@@ -108,31 +102,17 @@ class CenoteStorage(FaultCounts, HiCacheStorage):
         super().register_mem_pool_host(mem_pool_host)
         self.close()
         page_bytes, pieces = _page_of(mem_pool_host)
-        name = self.extra["region"]
-        if (size := self.extra.get("create_size")) is not None:
-            # Four pages to a chunk.
-            chunk = self.extra.get("chunk_size") or max(2 << 20, 1 << math.ceil(math.log2(4 * page_bytes)))
-            mode = int(str(self.extra.get("mode", "0600")), 8)
-            differences = cenote.Region.create(name, size, chunk_size=chunk, mode=mode, exist_ok=True, **place_of(self.extra))
-            log_ignored(name, differences, given_of_new(self.extra), logger)
-        slot = int(self.extra.get("host_slot", 0))
-        region = cenote.Region.open(name, worker="sglang", host_slot=slot, **place_of(self.extra))
-        try:
-            self._weights = naming.weight_version()
-            identity = naming.fingerprint(self.config, self.extra, self.model.hold(logger), mem_pool_host, page_bytes)
-            blocks = region.namespace(
-                identity,
-                page_bytes,
-                label=f"{self.config.model_name} {self.config.tp_rank}.{self.config.pp_rank}",
-                block_tokens=mem_pool_host.page_size,
-            )
-            info = region.info()
-            record(region, info, {blocks.id: identity}, logger)
-            log_start(name, info, [blocks.id], logger)
-        except BaseException:
-            region.close()
-            raise
-        self.region, self._health = region, HealthLog(region, logger)
+        self._weights = naming.weight_version()
+        identity = naming.fingerprint(self.config, self.extra, self.model.hold(logger), mem_pool_host, page_bytes)
+        attachment = Attachment(self.wanted, "sglang", page_bytes, logger)
+        blocks = attachment.namespace(
+            identity,
+            page_bytes,
+            label=f"{self.config.model_name} {self.config.tp_rank}.{self.config.pp_rank}",
+            block_tokens=mem_pool_host.page_size,
+            starts=True,
+        )
+        self.region, self._attachment = attachment.region, attachment
         self.pools["kv"] = _Pages(mem_pool_host, blocks, pieces)
         self.transfers = Transfers(page_bytes) if self.config.enable_storage_metrics else None
 
@@ -153,17 +133,16 @@ class CenoteStorage(FaultCounts, HiCacheStorage):
                 f"Cenote stores pages of full attention, sliding windows, recurrent states and sparse attention's index, but this model "
                 f"also has a pool `{name}`; start without --hicache-storage-backend"
             )
-        if self.region is None or "kv" not in self.pools:
+        if self._attachment is None or "kv" not in self.pools:
             raise ValueError(f"SGLang registered the pool `{name}` before the KV")
         page_bytes, pieces = _page_of(pool)
         identity = naming.fingerprint(self.config, self.extra, self.model.hold(logger), pool, page_bytes, name)
-        blocks = self.region.namespace(
+        blocks = self._attachment.namespace(
             identity,
             page_bytes,
             label=f"{self.config.model_name} {self.config.tp_rank}.{self.config.pp_rank} {name}",
             block_tokens=self.pools["kv"].host.page_size,
         )
-        record(self.region, self.region.info(), {blocks.id: identity}, logger)
         return _Pages(pool, blocks, pieces)
 
     # --- pages by address in host memory: one copy ---
@@ -278,8 +257,8 @@ class CenoteStorage(FaultCounts, HiCacheStorage):
     @serving(lambda: 0)
     def batch_exists(self, keys: list[str], extra_info: HiCacheStorageExtraInfo | None = None) -> int:
         pages = self._pool("kv")
-        if self._health is not None:
-            self._health.look()
+        if self._attachment is not None:
+            self._attachment.look()
         names = pages.names(keys)
         # SGLang's prefetching thread calls this, so it may wait for the cold tier's deadline.
         _promote(pages.blocks, names)

@@ -17,27 +17,22 @@ import torch
 from tensorrt_llm._torch.pyexecutor.connectors.kv_cache_connector import KvCacheConnectorScheduler, KvCacheConnectorWorker
 
 import cenote
+from cenote.attachment import SETTINGS, Attachment, Wanted, check_names
 from cenote.clock import Deadline
-from cenote.facts import record
-from cenote.health import HealthLog
 from cenote.model_files import weights_name
 from cenote.serving import FaultCounts, serving, serving_with
-from cenote.start import given_of_new, log_ignored, log_start, place_of
 from cenote.tensorrt_llm import naming
 
 logger = logging.getLogger(__name__)
 
 _VARIABLE = "CENOTE_TENSORRT_LLM"
-_SETTINGS = {
-    "region", "create_size", "chunk_size", "mode", "cold", "seal", "seal_key_file", "host_slot", "tenant_salt", "model_folder", "model_fingerprint",
-    "timeout", "staging_bytes",
-}  # fmt: skip
+_SETTINGS = SETTINGS | {"model_folder", "model_fingerprint", "timeout", "staging_bytes"}
 _NO_PAGE = -1
 
 
 @dataclass(frozen=True)
 class _Settings:
-    region: str
+    wanted: Wanted
     given: dict[str, Any]
     # Seconds for which a lookup or a save copies blocks. The engine waits for both.
     timeout: float
@@ -51,14 +46,13 @@ class _Settings:
             given = json.loads(text)
         except ValueError as error:
             raise ValueError(f'{_VARIABLE} is no JSON ({error}); set it to {{"region": "shm:NAME", "model_folder": "MODEL"}}') from error
-        if not isinstance(given, dict) or not given.get("region"):
-            raise ValueError(f'{_VARIABLE} names no region; give "region": "shm:NAME"')
-        if unknown := sorted(set(given) - _SETTINGS):
-            raise ValueError(f"{_VARIABLE}: unknown {', '.join(unknown)}; known are {', '.join(sorted(_SETTINGS))}")
+        if not isinstance(given, dict):
+            raise ValueError(f'{_VARIABLE} is no JSON object; set it to {{"region": "shm:NAME", "model_folder": "MODEL"}}')
+        check_names(_VARIABLE, given, _SETTINGS)
         timeout, staging = float(given.get("timeout", 0.5)), int(given.get("staging_bytes", 1 << 30))
         if not timeout > 0 or staging < 1:
             raise ValueError(f"{_VARIABLE}: timeout and staging_bytes must be above 0")
-        return cls(str(given["region"]), given, timeout, staging)
+        return cls(Wanted.of(_VARIABLE, given), given, timeout, staging)
 
 
 def _refuse(arguments: Any) -> None:
@@ -120,7 +114,7 @@ class CenoteWorker(KvCacheConnectorWorker, FaultCounts):  # type: ignore[misc]
         self.model = weights_name(self.settings.given, _VARIABLE, logger)
         self.region: cenote.Region | None = None
         self.blocks: cenote.Namespace | None = None
-        self._health: HealthLog | None = None
+        self._attachment: Attachment | None = None
         self._memory: list[torch.Tensor] = []
         self.block_bytes = self.block_tokens = 0
         self._staging: torch.Tensor | None = None
@@ -142,34 +136,22 @@ class CenoteWorker(KvCacheConnectorWorker, FaultCounts):  # type: ignore[misc]
         self.block_bytes, self.block_tokens = sum(region.size for region in regions), int(layout.tokens_per_block)
         if any(region.size % 64 for region in regions):
             raise ValueError(f"a block has parts of {[region.size for region in regions]} bytes, which are not all multiples of 64")
-        given, name = self.settings.given, self.settings.region
-        if (size := given.get("create_size")) is not None:
-            chunk = given.get("chunk_size") or max(2 << 20, 1 << (4 * self.block_bytes - 1).bit_length())
-            differences = cenote.Region.create(
-                name, size, chunk_size=chunk, mode=int(str(given.get("mode", "0600")), 8), exist_ok=True, **place_of(given)
-            )
-            log_ignored(name, differences, given_of_new(given), logger)
+        wanted = self.settings.wanted
         device = self._memory[0].device
         kind = f"{torch.cuda.get_device_name(device)} {torch.cuda.get_device_capability(device)}" if device.type == "cuda" else device.type
         identity = naming.fingerprint(
-            str(tensorrt_llm.__version__), self._llm_args, layout, self.model.hold(logger), kind, str(given.get("tenant_salt", ""))
+            str(tensorrt_llm.__version__), self._llm_args, layout, self.model.hold(logger), kind, wanted.salt
         )
-        region = cenote.Region.open(name, worker="tensorrt-llm", host_slot=int(given.get("host_slot", 0)), **place_of(given))
-        try:
-            self.blocks = region.namespace(
-                identity,
-                self.block_bytes,
-                label=str(getattr(self._llm_args, "model", "")).rstrip("/").rsplit("/", 1)[-1],
-                block_tokens=self.block_tokens,
-                num_layers=len(group.layer_ids),
-            )
-            info = region.info()
-            record(region, info, {self.blocks.id: identity}, logger)
-            log_start(name, info, [self.blocks.id], logger)
-        except BaseException:
-            region.close()
-            raise
-        self.region, self._health = region, HealthLog(region, logger)
+        attachment = Attachment(wanted, "tensorrt-llm", self.block_bytes, logger)
+        self.blocks = attachment.namespace(
+            identity,
+            self.block_bytes,
+            label=str(getattr(self._llm_args, "model", "")).rstrip("/").rsplit("/", 1)[-1],
+            block_tokens=self.block_tokens,
+            num_layers=len(group.layer_ids),
+            starts=True,
+        )
+        self.region, self._attachment = attachment.region, attachment
         self._staging = self._buffer()
 
     def _buffer(self) -> torch.Tensor:
@@ -181,8 +163,8 @@ class CenoteWorker(KvCacheConnectorWorker, FaultCounts):  # type: ignore[misc]
         """Copies blocks out of the region, in order up to the first that is missing or damaged, or beyond `limit`."""
         if self.blocks is None:
             raise RuntimeError("the engine has registered no memory")
-        if self._health is not None:
-            self._health.look()
+        if self._attachment is not None:
+            self._attachment.look()
         names, end = self.blocks.alias(keys[:limit]), Deadline(self.settings.timeout)
         # The scheduler does not wait for the cold tier. A later request finds these blocks.
         self.blocks.promote(names)

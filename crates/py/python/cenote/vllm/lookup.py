@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from cenote import clock
 from cenote.hits import longest_hit
+from cenote.vllm.block_names import BlockNames
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request
@@ -49,6 +50,8 @@ class Lookup:
         self.repeats = repeats
         # The namespaces of each group. Empty until the workers have named them: then nothing is found.
         self.ranks: list[list[cenote.Namespace]] = []
+        # Names of the blocks of each request, for each group.
+        self._named: dict[str, list[BlockNames]] = {}
 
     def limit(self, request: Request) -> int:
         """Largest end of a hit, in tokens.
@@ -65,7 +68,7 @@ class Lookup:
 
     def find(self, request: Request, start: int, end: int) -> Found:
         """The longest hit between these tokens, pinned; empty on a miss."""
-        held = [_Held(group, ranks, request) for group, ranks in zip(self.groups, self.ranks, strict=True)]
+        held = [_Held(names) for names in self._names_of(request)]
         try:
             found = self._pin(held, start, end)
             without_state = self._end_without_states(held, found, end) - found
@@ -81,11 +84,29 @@ class Lookup:
     def promote(self, request: Request, start: int, end: int) -> list[cenote.Promotion]:
         """Begins to copy blocks between these tokens from the cold tiers of all ranks."""
         begun: list[cenote.Promotion | None] = []
-        for group, ranks in zip(self.groups, self.ranks, strict=True):
-            keys = group.keys(request, start // group.block_tokens, end // group.block_tokens)
+        for named in self._names_of(request):
+            group, ranks = named.group, named.ranks
+            names = named.of(start // group.block_tokens, end // group.block_tokens)
             # A layer with a window needs the last blocks of a hit, and its end is not known yet.
-            begun += [rank.promote(rank.alias(keys), all=not group.reach.is_whole) for rank in ranks]
+            begun += [rank.promote(each, all=not group.reach.is_whole) for rank, each in zip(ranks, names, strict=True)]
         return [promotion for promotion in begun if promotion is not None]
+
+    def names(self, request: Request, group: Group, first: int, last: int) -> dict[int, bytes]:
+        """Names of a group's blocks with `first <= block < last`, by the number of a rank's namespace."""
+        named = next(named for named in self._names_of(request) if named.group is group)
+        return {rank.id: names.tobytes() for rank, names in zip(named.ranks, named.of(first, last), strict=True)}
+
+    def forget(self, request_id: str) -> None:
+        """Forgets the names of a request that has ended."""
+        self._named.pop(request_id, None)
+
+    def _names_of(self, request: Request) -> list[BlockNames]:
+        key = str(getattr(request, "request_id", ""))
+        named = self._named.get(key)
+        if named is None or not all(each.are_of(ranks, request) for each, ranks in zip(named, self.ranks, strict=True)):
+            named = [BlockNames(group, ranks, request) for group, ranks in zip(self.groups, self.ranks, strict=True)]
+            self._named[key] = named
+        return named
 
     def _pin(self, held: list[_Held], start: int, end: int) -> int:
         """Pins the longest hit, and returns its end."""
@@ -136,8 +157,8 @@ class Lookup:
 class _Held:
     """Lookup state of one group: blocks checked and blocks pinned."""
 
-    def __init__(self, group: Group, ranks: Sequence[cenote.Namespace], request: Request) -> None:
-        self.group, self.ranks, self.request = group, ranks, request
+    def __init__(self, names: BlockNames) -> None:
+        self.group, self.ranks, self.names = names.group, names.ranks, names
         self.leases: list[cenote.Lease] = []
         # First checked block, and one byte per checked block: 1 if every rank has it.
         self.low = 0
@@ -148,15 +169,14 @@ class _Held:
 
         Returns the number of that missing block, or `last`."""
         self.release()
-        keys = self.group.keys(self.request, first, last)
-        self.leases = [rank.lookup(rank.alias(keys)) for rank in self.ranks]
+        self.leases = [rank.lookup(names) for rank, names in zip(self.ranks, self.names.of(first, last), strict=True)]
         return first + min(len(lease) for lease in self.leases)
 
     def whole_end(self, start: int, end: int) -> int:
         """The token up to which every rank has all blocks from `start` on."""
         size = self.group.block_tokens
-        keys = self.group.keys(self.request, start // size, end // size)
-        return start + min(rank.count(rank.alias(keys)) for rank in self.ranks) * size
+        names = self.names.of(start // size, end // size)
+        return start + min(rank.count(each) for rank, each in zip(self.ranks, names, strict=True)) * size
 
     def pin_whole(self, start: int, end: int) -> int:
         """Pins the blocks between these tokens. Returns the end of the part on all ranks."""
@@ -179,8 +199,7 @@ class _Held:
         if first < self.low:
             # Check twice as many further blocks each time, so that a long search needs few calls.
             low = max(min(first, self.low - 2 * len(self.there)), 0)
-            keys = self.group.keys(self.request, low, self.low)
-            each = [rank.present(rank.alias(keys)) for rank in self.ranks]
+            each = [rank.present(names) for rank, names in zip(self.ranks, self.names.of(low, self.low), strict=True)]
             self.there = bytearray(map(min, *each) if len(each) > 1 else each[0]) + self.there
             self.low = low
         missing = self.there.rfind(0, max(first - self.low, 0), last - self.low)

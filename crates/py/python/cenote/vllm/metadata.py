@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
 
+import cenote
 from cenote.vllm.names import AdapterUse
 
 
@@ -19,9 +20,13 @@ class LoadPart:
     """Consecutive blocks of one KV cache group."""
 
     group: int
-    keys: list[bytes]
-    """vLLM's hashes of the blocks."""
+    names: dict[int, bytes]
+    """Names of the blocks in each rank's namespace, by its number. The scheduler has computed them."""
     block_ids: list[int]
+
+    def names_in(self, blocks: cenote.Namespace) -> cenote.Hashes:
+        """Names of the blocks in a rank's namespace; none if the scheduler did not know the rank."""
+        return cenote.Hashes.frombytes(self.names.get(blocks.id, b""))
 
 
 @dataclass

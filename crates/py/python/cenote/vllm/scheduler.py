@@ -153,7 +153,7 @@ class SchedulerSide:
         self.given_up.add(request.request_id)
         tables = blocks.get_block_ids()
         parts = [
-            LoadPart(group.number, [], [block for block in tables[group.number] if block != self._no_block()])
+            LoadPart(group.number, {}, [block for block in tables[group.number] if block != self._no_block()])
             for group in self.groups
         ]
         self.orders.append(LoadOrder(request.request_id, parts))
@@ -167,7 +167,7 @@ class SchedulerSide:
                 raise ValueError(f"vLLM has no block for the state after token {end} in group {group.number}")
         while first < last and block_ids[first] == self._no_block():
             first += 1
-        return LoadPart(group.number, group.keys(request, first, last), list(block_ids[first:last]))
+        return LoadPart(group.number, self.lookup.names(request, group, first, last), list(block_ids[first:last]))
 
     def _no_block(self) -> int:
         """Id of vLLM's null block, the placeholder in block tables."""
@@ -310,6 +310,7 @@ class SchedulerSide:
         self.promotions.pop(request_id, None)
         self.unnamed.discard(request_id)
         self.names.forget(request_id)
+        self.lookup.forget(request_id)
 
     def _let_go(self, request_id: str) -> None:
         found = self.found.pop(request_id, None)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import cenote
+from cenote.attachment import Wanted
 from cenote.start import place_of
 from cenote.vllm.codecs import page_codec
 from cenote.vllm.digest import changed_while_loading, draft_digest, model_digest
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from cenote.vllm.settings import Settings
 
 logger = logger_of(__name__)
-
-_CHUNK_MIN, _CHUNK_MAX = 2 << 20, 512 << 20
 
 _PINS_MIN, _PINS_MAX = 1792, 7168
 # Longest prompts that are loaded at the same time.
@@ -83,27 +82,20 @@ class Shards:
         self.ignored: list[tuple[str, str, str]] = []
         try:
             if settings.create_size is not None:
-                self.ignored = self._make_region(settings.create_size)
+                self.ignored = self._make_region()
             self.region = cenote.Region.open(settings.region, worker=worker, host_slot=settings.host_slot, **place_of(vars(settings)))
         except cenote.RegionMissing as error:
             raise cenote.RegionMissing(f"kv_connector_extra_config: region: {error}; give create_size, or run `cenote pool create`") from error
         except cenote.CenoteError as error:
             raise type(error)(f"kv_connector_extra_config: region: {error}") from error
 
-    def _make_region(self, size: str) -> list[tuple[str, str, str]]:
-        settings = self.settings
-        chunk = settings.chunk_size or _chunk_for(max(group.block_bytes for group in self.groups))
+    def _make_region(self) -> list[tuple[str, str, str]]:
+        wanted = Wanted.of("kv_connector_extra_config", vars(self.settings))
         try:
-            return cenote.Region.create(
-                settings.region,
-                size,
-                chunk_size=chunk,
-                mode=int(settings.mode, 8) if settings.mode is not None else None,
-                eviction=settings.eviction,
+            return wanted.create(
+                max(group.block_bytes for group in self.groups),
                 pins_per_worker=self._pins(),
-                exist_ok=True,
                 events=_EVENTS if tells_events(self.config) else None,
-                **place_of(vars(settings)),
             )
         except ValueError as error:
             text = str(error)
@@ -173,12 +165,3 @@ def _weights(settings: Settings) -> Weights:
         return Weights(settings.weights_version_file)
     except OSError as error:
         raise ValueError(f"kv_connector_extra_config: weights_version_file: {error}") from error
-
-
-def _chunk_for(block_bytes: int) -> int:
-    chunk = _CHUNK_MIN
-    while chunk < min(4 * block_bytes, _CHUNK_MAX):
-        chunk *= 2
-    if block_bytes > chunk:
-        raise ValueError(f"a block of this model has {block_bytes} bytes, but the largest chunk has {chunk}; use a smaller --block-size")
-    return chunk

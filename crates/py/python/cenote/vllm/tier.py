@@ -12,7 +12,6 @@ region. The scheduler's process does it for all ranks. `docs/guides/vllm.md` com
 from __future__ import annotations
 
 import dataclasses
-import math
 import threading
 from collections import deque
 from collections.abc import Iterable
@@ -37,11 +36,9 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, Tra
 
 import cenote
 from cenote import clock
+from cenote.attachment import Attachment, Wanted
 from cenote.clock import Deadline
-from cenote.facts import record
-from cenote.health import HealthLog
 from cenote.serving import FaultCounts, serving, serving_with
-from cenote.start import log_ignored, log_start, place_of
 from cenote.vllm.digest import changed_while_loading, draft_digest, model_digest
 from cenote.vllm.identity import check_hashes, fingerprint
 from cenote.vllm.log import logger_of
@@ -59,8 +56,8 @@ logger = logger_of(__name__)
 
 # The connector's settings that a tier has too.
 _SETTINGS = (
-    "region", "create_size", "chunk_size", "mode", "eviction", "cold", "seal", "seal_key_file", "host_slot", "timeout", "load_threads", "tenant_salt",
-    "model_fingerprint", "weights_version_file",
+    "region", "create_size", "chunk_size", "mode", "eviction", "cold", "seal", "seal_key_file", "host_slot", "timeout", "load_threads",
+    "tenant_salt", "model_fingerprint", "weights_version_file",
 )  # fmt: skip
 
 # Most names on their way from the cold tier that a tier remembers.
@@ -108,18 +105,12 @@ class CenoteTier(FaultCounts, SecondaryTierManager):
         self._memory = _address(primary_kv_view)
         self._chunks, self._tokens = int(primary_kv_view.shape[0]), 0  # type: ignore[index]
         identity, label = self._identity(offloading_spec)
-        self.region = self._open()
-        try:
-            self.blocks = self.region.namespace(
-                identity, self.block_size_bytes, label=label, block_tokens=self._tokens, num_layers=1
-            )
-            info = self.region.info()
-            record(self.region, info, {self.blocks.id: identity}, logger)
-            log_start(self.settings.region, info, [self.blocks.id], logger)
-        except BaseException:
-            self.region.close()
-            raise
-        self._health = HealthLog(self.region, logger)
+        wanted = Wanted.of("secondary_tiers", vars(self.settings))
+        self._attachment = Attachment(wanted, "vllm tier", self.block_size_bytes, logger)
+        self.region = self._attachment.region
+        self.blocks = self._attachment.namespace(
+            identity, self.block_size_bytes, label=label, block_tokens=self._tokens, num_layers=1, starts=True
+        )
         self.count_faults(logger)
         self._threads = ThreadPoolExecutor(self.settings.load_threads, thread_name_prefix="cenote-tier")
         # Jobs in flight, and ended jobs that vLLM has not taken yet.
@@ -167,22 +158,6 @@ class CenoteTier(FaultCounts, SecondaryTierManager):
         name = offloading.model.name.rstrip("/").rsplit("/", 1)[-1]
         return fingerprint(config, self.settings, digest, facts, {}), f"{name} offloading"
 
-    def _open(self) -> cenote.Region:
-        settings = self.settings
-        if settings.create_size is not None:
-            largest = max(2 << 20, 1 << math.ceil(math.log2(4 * self.block_size_bytes)))
-            ignored = cenote.Region.create(
-                settings.region,
-                settings.create_size,
-                chunk_size=settings.chunk_size or min(largest, 512 << 20),
-                mode=int(settings.mode, 8) if settings.mode is not None else None,
-                eviction=settings.eviction,
-                exist_ok=True,
-                **place_of(vars(settings)),
-            )
-            log_ignored(settings.region, ignored, settings.of_new_regions(), logger)
-        return cenote.Region.open(settings.region, worker="vllm tier", host_slot=settings.host_slot, **place_of(vars(settings)))
-
     # --- lookups ---
 
     def _name(self, key: OffloadKey) -> cenote.Hashes:
@@ -214,7 +189,7 @@ class CenoteTier(FaultCounts, SecondaryTierManager):
 
     @serving(lambda: None)
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
-        self._health.look()
+        self._attachment.look()
         for key in [key for key, begun in self._promotions.items() if begun.over]:
             # A request that was waiting for it may have ended.
             del self._promotions[key]

@@ -141,7 +141,7 @@ class WorkerSide:
         for own in self.parts.get(part.group, ()):
             blocks, memory = own.part.blocks, own.memory
             assert memory is not None
-            lease = blocks.lookup(blocks.alias(part.keys))
+            lease = blocks.lookup(part.names_in(blocks))
             count = len(lease)
             if count < len(part.block_ids):
                 self._note_lost(order, part.block_ids[count:])

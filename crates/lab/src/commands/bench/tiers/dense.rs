@@ -109,7 +109,8 @@ fn copies(case: &Case, way: &Way<'_>) -> Result<Times, Failure> {
     let config = config(case, way);
     let model = LoadedModel::load(&config)?;
     let (_pool, mut store) = case.store(&model, way.codec)?;
-    let hashes = case.prompts.iter().flat_map(|prompt| store.match_prefix(None, prompt).hashes).collect::<Vec<_>>();
+    let naming = store.naming();
+    let hashes: Vec<_> = case.prompts.iter().flat_map(|prompt| naming.names(None, prompt).to_vec()).collect();
     let (all, first) = (case.working_set(), model.kv_blocks());
     let spilled = all.saturating_sub(first).min(hashes.len());
     let parts = model.page_parts(store.is_exact());
