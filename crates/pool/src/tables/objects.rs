@@ -82,7 +82,8 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
         tables: &Holds<Lock>,
         rows: Vec<(u64, ObjectLine)>,
     ) -> Result<Vec<(BlockIndex, Generation)>, PoolError> {
-        let unused: Result<Vec<_>, _> = rows.iter().map(|(row, line)| self.forget_row(tables, *row, line)).collect();
+        let unused: Result<Vec<_>, _> =
+            rows.into_iter().map(|(row, line)| self.forget_row(tables, row, &line)).collect();
         Ok(unused?.into_iter().flatten().collect())
     }
 
@@ -93,7 +94,7 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
         tables: &Holds<Lock>,
         rows: Vec<(u64, ObjectLine)>,
     ) -> Vec<(BlockIndex, Generation)> {
-        rows.iter().filter_map(|(row, line)| self.forget_row(tables, *row, line).ok().flatten()).collect()
+        rows.into_iter().filter_map(|(row, line)| self.forget_row(tables, row, &line).ok().flatten()).collect()
     }
 
     /// As [`Tables::forget_rows`], for one row. Memory goes first: if this process dies in between,
