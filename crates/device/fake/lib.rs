@@ -393,6 +393,11 @@ controls! {
         gpu(number).state().fail_times = Some((text(call), after, times));
     }
 
+    /// The kernel that moves pages changes a byte of each launch from now on.
+    fn fake_spoil_moves(number: u32) -> () {
+        gpu(number).state().spoils_moves = true;
+    }
+
     /// A thread captures a graph, or does so no more.
     fn fake_capture(number: u32, captures: bool) -> () {
         gpu(number).state().captures = captures;

@@ -127,6 +127,7 @@ pub struct Gpu {
     pub register_max: usize,
     pub allocate_max: usize,
     pub spoil: Option<(Range<usize>, usize)>,
+    pub spoils_moves: bool,
     pub engine_is_a_thread: bool,
     pub wrongs: Vec<String>,
 }
@@ -158,6 +159,7 @@ impl Gpu {
             register_max: usize::MAX,
             allocate_max: usize::MAX,
             spoil: None,
+            spoils_moves: false,
             engine_is_a_thread: false,
             wrongs: Vec::new(),
         }
@@ -376,6 +378,10 @@ impl Gpu {
     fn run_kernel(&mut self, launch: &Launch) {
         let wrong = launch
             .execute(&|at, bytes| within(&self.known, at, bytes) || within(&self.locked, at.wrapping_sub(SEEN), bytes));
+        if let (Launch::Move { to, .. }, true, None) = (launch, self.spoils_moves, &wrong) {
+            // SAFETY: the kernel has just written the page.
+            unsafe { *at(words(*to, 1)[0]) ^= 1 };
+        }
         self.wrongs.extend(wrong);
     }
 

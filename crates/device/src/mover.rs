@@ -22,6 +22,7 @@
 
 mod kit;
 mod load;
+mod proof;
 mod save;
 mod threads;
 mod trial;

@@ -5,7 +5,7 @@
 //! gathers their pages in GPU memory. Kernels copy nothing over the bus: that would take
 //! multiprocessors from the engine.
 
-use super::{Settings, lock, part_blocks, trial};
+use super::{Settings, lock, part_blocks, proof, trial};
 use crate::driver::{Device, DeviceBytes, DeviceError, Locked, Stream};
 use crate::kernels::{Kernels, LANES, Pages, SUM_WORDS, Sums};
 use crate::layout::Layout;
@@ -65,7 +65,8 @@ pub(crate) struct Board {
 }
 
 impl Kit {
-    /// Fails if the layout's pages do not fit the kernels, or the GPU's memory is short. Nothing uses the
+    /// Fails if the layout's pages do not fit the kernels, if these move other bytes, or if the GPU's memory is
+    /// short. Nothing uses the
     /// staging memory yet.
     pub fn new(
         device: &Arc<Device>,
@@ -77,6 +78,7 @@ impl Kit {
         let page_bytes = layout.kernel_page().ok_or_else(unfit)?;
         let pages = (layout.block_bytes() / page_bytes) as usize;
         let kernels = Kernels::load(device)?;
+        proof::moves_pages(device, &kernels, page_bytes, settings.clock)?;
         let buffer = Staging::on_gpu(device, layout.block_bytes() as usize, settings.gpu_buffer_bytes as usize)?;
         let part_blocks = part_blocks(buffer.count());
         let shape = Shape { blocks: part_blocks, pages, page_bytes: page_bytes as u32 };

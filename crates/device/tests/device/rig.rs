@@ -69,6 +69,11 @@ impl Gpu {
         control!(b"fake_fail\0", extern "C" fn(u32, *const i8, u64))(self.0, call.as_ptr(), after);
     }
 
+    /// Makes the kernel that moves pages change a byte of each launch.
+    pub fn spoil_moves(&self) {
+        control!(b"fake_spoil_moves\0", extern "C" fn(u32))(self.0);
+    }
+
     /// As `fail`, but only so many calls.
     pub fn fail_times(&self, call: &str, after: u64, times: u64) {
         let call = CString::new(call).expect("a name");

@@ -34,8 +34,9 @@ fn a_trial_under_a_clock_that_stands_still_leaves_it_to_the_size_of_pages() {
         let gpu = Gpu::new(page);
         let mover = start(&gpu, page, BUFFER, u64::MAX);
         assert_eq!((mover.why_no_kernels(), mover.scatters()), ("", scatters), "pages of {page} bytes");
-        // Three rounds of whole blocks and of pages, and two copies when the driver was opened.
-        let calls = 3 * (1 + (BUFFER / page).div_ceil(256)) + 2;
+        // Three rounds of whole blocks and of pages, two copies when the driver was opened, and two when the
+        // kernel was tried.
+        let calls = 3 * (1 + (BUFFER / page).div_ceil(256)) + 4;
         assert_eq!(gpu.calls(COPY), calls, "pages of {page} bytes");
         assert!(mover.close(PATIENCE));
         assert_eq!((gpu.locked(), gpu.allocations(), gpu.wrong()), (0, 0, String::new()));
@@ -46,18 +47,29 @@ fn a_trial_under_a_clock_that_stands_still_leaves_it_to_the_size_of_pages() {
 fn small_buffers_have_no_trial() {
     let gpu = Gpu::new(1);
     let mover = start(&gpu, 8 << 10, BUFFER / 2, u64::MAX);
-    assert_eq!((mover.why_no_kernels(), mover.scatters(), gpu.calls(COPY)), ("", true, 2));
+    assert_eq!((mover.why_no_kernels(), mover.scatters(), gpu.calls(COPY)), ("", true, 4));
     assert!(mover.close(PATIENCE));
 }
 
 #[test]
 fn a_device_that_fails_in_the_trial_gets_no_kernels_and_keeps_the_memory_of_its_copies() {
     let gpu = Gpu::new(2);
-    let mover = start(&gpu, 8 << 10, BUFFER, 2);
+    let mover = start(&gpu, 8 << 10, BUFFER, 4);
     let why = "cuMemcpyBatchAsync of 256 copies, at copy 0: CUDA_ERROR_UNKNOWN (999)";
     assert_eq!((mover.why_no_kernels(), mover.scatters()), (why, false));
     assert!(mover.close(PATIENCE));
     gpu.run();
     assert_eq!(gpu.wrong(), "", "nothing was freed under a copy");
     assert!(gpu.locked() > 0 && gpu.allocations() > 0);
+}
+
+#[test]
+fn a_gpu_whose_kernel_moves_other_bytes_has_no_kernels() {
+    let gpu = Gpu::new(3);
+    gpu.spoil_moves();
+    let mover = start(&gpu, 8 << 10, BUFFER, u64::MAX);
+    let why = "cenote_move: the kernel moved other bytes than it was given";
+    assert_eq!((mover.why_no_kernels(), mover.scatters()), (why, false));
+    assert!(mover.close(PATIENCE));
+    assert_eq!((gpu.locked(), gpu.allocations(), gpu.wrong()), (0, 0, String::new()));
 }

@@ -221,6 +221,16 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
         ended, lost = self._worker.take_ended()
         return KVConnectorTransferResults(finished_recving=ended, failed_recving=lost)
 
+    def clear_connector_metadata(self) -> None:
+        # The last call of a step in both of vLLM's runners. With speculative decoding that of version 1 calls
+        # `get_transfer_results` before `wait_for_save`.
+        if self._worker is not None:
+            try:
+                self._worker.leave_step()
+            except Exception as error:
+                self.went_wrong("clear_connector_metadata", error)
+        super().clear_connector_metadata()
+
     @serving(set)
     def get_block_ids_with_load_errors(self) -> set[int]:
         assert self._worker is not None

@@ -109,10 +109,8 @@ class WorkerSide:
 
     def begin_step(self) -> None:
         """Aborts unfinished saves of the previous step. vLLM may have reassigned their blocks."""
-        for part in self._all():
-            # If the last step had no last call.
-            if isinstance(part.memory, DeviceMemory):
-                part.memory.end_step()
+        # If the last step had no last call.
+        self.leave_step()
         if self.saves is not None:
             count = len(self.saves)
             self.abort_step()
@@ -247,12 +245,15 @@ class WorkerSide:
         for loading in waiting:
             loading.load.wait(max(min(until - clock.now(), self._left(loading)), 0.0))
 
-    def take_ended(self) -> tuple[set[str], set[str]]:
-        """Requests with ended loads, and the subset of them with lost blocks. The last call of a step."""
+    def leave_step(self) -> None:
+        """Ends the saves of this step that have no buffer yet: vLLM may clear or copy their blocks in its next
+        step before it calls the connector."""
         for part in self._all():
-            # Not later: vLLM may clear or copy blocks in its next step before it calls the connector.
             if isinstance(part.memory, DeviceMemory):
                 part.memory.end_step()
+
+    def take_ended(self) -> tuple[set[str], set[str]]:
+        """Requests with ended loads, and the subset of them with lost blocks."""
         self._hear_of_devices()
         for request_id, loadings in list(self.waiting.items()):
             if any(not loading.load.done and self._left(loading) > 0 for loading in loadings):
