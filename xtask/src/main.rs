@@ -29,7 +29,7 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask <task>
 
   tidy        rules of the source tree that no compiler checks
-  diagrams    draws the graphs of ARCHITECTURE.md from the imports
+  diagrams    draws the graphs of docs/internals/imports.md
   ci          everything: format, clippy, tidy, documentation, tests. A step is skipped if it passed on this machine
               with the same inputs; --all repeats everything
   steady      the tests of all packages, or of those named, --runs N times beside --busy N processes; goes on where an

@@ -119,13 +119,13 @@ pub fn run(root: &Path) -> Result<(), String> {
     }
 }
 
-/// Draws the diagrams of ARCHITECTURE.md from the imports.
+/// Draws the diagrams of docs/internals/imports.md from the imports.
 ///
 /// # Errors
 /// The tree cannot be read, or the document has no place for a diagram.
 pub fn draw(root: &Path) -> Result<(), String> {
     let text = layers::redrawn(&Tree::read(root)?)?;
-    std::fs::write(root.join("ARCHITECTURE.md"), text).map_err(|error| format!("ARCHITECTURE.md: {error}"))
+    std::fs::write(root.join(layers::DOCUMENT), text).map_err(|error| format!("{}: {error}", layers::DOCUMENT))
 }
 
 fn check(tree: &Tree) -> Vec<Finding> {

@@ -3,14 +3,14 @@
 //! Each manifest declares its own place in `[package.metadata.cenote]`: `floor` is a number, `roof`
 //! or `yard`; `modules` lists a crate's top-level modules from the lowest to the highest. A crate
 //! depends on lower floors only. A module imports only modules before it in the list.
-//! ARCHITECTURE.md shows both graphs, drawn from the imports by `cargo xtask diagrams`.
+//! docs/internals/imports.md shows both graphs, drawn from the imports by `cargo xtask diagrams`.
 
 use super::{Finding, SourceFile, Tree};
 use crate::rust_text::line_of;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-const DOCUMENT: &str = "ARCHITECTURE.md";
+pub const DOCUMENT: &str = "docs/internals/imports.md";
 const DRAW: &str = "`cargo xtask diagrams` draws it again";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
