@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     import cenote
     from cenote.vllm.groups import Group
-    from cenote.vllm.shards import Shards
 
 
 @dataclass

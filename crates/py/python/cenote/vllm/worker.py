@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from cenote.device import DeviceLoad
     from cenote.vllm.metadata import LoadOrder, LoadPart, SaveOrder
     from cenote.vllm.names import AdapterUse
-    from cenote.vllm.parts import PartFacts
     from cenote.vllm.shards import Part, Shards
     from cenote.vllm.stats import CenoteStats
 
