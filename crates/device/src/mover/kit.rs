@@ -78,7 +78,6 @@ impl Kit {
         let page_bytes = layout.kernel_page().ok_or_else(unfit)?;
         let pages = (layout.block_bytes() / page_bytes) as usize;
         let kernels = Kernels::load(device)?;
-        proof::moves_pages(device, &kernels, page_bytes, settings.clock)?;
         let buffer = Staging::on_gpu(device, layout.block_bytes() as usize, settings.gpu_buffer_bytes as usize)?;
         let part_blocks = part_blocks(buffer.count());
         let shape = Shape { blocks: part_blocks, pages, page_bytes: page_bytes as u32 };
@@ -88,6 +87,7 @@ impl Kit {
             Ok(Memory { host, seen, device: device.allocate(shape.words() * 8)? })
         };
         let free = Mutex::new((0..BOARDS).map(board).collect::<Result<_, _>>()?);
+        proof::moves_pages(device, &kernels, page_bytes, settings.clock)?;
         let scatters = match settings.scatter_below {
             Some(below) => page_bytes < below,
             None => trial::are_slow(device, page_bytes, staging, &buffer, settings.clock)?

@@ -74,6 +74,8 @@ fn blocks_of_unlocked_pieces_are_staged_and_those_of_locked_ones_are_not() {
 fn loads_and_saves_are_served_while_the_region_is_being_locked() {
     let mut rig = Rig::locking(Way::Scattered, 8, ManualTime::start().clock());
     until("a thread that locks", || (rig.gpu.at_gate() == 1).then_some(()));
+    // The kernel was tried at start.
+    let tried = rig.gpu.calls("cenote_move");
     let blocks = pairs(60, 8);
     save(&mut rig, &blocks);
     assert_eq!(rig.mover.page_locked().map(|progress| progress.locked), Some(0));
@@ -85,11 +87,11 @@ fn loads_and_saves_are_served_while_the_region_is_being_locked() {
         assert!(blocks.iter().all(|&(block, number)| rig.holds(block, number)));
     };
     load(&mut rig);
-    assert_eq!(rig.gpu.calls("cenote_move"), 0, "nothing is in its place yet");
+    assert_eq!(rig.gpu.calls("cenote_move"), tried, "nothing is in its place yet");
     rig.gpu.gate(LOCK, false);
     assert!(rig.mover.wait_locked(PATIENCE));
     load(&mut rig);
-    assert!(rig.gpu.calls("cenote_move") > 0 && (0..BLOCKS).all(|number| rig.is_direct(number)));
+    assert!(rig.gpu.calls("cenote_move") > tried && (0..BLOCKS).all(|number| rig.is_direct(number)));
     assert!(rig.mover.close(PATIENCE));
     assert_eq!((rig.gpu.locked(), rig.gpu.allocations(), rig.gpu.wrong()), (0, 0, String::new()));
 }
