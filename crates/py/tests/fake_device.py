@@ -19,6 +19,7 @@ from cenote.device import DeviceMemory, Gpu, PageLayout, Registration
 NEVER = (1 << 64) - 1
 
 _numbers = itertools.count(1)
+_COPY = "cuMemcpyBatchAsync"
 
 
 def library() -> str:
@@ -65,6 +66,7 @@ class FakeDevice:
         self.base = ctypes.addressof(self.memory)
         self.call("know", self.base, size)
         self.gpu = Gpu(self.number, library=library())
+        self.trials = self.calls(_COPY)
         self.uploaded: list[ctypes.Array[ctypes.c_char]] = []
 
     def call(self, name: str, *arguments: Any) -> Any:
@@ -79,7 +81,10 @@ class FakeDevice:
 
     def locking(self, region: cenote.Region, layers: Sequence[tuple[int, PageLayout]], **how: Any) -> DeviceMemory:
         """As `of`, while the region may be being page-locked."""
-        return DeviceMemory(self.gpu, region, layers, [(self.base, len(self.memory))], self.memory, lambda: 0, **how)
+        before = self.calls(_COPY)
+        memory = DeviceMemory(self.gpu, region, layers, [(self.base, len(self.memory))], self.memory, lambda: 0, **how)
+        self.trials += self.calls(_COPY) - before
+        return memory
 
     # --- controls ---
 
@@ -97,8 +102,8 @@ class FakeDevice:
 
     @property
     def copies(self) -> int:
-        """Calls that queued copies, without those of the driver's trial."""
-        return self.calls("cuMemcpyBatchAsync") - 2
+        """Calls that queued copies, without those of the trials of driver and kernels."""
+        return self.calls(_COPY) - self.trials
 
     @property
     def wrong(self) -> str:
