@@ -330,10 +330,9 @@ impl Shared {
             if state.cancelled {
                 break;
             }
-            // SAFETY: the layout checked the engine's places; others on the device are the board's. The
-            // sources are payloads that `source` keeps in registered memory, or `slots`; all live until
-            // the event behind the copies.
             // The engine leaves the blocks to the load until it has ended.
+            // SAFETY: the layout checked the engine's places; others on the device are the board's. Sources
+            // are payloads that `source` keeps in registered memory, or `slots`; all outlive the copies' event.
             unsafe { self.device.copy(&self.loads, copies, call)? };
         }
         Ok(())
