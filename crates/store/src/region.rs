@@ -174,7 +174,7 @@ impl<F: Fabric> RegionStore<F> {
     fn encode_and_save(&mut self, block: &Computed<'_>) -> Publish {
         let Computed { hash, depth, pages } = *block;
         // A block that is in the pool is neither encoded nor worth squeezing others for.
-        let is_new = self.pool.peek(&[hash]).is_empty();
+        let is_new = !self.pool.has(hash);
         if let Some(codec) = self.codec.clone().filter(|codec| is_new && !codec.saves_raw()) {
             codec.encode(pages, &mut self.frames);
             // A block that encoding does not shorten is saved raw.
