@@ -275,7 +275,10 @@ fn lock<F: Fabric>(holds: &Holds<F>) -> MutexGuard<'_, BTreeMap<u64, Hold<F>>> {
 
 impl<F: Fabric> PrefixStore for RegionStore<F> {
     fn health(&self) -> Health {
-        self.pool.health()
+        let mut reasons = self.pool.health().reasons().to_vec();
+        reasons.extend(self.pool.troubles());
+        reasons.extend(self.cold.as_ref().and_then(|cold| cold.trouble()));
+        if reasons.is_empty() { Health::Ok } else { Health::Degraded { reasons } }
     }
 
     fn naming(&self) -> Naming {

@@ -20,7 +20,7 @@ pub const DOUBT: Duration = Duration::from_mins(10);
 /// What this process knows of its host's damaged reads.
 #[derive(Default)]
 pub struct Doubt {
-    /// The host's damaged reads at the last look, plus 1. 0: this process has not looked.
+    /// The host's damaged reads at the last look.
     reads: AtomicU64,
     /// Nanoseconds of the host's clock until which duplicates are checked.
     until_ns: AtomicU64,
@@ -30,9 +30,7 @@ impl Doubt {
     /// Whether duplicates are checked now. `reads`: damaged reads of the host. `now`: the host's time.
     fn is_there(&self, reads: u64, now: Duration) -> bool {
         let now_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-        let known = self.reads.swap(reads + 1, Relaxed);
-        // Reads before the first look may be of any age. They count once, for one period of checks.
-        if known != reads + 1 && reads > 0 {
+        if self.reads.swap(reads, Relaxed) != reads {
             self.until_ns.store(now_ns.saturating_add(DOUBT.as_nanos() as u64), Relaxed);
         }
         now_ns < self.until_ns.load(Relaxed)
@@ -40,6 +38,11 @@ impl Doubt {
 }
 
 impl<F: Fabric, H: HostLocal> Blocks<F, H> {
+    /// Damaged reads before this worker joined may be of any age, and cause no doubt.
+    pub fn begin_without_doubt(&self) {
+        self.doubt.reads.store(self.region.counters().get(Counter::ReadsDamaged), Relaxed);
+    }
+
     /// Whether this host has met damage lately.
     pub fn is_in_doubt(&self) -> bool {
         let region = &self.region;

@@ -216,6 +216,33 @@ fn duplicates_are_checked_only_in_doubt() {
     assert_eq!(publish(&pool, &ns, hashes[1], 1), Publish::Duplicate);
 }
 
+#[test]
+fn a_region_without_its_name_and_recent_damage_are_troubles_and_no_reason_to_leave() {
+    let source = shm("troubles");
+    let (fabric, pool, time) = make(&source, Flush::None, 59);
+    let ns = namespace(&pool, 1, BLOCK_BYTES);
+    let troubles = || {
+        pool.tick();
+        assert_eq!(pool.health(), Health::Ok);
+        pool.troubles().join("; ")
+    };
+    assert_eq!(troubles(), "");
+    let hashes = chain(&ns, 1, 2);
+    compute(&pool, &ns, &hashes);
+    damage(&fabric, &pool, &pool.peek(&hashes)[0]);
+    assert_eq!(compute(&pool, &ns, &hashes), 0);
+    assert!(troubles().contains("damaged in the last ten minutes"));
+    time.advance(Duration::from_mins(11));
+    assert_eq!(troubles(), "");
+    let path = source.path().expect("a file");
+    std::fs::remove_file(&path).expect("it is there");
+    assert!(troubles().contains("is gone: no other process can join"));
+    std::fs::write(&path, "another").expect("it is free");
+    assert!(troubles().contains("is another file now"));
+    assert_eq!(compute(&pool, &ns, &hashes), 2, "it is used all the same");
+    std::fs::remove_file(&path).expect("it is there");
+}
+
 /// A lock with a line that says that a living host holds it: each call would wait for its timeout.
 #[test]
 fn a_worker_with_lock_timeouts_leaves_the_region() {
