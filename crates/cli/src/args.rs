@@ -2,6 +2,7 @@
 //! `--help`.
 
 mod engram;
+mod observe;
 mod plan;
 mod pool;
 mod worker;
@@ -10,6 +11,7 @@ pub use engram::{
     EngramCheckArgs, EngramCommands, EngramDequantArgs, EngramDropArgs, EngramInfoArgs, EngramLoadArgs, EngramRowsArgs,
     TablesArgs,
 };
+pub use observe::{DoctorArgs, StatArgs, TopArgs};
 pub use plan::{PlanCommands, PlanEngramArgs, PlanKvArgs, SettingArgs};
 pub use pool::{
     MemoryOf, PoolArgs, PoolCheckArgs, PoolColdArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolDiffArgs,
@@ -55,7 +57,17 @@ pub enum Commands {
     /// Plan memory, bandwidth and costs of a model's n-gram tables or KV
     #[command(subcommand)]
     Plan(PlanCommands),
-    /// Show memory, devices and instructions of this machine, and recommend a region
+    /// Show a region live: fill, hit rate, models, hosts, workers, events; keys: `?`
+    ///
+    /// Looks from outside, so it needs no server, and shows a region without live processes. Without
+    /// --region it takes the only region of this machine. `--once --json` has the shape in
+    /// docs/guides/operate.md.
+    Top(TopArgs),
+    /// Print a region's numbers, one line a second
+    Stat(StatArgs),
+    /// Say what is wrong with a region (--region), or show this machine and recommend a region
+    ///
+    /// With a region: each fault with its consequence and the next command; exits with 2 if there is one.
     Doctor(DoctorArgs),
     /// Profile a model's KV on a text, for codecs that need a profile
     Profile(ProfileArgs),
@@ -66,12 +78,6 @@ pub enum Commands {
     /// Worker process of `serve`
     #[command(hide = true)]
     Worker(WorkerArgs),
-}
-
-#[derive(Args, Debug)]
-pub struct DoctorArgs {
-    #[command(flatten)]
-    pub output: OutputArgs,
 }
 
 #[derive(Args, Debug)]

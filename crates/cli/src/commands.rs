@@ -6,6 +6,7 @@ mod doctor;
 mod engram;
 mod events;
 mod generate;
+mod history;
 mod list;
 mod metrics;
 mod plan;
@@ -13,6 +14,8 @@ mod pool;
 mod profile;
 mod serve;
 mod snapshot;
+mod stat;
+mod top;
 mod worker;
 
 use crate::args::{Cli, Commands, PoolCommands};
@@ -30,10 +33,13 @@ impl Program for Cli {
     }
 
     /// Runs a subcommand. Regions that killed commands left are removed first, except by commands
-    /// that list them and by workers.
+    /// that list or observe them and by workers.
     fn run(self) -> Result<ExitCode, Failure> {
-        let lists_orphans = matches!(self.command, Commands::Doctor(_) | Commands::Pool(PoolCommands::List(_)));
-        if !lists_orphans && !matches!(self.command, Commands::Worker(_)) {
+        let looks = matches!(
+            self.command,
+            Commands::Doctor(_) | Commands::Top(_) | Commands::Stat(_) | Commands::Pool(PoolCommands::List(_))
+        );
+        if !looks && !matches!(self.command, Commands::Worker(_)) {
             stale::sweep();
         }
         let done = |()| ExitCode::SUCCESS;
@@ -44,7 +50,9 @@ impl Program for Cli {
             Commands::Pool(command) => pool::run(command),
             Commands::Engram(command) => engram::run(&command),
             Commands::Plan(command) => plan::run(&command).map(done),
-            Commands::Doctor(args) => doctor::run(&args).map(done),
+            Commands::Top(args) => top::run(&args).map(done),
+            Commands::Stat(args) => stat::run(&args).map(done),
+            Commands::Doctor(args) => doctor::run(&args),
             Commands::Profile(args) => profile::run(&args).map(done),
             Commands::Completions(args) => {
                 shell::completions::<Self>(&args);

@@ -5,7 +5,12 @@
 
 mod args;
 mod commands;
+mod findings;
+mod gauges;
 mod inventory;
+mod observer;
+mod rates;
+mod watcher;
 
 use std::process::ExitCode;
 

@@ -7,6 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+/// Age up to which an error is recent.
+const RECENT: Duration = Duration::from_mins(5);
+
 /// Least time between two log lines about errors of one kind.
 const QUIET: Duration = Duration::from_secs(30);
 
@@ -82,6 +85,8 @@ struct Said {
     /// Nanoseconds of the tier's clock.
     at_ns: Option<u64>,
     since: u64,
+    /// When the last error happened, logged or not.
+    last_ns: Option<u64>,
 }
 
 impl Counters {
@@ -111,12 +116,21 @@ impl Counters {
         *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         let said = &mut said[kind as usize];
+        said.last_ns = Some(clock.now_ns());
         if said.at_ns.is_some_and(|at_ns| clock.since(at_ns) < QUIET) {
             said.since += 1;
             return;
         }
         tracing::warn!(%error, kind = kind.name(), not_logged = said.since, "the cold tier failed; serving goes on without it");
-        *said = Said { at_ns: Some(clock.now_ns()), since: 0 };
+        (said.at_ns, said.since) = (said.last_ns, 0);
+    }
+
+    /// The kind of the last error, if it happened in the last minutes.
+    pub(crate) fn recent_error(&self, clock: Clock) -> Option<ErrorKind> {
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = ErrorKind::ALL.into_iter().filter_map(|kind| Some((said[kind as usize].last_ns?, kind)));
+        let (at_ns, kind) = last.max_by_key(|(at_ns, _)| *at_ns)?;
+        (clock.since(at_ns) < RECENT).then_some(kind)
     }
 
     /// Number of errors of a kind.

@@ -10,7 +10,7 @@ mod writer;
 
 use crate::backend::{Backend, Used};
 use crate::counters::{Count, Counters};
-use crate::error::ColdError;
+use crate::error::{ColdError, ErrorKind};
 use crate::record::{Head, Name};
 use crate::settings::WriteBehind;
 use crate::sums::Sealing;
@@ -239,6 +239,12 @@ impl Tier {
     #[must_use]
     pub fn last_error(&self) -> Option<String> {
         if self.stamp.is_inherited() { None } else { self.shared.counters.last_error() }
+    }
+
+    /// The kind of the last error of this process, if it happened in the last minutes.
+    #[must_use]
+    pub fn recent_error(&self) -> Option<ErrorKind> {
+        if self.stamp.is_inherited() { None } else { self.shared.counters.recent_error(self.shared.config.clock) }
     }
 
     /// Counters and gauges by Prometheus name.

@@ -6,7 +6,7 @@ mod table;
 pub use table::Table;
 
 use crate::failure::Failure;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use serde::Serialize;
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -135,16 +135,26 @@ pub fn spinner(what: &str) -> ProgressBar {
     bar
 }
 
+/// Form of log lines.
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Time, level, place, message and fields.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
 /// Starts logging to stderr with this filter.
-pub fn start_logging(filter: &str) -> Result<(), Failure> {
+pub fn start_logging(filter: &str, format: LogFormat) -> Result<(), Failure> {
     let filter = tracing_subscriber::EnvFilter::try_new(filter)
         .map_err(|error| Failure::new(format!("--log `{filter}`: {error}")))?;
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // A second call in one process (tests) keeps the first.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .try_init();
+    let _ = match format {
+        LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).try_init(),
+        LogFormat::Json => lines.json().flatten_event(true).with_current_span(true).with_span_list(false).try_init(),
+    };
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! Frame of a program: settings, flags, logging, and the exit code.
 
 use crate::failure::Failure;
+use crate::output::LogFormat;
 use crate::{args, output, settings, usage};
 use cenote_base::fault::{self, Plan};
 use clap::{Args, Parser};
@@ -19,6 +20,9 @@ pub struct ProcessArgs {
     /// What to log to stderr, as in `info` or `cenote_serve=debug`
     #[arg(long, global = true, value_name = "FILTER", env = "CENOTE_LOG", default_value = "warn")]
     pub log: String,
+    /// Form of log lines
+    #[arg(long, global = true, value_enum, value_name = "FORM", env = "CENOTE_LOG_FORMAT", default_value_t)]
+    pub log_format: LogFormat,
 }
 
 /// A command with subcommands.
@@ -61,7 +65,8 @@ fn parse_and_run<P: Program>() -> Result<ExitCode, Failure> {
         }
     };
     let program = P::from_arg_matches(&matches).map_err(|error| Failure::new(error.to_string()))?;
-    output::start_logging(&program.process().log)?;
+    let ProcessArgs { log, log_format, .. } = program.process();
+    output::start_logging(log, *log_format)?;
     arm_fault()?;
     if let Some(file) = file.filter(|file| !file.named) {
         let path = std::path::absolute(&file.path).unwrap_or(file.path);

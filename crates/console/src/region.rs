@@ -13,8 +13,8 @@ use cenote_mem::{
 };
 pub use cenote_pool::HostPool;
 use cenote_pool::{
-    AttachOptions, Eviction, Inspector, OpenError, Pool, PoolConfig, PoolError, Superblock, make_region, open_region,
-    peek, prepare_region, random_bytes,
+    AttachOptions, Eviction, Inspector, OpenError, Pool, PoolConfig, PoolError, Record, Superblock, make_region,
+    open_region, peek, prepare_region, random_bytes,
 };
 use cenote_store::cold::{Sealing, Settings};
 use cenote_store::snapshot::{self, Restoring, Sharing, SnapshotError, SnapshotSettings};
@@ -61,6 +61,14 @@ impl Watched {
         Superblock::read(&self.fabric).is_ok_and(|now| now.config.uuid == identity)
             && self.fabric.mapping().still_whole()
             && self.source.file().is_ok_and(|file| file == self.file)
+    }
+
+    /// The records of the region's flight recorder, the oldest first.
+    ///
+    /// # Errors
+    /// The superblock is not readable.
+    pub fn records(&self) -> Result<Vec<Record>, PoolError> {
+        cenote_pool::history(&*self.fabric)
     }
 }
 

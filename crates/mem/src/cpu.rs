@@ -194,7 +194,9 @@ fn chosen_word(root: &Path, file: &str) -> Option<String> {
     Some(rest.split_once(']')?.0.to_owned())
 }
 
-fn space(directory: &Path) -> Option<Space> {
+/// Space of the file system that holds a path; `None`: it cannot be looked at.
+#[must_use]
+pub fn space(directory: &Path) -> Option<Space> {
     let status = rustix::fs::statvfs(directory).ok()?;
     let bytes = |blocks: u64| blocks.saturating_mul(status.f_frsize);
     Some(Space { total_bytes: bytes(status.f_blocks), free_bytes: bytes(status.f_bavail) })

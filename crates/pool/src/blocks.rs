@@ -1,6 +1,7 @@
 //! Blocks: from a reserved slot to a readable block and back to a free slot ([`life`]), and the
-//! repair of what a death leaves half done ([`rebuild`]).
+//! repair of what a death leaves half done ([`rebuild`]) and of damaged payloads ([`doubt`]).
 
+mod doubt;
 pub mod life;
 pub mod offers;
 mod rebuild;
@@ -24,10 +25,11 @@ pub(crate) struct Blocks<F: Fabric, H: HostLocal> {
     hosts: Arc<Hosts<F, H>>,
     index: Arc<Index<F, H>>,
     space: Arc<Space<F, H>>,
+    doubt: doubt::Doubt,
 }
 
 impl<F: Fabric, H: HostLocal> Blocks<F, H> {
-    pub const fn new(
+    pub fn new(
         region: Arc<Region<F, H>>,
         log: Arc<Log<F, H>>,
         locks: Arc<Locks<F, H>>,
@@ -35,6 +37,6 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         index: Arc<Index<F, H>>,
         space: Arc<Space<F, H>>,
     ) -> Self {
-        Self { region, log, locks, hosts, index, space }
+        Self { region, log, locks, hosts, index, space, doubt: doubt::Doubt::default() }
     }
 }

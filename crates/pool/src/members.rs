@@ -7,6 +7,7 @@
 mod join;
 pub mod recovery;
 pub mod ticker;
+mod troubles;
 mod watch;
 
 use crate::blocks::Blocks;
@@ -20,6 +21,7 @@ use crate::sync::Locks;
 use crate::tables::Tables;
 use cenote_mem::{Fabric, HostLocal};
 use std::sync::Arc;
+use troubles::Troubles;
 
 /// All parts of one participant: a worker once it has joined, an observer before.
 pub(crate) struct Member<F: Fabric, H: HostLocal> {
@@ -32,6 +34,7 @@ pub(crate) struct Member<F: Fabric, H: HostLocal> {
     pub blocks: Arc<Blocks<F, H>>,
     pub evictor: Evictor<F, H>,
     pub tables: Tables<F, H>,
+    pub troubles: Troubles,
     name: String,
     /// Held while the worker lives.
     _claim: Option<H::Claim>,
@@ -69,8 +72,8 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             Arc::clone(&space),
             Arc::clone(&blocks),
         );
-        let name = String::new();
-        Self { region, log, locks, hosts, index, space, blocks, evictor, tables, name, _claim: None }
+        let (name, troubles) = (String::new(), Troubles::default());
+        Self { region, log, locks, hosts, index, space, blocks, evictor, tables, troubles, name, _claim: None }
     }
 
     /// Whether calls of the serving path must leave the region alone: this process was forked by

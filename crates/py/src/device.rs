@@ -523,8 +523,7 @@ impl DeviceMemory {
         let mut seen = HashSet::new();
         for order in &mut orders {
             let mut known = order.drop_repeated(&mut seen);
-            let new: Vec<bool> =
-                order.hashes.iter().map(|hash| order.to.pool.peek(std::slice::from_ref(hash)).is_empty()).collect();
+            let new: Vec<bool> = order.hashes.iter().map(|&hash| !order.to.pool.has(hash)).collect();
             known += new.iter().filter(|new| !**new).count() as u64;
             order.keep(&new);
             add(&self.outcomes, "duplicate", known);

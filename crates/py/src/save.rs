@@ -83,7 +83,7 @@ impl Save {
         } else {
             // Look up first, to avoid encoding a duplicate.
             let is_new = |&(hash, ..): &(BlockHash, u32, Names, usize)| {
-                let is_new = to.pool.peek(&[hash]).is_empty();
+                let is_new = !to.pool.has(hash);
                 if !is_new {
                     count(&mut outcomes, Publish::Duplicate);
                 }

@@ -50,8 +50,9 @@ impl Default for Grace {
     }
 }
 
-/// Serves the OpenAI API on `listener` until `shutdown` resolves. Then stops accepting, lets
-/// running requests finish for `grace.drain`, aborts the others and returns whether all finished.
+/// Serves the OpenAI API on `listener` until `shutdown` resolves. Then drains: lets running requests
+/// finish for `grace.drain`, and aborts the others. Meanwhile it goes on accepting connections, so that
+/// probes and load balancers see the drain; generating requests get 503. Returns whether all finished.
 pub async fn serve(
     listener: TcpListener,
     state: Arc<AppState>,
@@ -59,11 +60,24 @@ pub async fn serve(
     grace: Grace,
 ) -> bool {
     let (clock, head_timeout) = (state.clock, state.config.head_timeout);
+    let mut drained = false;
+    let end = async {
+        shutdown.await;
+        drained = drain(&state, grace).await;
+    };
     let connections = tokio::select! {
-        connections = Connections::accept_until(listener, router(state.clone()), &state.gate, head_timeout, clock, shutdown) => connections,
+        connections = Connections::accept_until(listener, router(state.clone()), &state.gate, head_timeout, clock, end) => connections,
         never = watch_health(&state) => match never {},
     };
+    connections.finish(clock.after(grace.close)).await;
+    drained
+}
+
+/// Returns whether all requests have finished.
+async fn drain(state: &AppState, grace: Grace) -> bool {
+    let clock = state.clock;
     state.start_draining();
+    tracing::info!(requests = state.running(), "draining: new requests get 503");
     let engine = state.engine().clone();
     let deadline = clock.after(grace.drain);
     let drained = tokio::task::spawn_blocking(move || engine.drain(deadline));
@@ -74,7 +88,6 @@ pub async fn serve(
         tracing::warn!(requests = state.running(), "the drain deadline has passed; aborting what still runs");
         state.abort_all();
     }
-    connections.finish(clock.after(grace.close)).await;
     drained
 }
 

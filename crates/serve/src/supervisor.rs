@@ -290,6 +290,7 @@ impl Keeper {
                 () = sleep_until(self.clock.after(self.config.health_interval)) => {}
             }
             silent = if process.engine().is_healthy().await { 0 } else { silent + 1 };
+            self.fleet.note_silence(self.slot, silent > 0);
             if silent >= self.config.health_failures_max {
                 return format!("its socket did not answer {silent} times in a row");
             }

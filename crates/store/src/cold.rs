@@ -167,6 +167,22 @@ impl ColdTier {
         self.tier.last_error()
     }
 
+    /// Why it takes or gives no blocks now; `None`: it works.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        let place = &self.settings.place;
+        if !self.tier.is_open() {
+            // At the start it is not open for a moment, without an error.
+            let error = self.tier.last_error()?;
+            return Some(format!("the cold tier in {place} is closed: {error}"));
+        }
+        let kind = self.tier.recent_error()?;
+        Some(match kind {
+            ErrorKind::Full => format!("the disk of the cold tier in {place} is full: blocks are not written"),
+            _ => format!("the cold tier in {place} had errors of kind `{}` in the last minutes", kind.name()),
+        })
+    }
+
     /// The settings that it was started with.
     #[must_use]
     pub const fn settings(&self) -> &Settings {

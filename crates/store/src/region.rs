@@ -174,7 +174,7 @@ impl<F: Fabric> RegionStore<F> {
     fn encode_and_save(&mut self, block: &Computed<'_>) -> Publish {
         let Computed { hash, depth, pages } = *block;
         // A block that is in the pool is neither encoded nor worth squeezing others for.
-        let is_new = self.pool.peek(&[hash]).is_empty();
+        let is_new = !self.pool.has(hash);
         if let Some(codec) = self.codec.clone().filter(|codec| is_new && !codec.saves_raw()) {
             codec.encode(pages, &mut self.frames);
             // A block that encoding does not shorten is saved raw.
@@ -275,7 +275,10 @@ fn lock<F: Fabric>(holds: &Holds<F>) -> MutexGuard<'_, BTreeMap<u64, Hold<F>>> {
 
 impl<F: Fabric> PrefixStore for RegionStore<F> {
     fn health(&self) -> Health {
-        self.pool.health()
+        let mut reasons = self.pool.health().reasons().to_vec();
+        reasons.extend(self.pool.troubles());
+        reasons.extend(self.cold.as_ref().and_then(|cold| cold.trouble()));
+        if reasons.is_empty() { Health::Ok } else { Health::Degraded { reasons } }
     }
 
     fn naming(&self) -> Naming {

@@ -214,8 +214,28 @@ pub struct PoolHistoryArgs {
     /// Only events that this host recorded
     #[arg(id = "of_host", long = "host", value_name = "N", value_parser = host_slot())]
     pub host: Option<u8>,
+    /// Only events of this last time, as in 90s, 10m, 12h or 7d
+    #[arg(long, value_name = "TIME", value_parser = parse_age)]
+    pub since: Option<Duration>,
+    /// Print events as they happen, until SIGINT or SIGTERM; with --json a line each
+    #[arg(long, short)]
+    pub follow: bool,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// A time with its unit; without one, seconds.
+fn parse_age(text: &str) -> Result<Duration, String> {
+    let split = text.find(|letter: char| letter.is_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let seconds = match unit {
+        "" | "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        "d" => 86400.0,
+        _ => return Err(format!("`{text}` is no time: write it as in 90s, 10m, 12h or 7d")),
+    };
+    Ok(parse_seconds(number)?.mul_f64(seconds))
 }
 
 #[derive(Args, Debug)]

@@ -1,4 +1,7 @@
-//! `cenote doctor`: the features of this machine, and the recommended region.
+//! `cenote doctor`: what is wrong with a region, or the features of this machine and the recommended
+//! region.
+
+mod region;
 
 use crate::args::DoctorArgs;
 use crate::inventory::{self, Found, State};
@@ -8,6 +11,7 @@ use cenote_console::output::{facts, wrapped};
 use cenote_mem::cpu::{self, Machine};
 use serde::Serialize;
 use std::path::Path;
+use std::process::ExitCode;
 
 #[derive(Serialize)]
 struct Diagnosis {
@@ -65,7 +69,10 @@ impl PageLocking {
     }
 }
 
-pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
+pub fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
+    if args.region.region.is_some() {
+        return region::run(args);
+    }
     let machine = cpu::probe(Path::new("/"));
     let mut orphans = inventory::look(&machine);
     orphans.retain(|found| found.state == State::Orphan);
@@ -73,7 +80,8 @@ pub fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let page_locking = machine.shm.map(|shm| PageLocking::of(shm.free_bytes));
     let (advice, swap_bytes) = (advise(&machine), swap_bytes(&meminfo));
     let diagnosis = Diagnosis { machine, swap_bytes, advice, page_locking, orphans };
-    args.output.show(&diagnosis, || text(&diagnosis))
+    args.output.show(&diagnosis, || text(&diagnosis))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn advise(machine: &Machine) -> Vec<Advice> {

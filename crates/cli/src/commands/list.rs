@@ -20,7 +20,7 @@ pub fn run(args: &PoolListArgs) -> Result<ExitCode, Failure> {
 
 fn text(found: &[Found]) -> String {
     if found.is_empty() {
-        return "no region on this machine; `cenote pool create` makes one".to_owned();
+        return "no region that this user can read on this machine; `cenote pool create` makes one".to_owned();
     }
     let mut rows = table(&["region", "size", "memory", "blocks", "state", "used by"]);
     for one in found {

@@ -3,6 +3,8 @@
 
 use super::serve::{Signals, cannot_listen};
 use crate::args::PoolMetricsArgs;
+use crate::gauges::{self, Gauge, Labels, Look, Unit, counter_name, host_labels, model_labels};
+use crate::watcher::Watcher;
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -13,16 +15,13 @@ use cenote_base::Clock;
 use cenote_console::args::RegionArgs;
 use cenote_console::failure::Failure;
 use cenote_console::output;
-use cenote_console::region::Watched;
-use cenote_pool::{Counter, PoolInfo};
-use cenote_store::snapshot::Restoring;
+use cenote_pool::Counter;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,9 +32,6 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 
 /// Scrapes within this time of one another get the same page: each look reads all descriptors.
 const FRESH: Duration = Duration::from_secs(1);
-
-/// Digits of a fingerprint in labels, as `cenote pool info` prints it.
-const DIGITS: usize = 12;
 
 pub fn run(args: &PoolMetricsArgs) -> Result<ExitCode, Failure> {
     let exporter = Exporter::open(&args.region)?;
@@ -80,24 +76,23 @@ struct Page {
     is_there: bool,
 }
 
-/// Looks at the region that has the name now: it may be removed and made anew.
+/// Pages of the region that has the name now.
 struct Exporter {
-    region: RegionArgs,
     name: String,
     clock: Clock,
     last: Mutex<Last>,
 }
 
 struct Last {
-    watched: Option<Watched>,
+    watcher: Watcher,
     page: Option<(Duration, Page)>,
 }
 
 impl Exporter {
     fn open(region: &RegionArgs) -> Result<Self, Failure> {
-        let last = Last { watched: Some(region.watch()?), page: None };
+        let last = Last { watcher: Watcher::open(region)?, page: None };
         let name = region.source()?.to_string();
-        Ok(Self { region: region.clone(), name, clock: Clock::system(), last: Mutex::new(last) })
+        Ok(Self { name, clock: Clock::system(), last: Mutex::new(last) })
     }
 
     fn page(&self) -> Page {
@@ -108,11 +103,7 @@ impl Exporter {
         {
             return page.clone();
         }
-        last.watched = last.watched.take().filter(Watched::is_current).or_else(|| self.region.watch().ok());
-        let seen = last.watched.as_ref().map(|watched| Seen {
-            info: watched.inspector.info(),
-            is_restoring: Restoring::seen(&watched.inspector).is_some(),
-        });
+        let seen = last.watcher.look().ok();
         let is_there = seen.is_some();
         let page = Page { text: page_of(&self.name, seen), is_there };
         last.page = Some((now, page.clone()));
@@ -120,14 +111,7 @@ impl Exporter {
     }
 }
 
-/// What a look at a region found.
-#[derive(Debug)]
-struct Seen {
-    info: PoolInfo,
-    is_restoring: bool,
-}
-
-fn page_of(region: &str, seen: Option<Seen>) -> String {
+fn page_of(region: &str, seen: Option<Look>) -> String {
     let mut registry = Registry::with_labels([("region".into(), region.to_owned().into())].into_iter());
     registry.register_collector(Box::new(Families { seen }));
     let mut page = String::new();
@@ -137,21 +121,14 @@ fn page_of(region: &str, seen: Option<Seen>) -> String {
 
 #[derive(Debug)]
 struct Families {
-    seen: Option<Seen>,
+    seen: Option<Look>,
 }
-
-type Labels = Vec<(&'static str, String)>;
 
 /// Writes the families of a page.
 struct Writer<'a>(DescriptorEncoder<'a>);
 
 impl Writer<'_> {
-    /// A gauge without labels.
-    fn gauge(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
-        self.gauges(name, help, [(Labels::new(), value)])
-    }
-
-    fn gauges(&mut self, name: &str, help: &str, rows: impl IntoIterator<Item = (Labels, u64)>) -> fmt::Result {
+    fn counts(&mut self, name: &str, help: &str, rows: impl IntoIterator<Item = (Labels, u64)>) -> fmt::Result {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (labels, value) in rows {
             let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
@@ -160,20 +137,32 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn seconds(&mut self, name: &str, help: &str, rows: impl IntoIterator<Item = (Labels, f64)>) -> fmt::Result {
-        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for (labels, value) in rows {
-            ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
+    /// One gauge of each row.
+    fn gauge<'a, T: 'a>(
+        &mut self,
+        gauge: &Gauge<T>,
+        rows: impl IntoIterator<Item = &'a T>,
+        labels: impl Fn(&T) -> Labels,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(gauge.name, gauge.help, None, MetricType::Gauge)?;
+        for row in rows {
+            let Some(value) = (gauge.value)(row) else { continue };
+            let labels = labels(row);
+            let encoder = family.encode_family(&labels)?;
+            match gauge.unit {
+                Unit::Seconds => ConstGauge::new(value).encode(encoder)?,
+                Unit::Count | Unit::Bytes => ConstGauge::new(value as i64).encode(encoder)?,
+            }
         }
         Ok(())
     }
 
     fn counter(&mut self, counter: Counter, value: u64) -> fmt::Result {
         // The encoder adds the suffix.
-        let name = format!("cenote_{}", counter.name().trim_end_matches("_total"));
+        let name = counter_name(counter);
         let help = counter.help().trim_end_matches('.');
         let constant = ConstCounter::new(value);
-        constant.encode(self.0.encode_descriptor(&name, help, None, MetricType::Counter)?)
+        constant.encode(self.0.encode_descriptor(name.trim_end_matches("_total"), help, None, MetricType::Counter)?)
     }
 }
 
@@ -181,100 +170,34 @@ impl Collector for Families {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut to = Writer(encoder);
         let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
-        to.gauges("cenote_build_info", "1; the version of this exporter", [(version, 1)])?;
+        to.counts("cenote_build_info", "1; the version of this exporter", [(version, 1)])?;
         let present = u64::from(self.seen.is_some());
-        to.gauge("cenote_region_present", "1 while the name leads to a region", present)?;
-        let Some(Seen { info, is_restoring }) = &self.seen else { return Ok(()) };
-        region(&mut to, info, *is_restoring)?;
-        models(&mut to, info)?;
-        hosts(&mut to, info)?;
-        for &counter in Counter::ALL {
-            to.counter(counter, info.counters.get(counter.name()).copied().unwrap_or(0))?;
-        }
-        Ok(())
+        to.counts("cenote_region_present", "1 while the name leads to a region", [(vec![], present)])?;
+        let Some(look) = &self.seen else { return Ok(()) };
+        let info = &look.info;
+        let facts = vec![
+            ("uuid", info.uuid.clone()),
+            ("design", info.design.to_owned()),
+            ("eviction", info.eviction.to_owned()),
+            ("seal", info.seal.to_owned()),
+            ("fabric", info.fabric.to_owned()),
+        ];
+        to.counts("cenote_region_info", "1; settings of the region", [(facts, 1)])?;
+        gauges::REGION.iter().try_for_each(|gauge| to.gauge(gauge, [look], |_| Labels::new()))?;
+        gauges::MODEL.iter().try_for_each(|gauge| to.gauge(gauge, &info.namespaces, model_labels))?;
+        gauges::HOST.iter().try_for_each(|gauge| to.gauge(gauge, &info.hosts, host_labels))?;
+        let rows = gauges::workers(info).into_iter().map(|((host, name, state), count)| {
+            (vec![("host", host.to_string()), ("name", name.to_owned()), ("state", state.to_owned())], count)
+        });
+        to.counts("cenote_workers", "Processes that have joined, by the name that they gave", rows)?;
+        Counter::ALL.iter().try_for_each(|&counter| to.counter(counter, look.counter(counter)))
     }
-}
-
-fn region(to: &mut Writer<'_>, info: &PoolInfo, is_restoring: bool) -> fmt::Result {
-    let facts = vec![
-        ("uuid", info.uuid.clone()),
-        ("design", info.design.to_owned()),
-        ("eviction", info.eviction.to_owned()),
-        ("seal", info.seal.to_owned()),
-        ("fabric", info.fabric.to_owned()),
-    ];
-    to.gauges("cenote_region_info", "1; settings of the region", [(facts, 1)])?;
-    let created = info.created as f64;
-    to.seconds("cenote_region_created_timestamp_seconds", "When it was made, in Unix time", [(vec![], created)])?;
-    let restoring = u64::from(is_restoring);
-    let memory = info.memory.bytes + info.memory.named_bytes;
-    for (name, help, value) in [
-        ("cenote_region_restoring", "1 while a snapshot is being restored into it", restoring),
-        ("cenote_region_bytes", "Size of the region", info.region_bytes),
-        ("cenote_region_data_bytes", "Of these: for blocks, objects and memory", info.data_bytes),
-        ("cenote_region_chunk_bytes", "Size of a chunk, the unit in which hosts take space", info.chunk_bytes),
-        ("cenote_region_chunks", "Chunks in all", info.num_chunks),
-        ("cenote_region_chunks_free", "Chunks that no host has taken", info.num_chunks - info.chunks_taken),
-        ("cenote_region_chunks_lost", "Chunks of which a dead host may have lost content", info.chunks_lost),
-        (
-            "cenote_region_chunks_with_strays",
-            "Chunks that a dead host may still write: they take no blocks in place",
-            info.chunks_with_strays,
-        ),
-        ("cenote_region_blocks", "Readable blocks", info.blocks_ready),
-        ("cenote_region_block_bytes", "Payload bytes of readable blocks", info.bytes_ready),
-        ("cenote_region_objects", "Objects that programs have published", info.objects),
-        ("cenote_region_memory_bytes", "Memory that programs have allocated", memory),
-        ("cenote_region_locks_allocated", "Locks that programs have allocated", info.locks_given),
-        ("cenote_region_pins_per_worker", "Blocks that one worker can pin at once", info.pins_per_worker),
-    ] {
-        to.gauge(name, help, value)?;
-    }
-    Ok(())
-}
-
-/// At most as many rows as the region's table of models has.
-fn models(to: &mut Writer<'_>, info: &PoolInfo) -> fmt::Result {
-    let labels = |at: usize| -> Labels {
-        let row = &info.namespaces[at];
-        let fingerprint = row.fingerprint.chars().take(DIGITS).collect();
-        vec![("model", row.label.clone()), ("fingerprint", fingerprint), ("row", row.id.0.to_string())]
-    };
-    let all = || 0..info.namespaces.len();
-    let of =
-        |value: fn(&cenote_pool::NamespaceInfo) -> u64| all().map(move |at| (labels(at), value(&info.namespaces[at])));
-    to.gauges("cenote_model_blocks", "Readable blocks of a model", of(|row| row.blocks))?;
-    to.gauges("cenote_model_block_bytes", "Their payload bytes", of(|row| row.bytes))?;
-    to.gauges("cenote_model_used_bytes", "Bytes of slots that are charged to the model", of(|row| row.used_bytes))?;
-    to.gauges("cenote_model_quota_bytes", "Limit of those bytes; 0: none", of(|row| row.quota_bytes))?;
-    to.gauges("cenote_model_workers", "Workers that have the model open", of(|row| row.workers))
-}
-
-fn hosts(to: &mut Writer<'_>, info: &PoolInfo) -> fmt::Result {
-    let labels = |host: u8| -> Labels { vec![("host", host.to_string())] };
-    let of =
-        |value: fn(&cenote_pool::HostInfo) -> u64| info.hosts.iter().map(move |row| (labels(row.host), value(row)));
-    to.gauges("cenote_host_chunks", "Chunks that a host owns", of(|row| row.chunks))?;
-    to.gauges("cenote_host_workers", "Processes of a host that have joined and not left", of(|row| row.workers))?;
-    to.gauges("cenote_host_life", "Number of a host's life: it grows with each death", of(|row| row.incarnation))?;
-    let known = info.hosts.iter().filter_map(|row| Some((labels(row.host), u64::from(row.alive?))));
-    to.gauges("cenote_host_alive", "1 if a host lives, 0 if it is dead; none: unknown", known)?;
-    let silent = info.hosts.iter().filter_map(|row| Some((labels(row.host), row.silent_ms? as f64 / 1e3)));
-    to.seconds("cenote_host_silent_seconds", "Time since a host's heartbeat advanced", silent)?;
-    let mut workers: BTreeMap<(u8, &str, &str), u64> = BTreeMap::new();
-    for worker in &info.workers {
-        let state = worker.alive.map_or("unknown", |alive| if alive { "alive" } else { "dead" });
-        *workers.entry((worker.host, &worker.name, state)).or_default() += 1;
-    }
-    let rows = workers.into_iter().map(|((host, name, state), count)| {
-        (vec![("host", host.to_string()), ("name", name.to_owned()), ("state", state.to_owned())], count)
-    });
-    to.gauges("cenote_workers", "Processes that have joined, by the name that they gave", rows)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cenote_pool::PoolInfo;
 
     #[test]
     fn a_region_that_is_not_there_has_no_values_of_an_earlier_one() {
@@ -285,7 +208,7 @@ mod tests {
 
     #[test]
     fn labels_are_escaped() {
-        let seen = |info| Some(Seen { info, is_restoring: false });
+        let seen = |info| Some(Look { info, ..Look::default() });
         let worker = cenote_pool::WorkerInfo {
             host: 3,
             slot: 0,

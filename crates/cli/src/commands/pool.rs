@@ -2,7 +2,7 @@
 
 use crate::args::{
     MemoryOf, PoolArgs, PoolCheckArgs, PoolColdArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolFenceArgs,
-    PoolGcArgs, PoolHistoryArgs, PoolManageArgs, PoolQuotaArgs, PoolRotateArgs,
+    PoolGcArgs, PoolManageArgs, PoolQuotaArgs, PoolRotateArgs,
 };
 use cenote_base::seal::Seal;
 use cenote_base::units::ByteSize;
@@ -43,7 +43,7 @@ pub fn run(command: PoolCommands) -> Result<ExitCode, Failure> {
         PoolCommands::Info(args) => info(&args),
         PoolCommands::Metrics(args) => super::metrics::run(&args),
         PoolCommands::Check(args) => check(&args),
-        PoolCommands::History(args) => history(&args),
+        PoolCommands::History(args) => super::history::run(&args),
         PoolCommands::Events(args) => super::events::run(&args),
         PoolCommands::Gc(args) => gc(&args),
         PoolCommands::Quota(args) => quota(&args),
@@ -371,26 +371,6 @@ fn check_text(report: &CheckReport) -> String {
         }
     }
     text
-}
-
-fn history(args: &PoolHistoryArgs) -> Result<ExitCode, Failure> {
-    let mut records =
-        cenote_pool::history(&*args.region.map_read_only()?).map_err(|error| args.region.explain(&error))?;
-    records.retain(|record| args.host.is_none_or(|host| record.host == host));
-    args.output.show(&records, || {
-        let mut rows = output::table(&["time (UTC)", "host", "worker", "pid", "what"]).log();
-        for record in &records {
-            rows.add_row([
-                output::utc(record.time_us),
-                record.host.to_string(),
-                record.slot.map_or_else(String::new, |slot| slot.to_string()),
-                record.pid.to_string(),
-                record.what.clone(),
-            ]);
-        }
-        rows.to_string()
-    })?;
-    Ok(ExitCode::SUCCESS)
 }
 
 #[derive(Serialize)]

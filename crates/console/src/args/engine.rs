@@ -25,7 +25,7 @@ pub struct StudiedModelArgs {
     #[arg(long, value_enum, env = "CENOTE_DTYPE", default_value = "f32")]
     pub dtype: DtypeArg,
     /// Compute threads [default: all cores]
-    #[arg(long, value_name = "N", env = "CENOTE_THREADS")]
+    #[arg(long, value_name = "N", env = "CENOTE_THREADS", value_parser = positive)]
     pub threads: Option<usize>,
 }
 
@@ -99,7 +99,7 @@ pub struct EngineArgs {
     #[arg(long, value_enum, env = "CENOTE_DTYPE", default_value = "f32")]
     pub dtype: DtypeArg,
     /// Compute threads [default: all cores]
-    #[arg(long, value_name = "N", env = "CENOTE_THREADS")]
+    #[arg(long, value_name = "N", env = "CENOTE_THREADS", value_parser = positive)]
     pub threads: Option<usize>,
     /// Maximum tokens of prompt and output [default: the model's limit]
     #[arg(long, value_name = "N", env = "CENOTE_MAX_MODEL_LEN")]

@@ -22,6 +22,8 @@ pub struct RegionFile {
     pub group: u32,
     /// Its permission bits.
     pub mode: u32,
+    /// Device and inode: another file of the same name has others.
+    pub identity: (u64, u64),
 }
 
 impl RegionFile {
@@ -31,8 +33,15 @@ impl RegionFile {
         self.mode & 0o060 == 0o060
     }
 
+    /// Whether its path still leads to it. Its memory outlives its name.
+    #[must_use]
+    pub fn has_its_name(&self) -> bool {
+        self.path.metadata().is_ok_and(|status| (status.dev(), status.ino()) == self.identity)
+    }
+
     pub(super) fn of(path: &Path, status: &Metadata) -> Self {
-        Self { path: path.into(), user: status.uid(), group: status.gid(), mode: status.mode() & 0o777 }
+        let identity = (status.dev(), status.ino());
+        Self { path: path.into(), user: status.uid(), group: status.gid(), mode: status.mode() & 0o777, identity }
     }
 
     /// Refuses a region that another user may have planted. In a directory that every user may
@@ -90,7 +99,7 @@ impl Mapping {
         let file = RegionFile::of(&path, &status);
         let is_trusted = file.is_own() || mode & 0o060 == 0o060 || trusted_owners().any(|user| user == file.user);
         if !is_trusted {
-            let RegionFile { path, user, group, mode } = file;
+            let RegionFile { path, user, group, mode, .. } = file;
             return Err(MapError::Untrusted { path, user, group, mode });
         }
         file.believe().map(|()| true)

@@ -530,7 +530,7 @@ fn path_of(name: &Name) -> std::path::PathBuf {
 /// A private region that does not exist any more.
 fn gone_region() -> RegionFile {
     let user = rustix::process::geteuid().as_raw();
-    RegionFile { path: "/no/such/region".into(), user, group: 0, mode: 0o600 }
+    RegionFile { path: "/no/such/region".into(), user, group: 0, mode: 0o600, identity: (0, 0) }
 }
 
 /// Sweeps only this area.

@@ -23,6 +23,7 @@ const CHUNKS_A_TICK: u64 = 256;
 impl<F: Fabric, H: HostLocal> Member<F, H> {
     /// Checks the region and trips the breaker, or repairs and closes it.
     pub fn look_after_health(&self) {
+        self.look_for_troubles();
         let now = self.region.area.now();
         if !self.locks.breaker.is_out() {
             if let Some(reason) = self.first_damage() {

@@ -15,6 +15,9 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// Age in seconds up to which a block counts as new.
+const NEW_SECONDS: u32 = 60;
+
 impl<F: Fabric, H: HostLocal> Member<F, H> {
     /// `alive` tells whether the worker of a host's slot lives, if that is known.
     pub(crate) fn info(&self, alive: impl Fn(u64, u32) -> Option<bool>) -> PoolInfo {
@@ -41,6 +44,8 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             ..PoolInfo::default()
         };
         self.region.refresh_chunks();
+        // A descriptor has the low half of the seconds since 1970.
+        let now = self.region.area.unix_seconds() as u32;
         for chunk in 0..self.region.layout.num_chunks {
             let strays = self.space.strays(chunk);
             info.chunks_lost += u64::from(strays != Strays::Never);
@@ -60,6 +65,9 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
                         if let Some(row) = namespaces.iter_mut().find(|row| row.id.0 == descriptor.namespace()) {
                             row.blocks += 1;
                             row.bytes += descriptor.extent().0;
+                            if now.wrapping_sub(descriptor.stamp as u32) < NEW_SECONDS {
+                                row.new_bytes += descriptor.extent().0;
+                            }
                         }
                     }
                     Some(BlockState::Object) if !Kind::of(&descriptor).is_memory() => info.objects += 1,
@@ -147,6 +155,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
                     num_layers: (line.shape >> 32) as u32,
                     blocks: 0,
                     bytes: 0,
+                    new_bytes: 0,
                     used_bytes: self.space.used_bytes(row),
                     quota_bytes: self.space.read_quota(row),
                     workers: workers[row as usize],
@@ -231,6 +240,8 @@ pub struct NamespaceInfo {
     pub blocks: u64,
     /// Their payload bytes.
     pub bytes: u64,
+    /// Of these: published within the last minute, by the publishers' clocks.
+    pub new_bytes: u64,
     /// Bytes of slots that are charged to it, as the living hosts count them.
     pub used_bytes: u64,
     /// Limit of those bytes; 0: none.

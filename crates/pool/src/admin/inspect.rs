@@ -76,6 +76,12 @@ impl<F: Fabric + Clone> Inspector<F> {
         self.own.info(|host, slot| self.slot_alive(host, slot))
     }
 
+    /// Number of blocks that living workers have pinned.
+    #[must_use]
+    pub fn pinned(&self) -> u64 {
+        self.pinned_by_the_living().len() as u64
+    }
+
     /// The models that share the region, without counts of their blocks.
     #[must_use]
     pub fn namespaces(&self) -> Vec<NamespaceInfo> {
@@ -206,7 +212,7 @@ impl<F: Fabric + Clone> Inspector<F> {
         }
         own.check_arenas(&mut report);
         report.memory_of_users = own.memory(|host, slot| self.slot_alive(host, slot));
-        report.pinned = self.pinned_by_the_living().len() as u64;
+        report.pinned = self.pinned();
         (report.index_entries, report.index_stale) = (entries, stale);
         report
     }

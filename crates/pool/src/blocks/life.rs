@@ -11,6 +11,7 @@
 use super::Blocks;
 use crate::index::Inserted;
 use crate::log::events::Names;
+use crate::log::recorder::Event;
 use crate::region::counters::Counter;
 use crate::region::hit::Hit;
 use crate::region::host_layout::{DRAINING, PUBLISHED};
@@ -377,34 +378,40 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
 
     /// Takes a block without its checksum out of the pool: readers would miss it again and again,
     /// and publishers would take it for a duplicate. Another host's block only leaves the index.
-    pub fn discard_damaged(&self, hit: &Hit) {
+    /// Returns whether it left. If a lock is busy for `timeout`, the next reader tries again.
+    pub fn discard_damaged(&self, hit: &Hit, timeout: Timeout) -> bool {
         let region = &self.region;
         if region.is_plain() {
-            return;
+            return false;
         }
         if !region.lists(hit.block) {
             region.refresh_descriptors(hit.block.0..hit.block.0 + 1);
             let is_there = region.hit(hit.block).is_some_and(|now| now == *hit);
             region.refresh_seal(hit.block);
             region.fabric.refresh_payload(hit.offset, hit.length);
-            if is_there && region.verify(hit) == Some(false) {
-                region.counters().add(Counter::Damaged, 1);
-                // If the shard's lock is busy, the next reader unlinks the block.
-                let mut no_patience = Duration::ZERO;
-                self.index.unlink(hit.hash, hit.block, &mut no_patience);
+            let is_damaged = is_there && region.verify(hit) == Some(false);
+            if is_damaged {
+                self.note_damage(hit);
             }
-            return;
+            let mut patience = timeout.total;
+            return is_damaged && self.index.unlink(hit.hash, hit.block, &mut patience);
         }
-        // If the lock is busy, the next reader discards the block.
-        let Ok(heap) = self.lock_heap_within(Timeout::TRY) else { return };
+        let Ok(heap) = self.lock_heap_within(timeout) else { return false };
         let is_published = region.slot_owner(hit.block).load(Acquire) == PUBLISHED && region.lists(hit.block);
-        let Some(now) = region.hit(hit.block).filter(|now| is_published && now == hit) else { return };
+        let Some(now) = region.hit(hit.block).filter(|now| is_published && now == hit) else { return false };
         region.refresh_seal(now.block);
         region.fabric.refresh_payload(now.offset, now.length);
-        if region.verify(&now) == Some(false) {
-            region.counters().add(Counter::Damaged, 1);
+        let is_damaged = region.verify(&now) == Some(false);
+        if is_damaged {
+            self.note_damage(&now);
             self.withdraw(&heap, now.block);
         }
+        is_damaged
+    }
+
+    fn note_damage(&self, hit: &Hit) {
+        self.region.counters().add(Counter::Damaged, 1);
+        self.log.record(Event::ReadDamaged, hit.block.0, hit.hash.words()[0]);
     }
 }
 

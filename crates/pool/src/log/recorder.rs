@@ -46,7 +46,7 @@ pub enum Event {
     Collected = 11,
     /// Blocks were evicted: how many were freed, how many stayed because of pins.
     Evicted = 12,
-    /// A read failed its checksum: block, first word of its hash.
+    /// A block was taken out because its payload has not its checksum: block, first word of its hash.
     ReadDamaged = 13,
     /// A publish exceeded its namespace's quota: namespace, bytes of the block.
     QuotaRefused = 14,
@@ -85,7 +85,8 @@ impl Event {
                 Some(now)
             }
             Self::QuotaRefused if last[0] == now[0] => Some(now),
-            Self::ReadDamaged if last == now => Some(now),
+            // Damage of a large area must not push all other records out.
+            Self::ReadDamaged => Some(now),
             _ => None,
         }
     }
@@ -191,7 +192,9 @@ fn words(event: Event, [first, second]: [u64; 2], times: u64) -> String {
         Event::LockRepaired => lock_words(first, second),
         Event::Collected => format!("collected garbage: {first} blocks freed, {second} chunks given back"),
         Event::Evicted => format!("evicted {first} blocks, kept {second} for their pins, in {times} goes"),
-        Event::ReadDamaged => format!("read block {first} (hash {second:016x}…) without its checksum, {times} times"),
+        Event::ReadDamaged => {
+            format!("dropped block {first} (hash {second:016x}…), which had not its checksum{}", before())
+        }
         Event::QuotaRefused => {
             format!("did not publish a block of {second} bytes over the quota of namespace {first}, {times} times")
         }

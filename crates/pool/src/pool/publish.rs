@@ -77,6 +77,10 @@ impl<'a> Wish<'a> {
         if new.encoding == 0 { whole } else { Self { slot_bytes: slot_for(length).min(whole.slot_bytes), ..whole } }
     }
 
+    const fn is_duplicate(&self) -> bool {
+        matches!(self.slot, Err(Publish::Duplicate))
+    }
+
     fn outcome(&self) -> Publish {
         self.slot.map_or_else(|outcome| outcome, |_| Publish::Published)
     }
@@ -236,15 +240,13 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         });
     }
 
-    /// Reserves slots for the blocks of which the pool has none of the same hash.
+    /// Reserves slots for the blocks of which the pool has none of the same hash. In doubt, damaged
+    /// ones leave the pool first.
     pub(super) fn reserve_new(&self, wishes: &mut [Wish<'_>], fill: Fill) {
         if self.is_out() {
             return;
         }
-        let there = |wish: &mut Wish<'_>| {
-            wish.slot = Err(Publish::Duplicate);
-            self.region.counters().add(Counter::Duplicates, 1);
-        };
+        let there = |wish: &mut Wish<'_>| wish.slot = Err(Publish::Duplicate);
         if let [one] = wishes {
             if self.blocks.touch_if_there(one.new.hash) {
                 there(one);
@@ -253,7 +255,8 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             let hashes: Vec<BlockHash> = wishes.iter().map(|wish| wish.new.hash).collect();
             self.blocks.touch_those_there(&hashes, |at| there(&mut wishes[at]));
         }
-        let mut wanted = wishes.iter_mut().filter(|wish| !matches!(wish.slot, Err(Publish::Duplicate))).peekable();
+        self.doubt_duplicates(wishes);
+        let mut wanted = wishes.iter_mut().filter(|wish| !wish.is_duplicate()).peekable();
         if wanted.peek().is_none() {
             return;
         }
@@ -272,6 +275,22 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             charged.into_iter().for_each(|namespace| self.space.show_usage(&heap, namespace));
         }
         fault::point(Point::PublishReserved);
+    }
+
+    /// Counts duplicates, except those that are damaged: these leave the pool, and their wishes need
+    /// slots.
+    fn doubt_duplicates(&self, wishes: &mut [Wish<'_>]) {
+        if !wishes.iter().any(Wish::is_duplicate) {
+            return;
+        }
+        let is_in_doubt = self.blocks.is_in_doubt();
+        for wish in wishes.iter_mut().filter(|wish| wish.is_duplicate()) {
+            if is_in_doubt && !self.blocks.has_sound(wish.new.hash) {
+                wish.slot = Err(Publish::NoRoom);
+            } else {
+                self.region.counters().add(Counter::Duplicates, 1);
+            }
+        }
     }
 
     /// Reserves a slot that counts towards a namespace's quota.

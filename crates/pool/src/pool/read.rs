@@ -8,6 +8,7 @@ use crate::region::hit::Hit;
 use crate::region::lines::{BlockState, Descriptor, checksum_key};
 use crate::region::seal::Facts;
 use crate::space::strays::Strays;
+use crate::sync::Timeout;
 use cenote_base::BlockHash;
 use cenote_base::fault::{self, Mistake};
 use cenote_mem::{Fabric, HostArea, HostLocal, PayloadSum, Tag};
@@ -46,6 +47,14 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         if self.0.is_out() { Vec::new() } else { self.0.blocks.peek(hashes) }
     }
 
+    /// Whether the pool has a block of this hash, so that publishing it would be a duplicate. As
+    /// [`Pool::peek`], but for some minutes after a damaged read on this host it checks the payload, and
+    /// a damaged block leaves the pool.
+    #[must_use]
+    pub fn has(&self, hash: BlockHash) -> bool {
+        !self.0.is_out() && self.0.blocks.has_sound(hash)
+    }
+
     /// Copies a block's payload into `parts`, one after the other, and checks it.
     ///
     /// The protocol is optimistic: copy and sum, then read the descriptor again. The owner does not
@@ -68,7 +77,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             ReadOutcome::Stale => counters.add(Counter::ReadsStale, 1),
             ReadOutcome::Damaged => {
                 counters.add(Counter::ReadsDamaged, 1);
-                member.blocks.discard_damaged(hit);
+                member.blocks.discard_damaged(hit, Timeout::TRY);
             }
         }
         outcome
@@ -283,7 +292,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         }
         self.region.forget_seen(hit.block);
         counters.add(Counter::ReadsDamaged, 1);
-        self.blocks.discard_damaged(hit);
+        self.blocks.discard_damaged(hit, Timeout::TRY);
         ReadOutcome::Damaged
     }
 }

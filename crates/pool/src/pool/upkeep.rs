@@ -54,6 +54,13 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         if breaker.is_out() { Health::degraded(breaker.reason()) } else { Health::Ok }
     }
 
+    /// What the last tick found wrong with the region while this worker goes on using it: its file has
+    /// lost its name, blocks were damaged lately, a host died lately. A sentence each.
+    #[must_use]
+    pub fn troubles(&self) -> Vec<String> {
+        self.0.troubles.all()
+    }
+
     /// Evicts up to `count` of this host's blocks, in the order of the region's policy. Returns the
     /// number of slots that became free.
     pub fn evict(&self, count: usize) -> usize {

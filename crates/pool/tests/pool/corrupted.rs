@@ -6,9 +6,11 @@ use crate::support::*;
 use cenote_base::prng::Prng;
 use cenote_base::testing::{ManualTime, until};
 use cenote_base::time::TimeSource;
-use cenote_base::{Clock, Health};
+use cenote_base::{BlockHash, Clock, Health};
 use cenote_mem::{Fabric, Flush, MapOptions, Mapped, Mapping, Offset, RegionSource};
-use cenote_pool::{AttachOptions, Counter, Namespace, Pool, ReadOutcome, Superblock};
+use cenote_pool::{
+    AttachOptions, Counter, Event, Hit, Namespace, NewBlock, Pool, Publish, ReadOutcome, Superblock, history,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -136,13 +138,109 @@ fn a_damaged_block_is_published_anew() {
         let ns = namespace(&pool, 1, BLOCK_BYTES);
         assert_eq!(serve(&pool, &ns, 1), 0);
         assert_eq!(serve(&pool, &ns, 1), 4);
-        let offset =
-            pool.pin(&pool.lookup(&chain(&ns, 1, 1))[0]).expect("it is there").extent().expect("it is plain").0;
-        fabric.write_word(Offset::new(offset + 64), 0xbad);
+        damage(&fabric, &pool, &pool.lookup(&chain(&ns, 1, 1))[0]);
         assert_eq!(serve(&pool, &ns, 1), 3);
         serve(&pool, &ns, 1);
         assert_eq!(serve(&pool, &ns, 1), 4, "{flush:?}");
     }
+}
+
+/// One request of an engine: reads the blocks of a prompt up to the first that is missing or damaged,
+/// then computes and publishes the others. Returns the number of blocks that it read whole.
+fn compute(pool: &MappedPool, ns: &Namespace, hashes: &[BlockHash]) -> usize {
+    let hits = pool.lookup(hashes);
+    let whole = hits.iter().take_while(|hit| read(pool, hit) == ReadOutcome::Whole).count();
+    let payloads: Vec<_> = hashes[whole..].iter().map(|&hash| payload(hash, BLOCK_BYTES)).collect();
+    let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [payload.as_slice()]).collect();
+    let named = (whole as u32..).zip(&hashes[whole..]).zip(&parts);
+    let new = named.map(|((depth, &hash), parts)| (NewBlock::new(ns, hash, depth), parts.as_slice()));
+    pool.publish_all(&new.collect::<Vec<_>>());
+    whole
+}
+
+fn damage(fabric: &Mapped, pool: &MappedPool, hit: &Hit) {
+    let (offset, _) = pool.pin(hit).expect("it is there").extent().expect("it is plain");
+    fabric.write_word(Offset::new(offset + 64), 0xbad);
+}
+
+/// Earlier, one request healed one block, because the blocks behind the first damaged one were taken for
+/// duplicates: twelve requests found 0, 1, 2, … 11 of 66 blocks.
+#[test]
+fn one_request_heals_all_damaged_blocks_of_its_prompt() {
+    for flush in flushes() {
+        let (fabric, pool, _) = make(&RegionSource::Anon, flush, 57);
+        let ns = namespace(&pool, 1, BLOCK_BYTES);
+        let hashes = chain(&ns, 1, 66);
+        assert_eq!(compute(&pool, &ns, &hashes), 0);
+        assert_eq!(compute(&pool, &ns, &hashes), 66);
+        let before = pool.peek(&hashes);
+        let is_damaged = |at: usize| !at.is_multiple_of(5) || at == 0;
+        for (_, hit) in before.iter().enumerate().filter(|(at, _)| is_damaged(*at)) {
+            damage(&fabric, &pool, hit);
+        }
+        // A reader that has pinned a damaged block keeps its slot from being reused.
+        let pinned = pool.pin(&before[7]).expect("it is there");
+        assert_eq!(compute(&pool, &ns, &hashes), 0, "{flush:?}");
+        assert_eq!(compute(&pool, &ns, &hashes), 66, "{flush:?}: the first request has healed all");
+        let damaged = (0..66).filter(|&at| is_damaged(at)).count() as u64;
+        assert_eq!(pool.counter(Counter::Damaged), damaged);
+        // A block without damage is a duplicate, and is never replaced.
+        assert_eq!(pool.counter(Counter::Duplicates), 66 - damaged);
+        let after = pool.peek(&hashes);
+        assert!((0..66).all(|at| is_damaged(at) || after[at] == before[at]), "{flush:?}");
+        assert_ne!(after[7].block, before[7].block);
+        drop(pinned);
+        let history = history(&fabric).expect("the region is readable");
+        let records = history.into_iter().filter(|record| record.event == Event::ReadDamaged);
+        assert_eq!(records.map(|record| record.times).sum::<u64>(), damaged, "the flight recorder has all");
+    }
+}
+
+/// Without damage a duplicate costs no read, and after some minutes without damage neither.
+#[test]
+fn duplicates_are_checked_only_in_doubt() {
+    let (fabric, pool, time) = make(&RegionSource::Anon, Flush::None, 58);
+    let ns = namespace(&pool, 1, BLOCK_BYTES);
+    let hashes = chain(&ns, 1, 2);
+    compute(&pool, &ns, &hashes);
+    let damage = |at: usize| damage(&fabric, &pool, &pool.peek(&hashes)[at]);
+    damage(1);
+    assert_eq!(publish(&pool, &ns, hashes[1], 1), Publish::Duplicate, "no read has met the damage");
+    damage(0);
+    assert_eq!(compute(&pool, &ns, &hashes), 0);
+    assert_eq!(compute(&pool, &ns, &hashes), 2, "both are healed");
+    damage(1);
+    assert_eq!(publish(&pool, &ns, hashes[1], 1), Publish::Published, "damage was met just now");
+    damage(1);
+    time.advance(Duration::from_mins(11));
+    assert_eq!(publish(&pool, &ns, hashes[1], 1), Publish::Duplicate);
+}
+
+#[test]
+fn a_region_without_its_name_and_recent_damage_are_troubles_and_no_reason_to_leave() {
+    let source = shm("troubles");
+    let (fabric, pool, time) = make(&source, Flush::None, 59);
+    let ns = namespace(&pool, 1, BLOCK_BYTES);
+    let troubles = || {
+        pool.tick();
+        assert_eq!(pool.health(), Health::Ok);
+        pool.troubles().join("; ")
+    };
+    assert_eq!(troubles(), "");
+    let hashes = chain(&ns, 1, 2);
+    compute(&pool, &ns, &hashes);
+    damage(&fabric, &pool, &pool.peek(&hashes)[0]);
+    assert_eq!(compute(&pool, &ns, &hashes), 0);
+    assert!(troubles().contains("damaged in the last ten minutes"));
+    time.advance(Duration::from_mins(11));
+    assert_eq!(troubles(), "");
+    let path = source.path().expect("a file");
+    std::fs::remove_file(&path).expect("it is there");
+    assert!(troubles().contains("is gone: no other process can join"));
+    std::fs::write(&path, "another").expect("it is free");
+    assert!(troubles().contains("is another file now"));
+    assert_eq!(compute(&pool, &ns, &hashes), 2, "it is used all the same");
+    std::fs::remove_file(&path).expect("it is there");
 }
 
 /// A lock with a line that says that a living host holds it: each call would wait for its timeout.

@@ -73,6 +73,8 @@ struct Worker {
     life: u64,
     /// Reason that the slot has no engine; empty until its first worker is ready or has failed.
     absence: String,
+    /// Its last health check had no answer.
+    is_silent: bool,
 }
 
 /// Counters of a slot's workers. A new worker counts from zero, and the slot's sums must not
@@ -142,7 +144,7 @@ impl Fleet {
     pub fn new(roles: &[Role]) -> Arc<Self> {
         let slots = roles.iter().map(|role| Slot {
             role: *role,
-            worker: RwLock::new(Worker { engine: None, life: 0, absence: String::new() }),
+            worker: RwLock::new(Worker { engine: None, life: 0, absence: String::new(), is_silent: false }),
             load: Arc::default(),
             tally: Mutex::default(),
         });
@@ -167,9 +169,15 @@ impl Fleet {
         *self.last_description.write().unwrap_or_else(PoisonError::into_inner) = Some(engine.describe());
         let mut worker = self.slots[slot].worker.write().unwrap_or_else(PoisonError::into_inner);
         worker.life += 1;
+        worker.is_silent = false;
         worker.engine = Some(engine);
         drop(worker);
         self.changed.send_modify(|version| *version += 1);
+    }
+
+    /// Records whether a worker answered its last health check.
+    pub fn note_silence(&self, slot: usize, is_silent: bool) {
+        self.slots[slot].worker.write().unwrap_or_else(PoisonError::into_inner).is_silent = is_silent;
     }
 
     /// Removes a dead worker from its slot, or records why none could be started.
@@ -249,6 +257,7 @@ impl Fleet {
         Health::of_parts(self.slots.iter().enumerate().filter_map(|(at, slot)| {
             let worker = slot.worker.read().unwrap_or_else(PoisonError::into_inner);
             let health = match &worker.engine {
+                Some(_) if worker.is_silent => Health::degraded("it does not answer; it is restarted if it stays so"),
                 Some(engine) => engine.health(),
                 None if worker.absence.is_empty() => return None,
                 None => Health::degraded(format!("not running: {}", worker.absence)),

@@ -3,6 +3,7 @@
 
 use super::AppState;
 use super::budget::Share;
+use super::middleware::ACCESS;
 use crate::openai::{Answer, ApiError, Call};
 use crate::time::before;
 use cenote_base::engine::{Event, Phase, Request, Usage};
@@ -11,6 +12,7 @@ use std::iter::repeat_n;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tracing::Span;
 
 /// The engine enforces the deadline. The front gives up this much later.
 const DEADLINE_SLACK: Duration = Duration::from_secs(2);
@@ -32,6 +34,8 @@ pub(super) struct Generation {
     choices: usize,
     /// All choices have finished and were counted.
     complete: bool,
+    /// The request, for its line in the access log.
+    span: Span,
 }
 
 impl Generation {
@@ -76,6 +80,7 @@ impl Generation {
             usage: Usage::default(),
             choices: call.choices,
             complete: false,
+            span: Span::current(),
         };
         // The last choice takes the prompt itself: a copy of a long one is worth avoiding.
         let prompts = call.prompts.into_iter().flat_map(|prompt| repeat_n(prompt, call.choices));
@@ -195,5 +200,12 @@ impl Drop for Generation {
         if !self.complete {
             self.state.metrics.ended(self.age(), None);
         }
+        let Usage { prompt_tokens, cached_tokens, completion_tokens } = self.usage;
+        let (ms, complete) = (self.age().as_millis() as u64, self.complete);
+        self.span.in_scope(|| {
+            tracing::info!(
+                target: ACCESS, complete, ms, prompt_tokens, cached_tokens, completion_tokens, "generated"
+            );
+        });
     }
 }

@@ -9,6 +9,11 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
+use std::time::Duration;
+use tracing::Instrument;
+
+/// Target of the access log's lines, for `--log`.
+pub(super) const ACCESS: &str = "access";
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Longest client-provided request id that is echoed; longer ones are replaced.
@@ -17,10 +22,12 @@ const REQUEST_ID_BYTES_MAX: usize = 128;
 pub(super) async fn around(State(state): State<Arc<AppState>>, mut request: Request, next: Next) -> Response {
     let endpoint = endpoint(request.uri().path());
     let id = request_id(request.headers());
+    let began_ns = state.clock.now_ns();
+    let span = tracing::info_span!(target: ACCESS, "request", endpoint, ?id);
     let mut response = match authorize(&state, endpoint, request.headers()) {
         Ok(salt) => {
             request.extensions_mut().insert(salt);
-            next.run(request).await
+            next.run(request).instrument(span.clone()).await
         }
         Err(error) => {
             let mut refusal = error.into_response();
@@ -29,9 +36,24 @@ pub(super) async fn around(State(state): State<Arc<AppState>>, mut request: Requ
         }
     };
     state.metrics.answered(endpoint, response.status().as_u16());
-    tracing::debug!(endpoint, status = response.status().as_u16(), request = ?id, "answered");
+    span.in_scope(|| log_access(endpoint, response.status(), state.clock.since(began_ns)));
+    if state.is_draining() {
+        // The client's next request is for another server.
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     response.headers_mut().insert(REQUEST_ID, id);
     response
+}
+
+/// A line of the access log. A generation that has begun writes its own, with its tokens, when it ends.
+/// Probes and scrapes come every few seconds.
+fn log_access(endpoint: &str, status: StatusCode, took: Duration) {
+    let (status, ms) = (status.as_u16(), took.as_millis() as u64);
+    match endpoint {
+        "/v1/completions" | "/v1/chat/completions" if status == 200 => {}
+        "/health" | "/ready" | "/metrics" => tracing::debug!(target: ACCESS, status, ms, "answered"),
+        _ => tracing::info!(target: ACCESS, status, ms, "answered"),
+    }
 }
 
 /// A path as a metric label, from a bounded set.

@@ -58,6 +58,9 @@ impl Default for HttpConfig {
     }
 }
 
+/// Time after which a log line about a degraded engine comes again.
+const REPEAT: Duration = Duration::from_secs(30);
+
 /// An engine, its settings, and its running requests.
 pub struct AppState {
     pub(crate) engine: Arc<dyn Engine>,
@@ -71,7 +74,14 @@ pub struct AppState {
     draining: AtomicBool,
     last_id: AtomicU64,
     running: Mutex<HashSet<RequestId>>,
-    last_health: Mutex<Health>,
+    last_health: Mutex<LastHealth>,
+}
+
+/// The engine's health at the last look, and when it was logged.
+#[derive(Default)]
+struct LastHealth {
+    health: Health,
+    logged_ns: u64,
 }
 
 impl AppState {
@@ -111,11 +121,13 @@ impl AppState {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// The engine's current health. Logs a change since the last call and updates the metrics.
+    /// The engine's current health. Logs a change since the last call, and again while it is degraded.
+    /// Updates the metrics.
     pub fn health(&self) -> Health {
         let health = self.engine.health();
         let mut last = self.last_health.lock().unwrap_or_else(PoisonError::into_inner);
-        if *last != health {
+        let is_new = last.health != health;
+        if is_new || health.is_degraded() && self.clock.since(last.logged_ns) >= REPEAT {
             self.metrics.degraded(health.is_degraded());
             match &health {
                 Health::Ok => tracing::info!("the engine is no longer degraded"),
@@ -123,7 +135,7 @@ impl AppState {
                     tracing::warn!(?reasons, "the engine is degraded; answers stay correct but cost more");
                 }
             }
-            last.clone_from(&health);
+            *last = LastHealth { health: health.clone(), logged_ns: self.clock.now_ns() };
         }
         health
     }

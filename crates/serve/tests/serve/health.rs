@@ -161,6 +161,12 @@ async fn a_change_is_logged_without_a_request() {
     engine.set_health(Health::degraded(DAMAGED));
     time.advance(PERIOD);
     time.awaited(PERIOD).await;
-    let lines = log.0.lock().expect("no test panics with the lock").clone();
-    assert!(matches!(&lines[..], [line] if line.starts_with("WARN") && line.contains(DAMAGED)), "{lines:?}");
+    let lines = || log.0.lock().expect("no test panics with the lock").clone();
+    assert!(matches!(&lines()[..], [line] if line.starts_with("WARN") && line.contains(DAMAGED)), "{:?}", lines());
+    // While it lasts, the line comes again every 30 seconds.
+    for second in 1..=61 {
+        time.advance(PERIOD);
+        time.awaited(PERIOD).await;
+        assert_eq!(lines().len(), 1 + second / 30, "after {second} s: {:?}", lines());
+    }
 }

@@ -122,7 +122,12 @@ async fn a_drain_lets_streams_finish_and_takes_no_more() {
     let mut answer = server.open(COMPLETIONS, &body("last", true)).await;
     server.stop();
     soon("the drain", engine.is_draining().wait_for(|draining| *draining)).await.expect("it lives");
-    assert!(client().get(server.url("/health")).send().await.is_err(), "connections are still accepted");
+    // Earlier, the listener was closed at once, so that no probe could see the drain.
+    let health = server.get("/health").await;
+    assert_eq!((health.status, health.json()["status"].clone()), (200, json!("draining")));
+    let ready = server.get("/ready").await;
+    assert_eq!((ready.status, ready.headers["connection"].to_str()), (503, Ok("close")));
+    assert_eq!(server.post(COMPLETIONS, &body("late", false)).await.status, 503);
     engine.let_out(1000);
     let mut text = Vec::new();
     while let Some(piece) = soon("the rest", answer.chunk()).await.expect("the stream is whole") {
@@ -130,6 +135,7 @@ async fn a_drain_lets_streams_finish_and_takes_no_more() {
     }
     assert!(String::from_utf8_lossy(&text).ends_with("data: [DONE]\n\n"));
     assert!(server.ended().await);
+    assert!(client().get(server.url("/health")).send().await.is_err(), "connections are still accepted");
 }
 
 #[tokio::test]

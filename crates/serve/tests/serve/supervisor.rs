@@ -10,7 +10,7 @@ use crate::support::script::MODEL;
 use crate::support::time::TestTime;
 use crate::support::{TestServer, connect, patient, soon, start_worker};
 use cenote_base::testing::PATIENCE;
-use cenote_base::{Clock, Engine};
+use cenote_base::{Clock, Engine, Health};
 use cenote_serve::{
     Disaggregated, DisaggregatedConfig, HttpConfig, Role, Supervisor, SupervisorConfig, SupervisorError, WorkerConfig,
     WorkerToken, parent_gone, run_worker,
@@ -187,11 +187,15 @@ async fn a_stopped_worker_is_found_out_and_replaced() {
     };
     stop().await;
     a_check_fails().await;
-    // It answers again, so the count begins at zero.
     time.awaited(interval).await;
+    // Earlier, health was good until the worker was replaced.
+    let reasons = supervisor.fleet().health().reasons().join("; ");
+    assert!(reasons.starts_with("whole-0: it does not answer"), "{reasons}");
+    // It answers again, so the count begins at zero.
     kill_process(pid, Signal::CONT).expect("it is ours");
     time.advance(interval);
     time.awaited(interval).await;
+    assert_eq!(supervisor.fleet().health(), Health::Ok);
     stop().await;
     a_check_fails().await;
     time.awaited(interval).await;

@@ -92,6 +92,11 @@ impl Client {
         self.get("/health").await.json().await.expect("JSON")
     }
 
+    /// `None`: no server listens any more.
+    pub async fn try_health(&self) -> Option<Value> {
+        self.http.get(format!("{}/health", self.url)).send().await.ok()?.json().await.ok()
+    }
+
     pub async fn metrics(&self) -> String {
         self.get("/metrics").await.text().await.expect("a text")
     }

@@ -1,0 +1,69 @@
+//! Flags of the commands that observe a region: `top`, `stat`, `doctor`.
+
+use cenote_console::args::{RegionArgs, parse_seconds};
+use cenote_console::output::OutputArgs;
+use cenote_store::cold::Settings;
+use clap::Args;
+use std::time::Duration;
+
+#[derive(Args, Debug)]
+pub struct TopArgs {
+    #[command(flatten)]
+    pub region: RegionArgs,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub every: Duration,
+    /// Print one picture, of an interval of --every, and end
+    #[arg(long)]
+    pub once: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct StatArgs {
+    #[command(flatten)]
+    pub region: RegionArgs,
+    /// Seconds between two lines
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub every: Duration,
+    /// Number of lines [default: until SIGINT or SIGTERM]
+    #[arg(long, value_name = "N")]
+    pub count: Option<u64>,
+    /// Print each line as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct DoctorArgs {
+    #[command(flatten)]
+    pub region: RegionArgs,
+    /// Seconds for which a region is observed
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = interval)]
+    pub every: Duration,
+    /// Cold tier of the region's users, to see whether it can be read and its disk has room
+    #[arg(long, value_name = "PLACE")]
+    pub cold: Option<Settings>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Seconds between two looks: each reads 64 bytes of every block.
+fn interval(text: &str) -> Result<Duration, String> {
+    match parse_seconds(text)? {
+        interval if interval < Duration::from_millis(100) => Err("must be at least 0.1 seconds".to_owned()),
+        interval => Ok(interval),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_leaves_time_for_a_look() {
+        assert_eq!(interval("0.5"), Ok(Duration::from_millis(500)));
+        assert!(interval("0").is_err() && interval("0.05").is_err() && interval("soon").is_err());
+    }
+}
