@@ -68,7 +68,7 @@ impl PageLock for Fake {
 }
 
 fn start(fake: &Fake, bytes: usize, threads: usize) -> Locking {
-    Locking::start(Box::new(fake.clone()), (START, bytes), PIECE, threads)
+    Locking::start(Box::new(fake.clone()), (START, bytes), PIECE, threads, Vec::new())
 }
 
 fn ends(locking: &Locking) -> bool {
