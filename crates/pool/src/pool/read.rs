@@ -1,6 +1,7 @@
 //! Lookups, reads and pins.
 
 use super::Pool;
+use super::publish::TOGETHER_MAX;
 use crate::blocks::life::ReadOutcome;
 use crate::members::Member;
 use crate::region::counters::Counter;
@@ -44,6 +45,20 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     #[must_use]
     pub fn peek(&self, hashes: &[BlockHash]) -> Vec<Hit> {
         if self.0.is_out() { Vec::new() } else { self.0.blocks.peek(hashes) }
+    }
+
+    /// Which of these blocks are there. They are duplicates of what the caller has: they are counted and
+    /// marked as used, as if they had been published again. Takes no lock.
+    #[must_use]
+    pub fn duplicates(&self, hashes: &[BlockHash]) -> Vec<bool> {
+        let (member, mut there) = (&*self.0, vec![false; hashes.len()]);
+        if !member.is_out() {
+            let together = hashes.chunks(TOGETHER_MAX).zip(there.chunks_mut(TOGETHER_MAX));
+            together.for_each(|(hashes, there)| member.blocks.touch_those_there(hashes, |at| there[at] = true));
+            let count = there.iter().filter(|there| **there).count();
+            member.region.counters().add(Counter::Duplicates, count as u64);
+        }
+        there
     }
 
     /// Copies a block's payload into `parts`, one after the other, and checks it.
