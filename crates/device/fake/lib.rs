@@ -247,7 +247,10 @@ driver! {
             if bytes > gpu.register_max {
                 return OUT_OF_MEMORY;
             }
-            if flags != 0 || gpu.locked.range(..address + bytes).next_back().is_some_and(|(at, len)| at + len > address) {
+            // Whole pages are locked, each once.
+            let (start, end) = (address / gpu.page * gpu.page, (address + bytes).next_multiple_of(gpu.page));
+            let before = gpu.locked.range(..end).next_back();
+            if flags != 0 || before.is_some_and(|(at, len)| (at + len).next_multiple_of(gpu.page) > start) {
                 return ALREADY_REGISTERED;
             }
             gpu.locked.insert(address, bytes);
@@ -421,6 +424,11 @@ controls! {
     /// The largest registration that succeeds.
     fn fake_register_max(number: u32, bytes: usize) -> () {
         gpu(number).state().register_max = bytes;
+    }
+
+    /// Bytes of a page of the processor: registrations that share one are refused.
+    fn fake_page(number: u32, bytes: usize) -> () {
+        gpu(number).state().page = bytes;
     }
 
     /// The largest allocation on the GPU that succeeds.

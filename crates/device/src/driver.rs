@@ -5,7 +5,7 @@ use crate::calls::{Attributes, COPY_BATCH_VERSION, Calls, CopyBatch, Handle};
 use cenote_base::Clock;
 use libloading::Library;
 use std::ffi::{CStr, c_int, c_void};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use thiserror::Error;
 
@@ -89,6 +89,8 @@ pub struct Device {
     copy_batch: Option<CopyBatch>,
     /// Why copies are not batches, once that is known.
     one_by_one: OnceLock<String>,
+    /// The kernels, once they are loaded.
+    module: Mutex<Option<Handle>>,
     context: Handle,
     number: c_int,
     /// Keeps the functions behind `calls`.
@@ -129,8 +131,9 @@ impl Device {
         // SAFETY: the device is the driver's own.
         let error = unsafe { (calls.context_retain)(&raw mut context, device) };
         check(&calls, "cuDevicePrimaryCtxRetain", error)?;
-        let (copy_batch, one_by_one) = (copy_batch(&calls), OnceLock::new());
-        let device = Arc::new(Self { calls, copy_batch, one_by_one, context, number: device, _library: opened });
+        let (copy_batch, one_by_one, module) = (copy_batch(&calls), OnceLock::new(), Mutex::default());
+        let device =
+            Arc::new(Self { calls, copy_batch, one_by_one, module, context, number: device, _library: opened });
         let tried = match device.copy_batch {
             Some(_) => try_batches(&device, clock).map_err(|error| error.to_string()),
             None => Err("the driver has no cuMemcpyBatchAsync, which CUDA 12.8 brought".to_owned()),
@@ -252,11 +255,16 @@ impl Device {
         self.call("cuStreamWaitEvent", |calls| unsafe { (calls.stream_wait)(stream, event.handle, 0) })
     }
 
-    /// Loads PTX. The module stays until the context ends.
-    pub(crate) fn load_module(&self, image: &CStr) -> Result<Handle, DeviceError> {
+    /// The module of this crate's kernels, which is compiled once. It stays until the context ends.
+    pub(crate) fn module(&self, image: &CStr) -> Result<Handle, DeviceError> {
+        let mut known = self.module.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(module) = *known {
+            return Ok(module);
+        }
         let mut module = 0;
         // SAFETY: the out argument is valid, and the image is a string.
         self.call("cuModuleLoadData", |calls| unsafe { (calls.module_load)(&raw mut module, image.as_ptr().cast()) })?;
+        *known = Some(module);
         Ok(module)
     }
 
@@ -394,16 +402,7 @@ fn try_batches(device: &Arc<Device>, clock: Clock) -> Result<(), DeviceError> {
             return Err(error);
         }
     }
-    let (end, deadline) = (device.record(&stream), clock.after(PATIENCE));
-    let mut ended = end.and_then(|end| {
-        while !end.occurred()? {
-            if deadline.passed() {
-                return Err(DeviceError::new("cuMemcpyBatchAsync", "the first copies did not end within 5 s"));
-            }
-            std::thread::yield_now();
-        }
-        Ok(())
-    });
+    let mut ended = stream.wait("cuMemcpyBatchAsync", clock, PATIENCE);
     if ended.is_ok() {
         // SAFETY: the device has done its copies.
         let back = unsafe { at(here.address() + SIZE).cast::<[u8; SIZE]>().read() };
@@ -444,6 +443,21 @@ impl Stream {
 
     pub(crate) const fn handle(&self) -> Handle {
         self.handle
+    }
+
+    /// Waits until the device has done all work that was queued so far, for trials at a start.
+    ///
+    /// # Errors
+    /// It failed, or has not done the work of `what` after `patience`. It may still do it.
+    pub(crate) fn wait(&self, what: &str, clock: Clock, patience: Duration) -> Result<(), DeviceError> {
+        let (end, deadline) = (self.device.record(self)?, clock.after(patience));
+        while !end.occurred()? {
+            if deadline.passed() {
+                return Err(DeviceError::new(what, format!("a trial did not end within {patience:?}")));
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
     }
 }
 

@@ -101,7 +101,7 @@ impl Kernels {
 }
 
 pub(crate) fn load(device: &Device) -> Result<Handle, DeviceError> {
-    device.load_module(CStr::from_bytes_with_nul(PTX.as_bytes()).expect("PTX is a string"))
+    device.module(CStr::from_bytes_with_nul(PTX.as_bytes()).expect("PTX is a string"))
 }
 
 pub(crate) fn grid(work: u64) -> u32 {

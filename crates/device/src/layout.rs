@@ -111,6 +111,11 @@ impl Layout {
         (words && page % LINE == 0 && page <= u64::from(u32::MAX)).then_some(page)
     }
 
+    /// The smallest run: each is a copy, if pages cross the bus by themselves.
+    pub(crate) fn smallest_run(&self) -> u64 {
+        self.runs.iter().map(|run| run.bytes).min().unwrap_or(0)
+    }
+
     /// Addresses of a block's pages of this size, in the order of the payload.
     pub(crate) fn kernel_pages(&self, block: usize, page: u64) -> impl Iterator<Item = u64> {
         let pages = move |run: &Run| {

@@ -7,7 +7,7 @@
 use cenote_base::Clock;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -59,6 +59,9 @@ struct Shared {
     stopped: AtomicBool,
     front: Mutex<Front>,
     ended: Condvar,
+    /// Other lockings of these pages: the driver would refuse them before their end.
+    before: Vec<Ending>,
+    ending: Ending,
 }
 
 #[derive(Default)]
@@ -76,8 +79,15 @@ impl Locking {
     /// [`PIECE_BYTES_MAX`], with so many threads.
     ///
     /// A `piece` that is no multiple of a page would make two pieces share a page, which drivers refuse.
+    /// The pages are locked after the ends of the lockings in `before`.
     #[must_use]
-    pub fn start(pages: Box<dyn PageLock>, (address, bytes): (usize, usize), piece: usize, threads: usize) -> Self {
+    pub fn start(
+        pages: Box<dyn PageLock>,
+        (address, bytes): (usize, usize),
+        piece: usize,
+        threads: usize,
+        before: Vec<Ending>,
+    ) -> Self {
         let shared = Arc::new(Shared {
             pages,
             address,
@@ -88,6 +98,8 @@ impl Locking {
             stopped: AtomicBool::new(false),
             front: Mutex::default(),
             ended: Condvar::new(),
+            before,
+            ending: Ending::default(),
         });
         let threads = threads.clamp(1, shared.count().max(1));
         shared.front().threads = threads;
@@ -145,10 +157,11 @@ impl Locking {
         front.threads == 0
     }
 
-    /// For a wait after the drop.
+    /// What has not ended of these pages' lockings: this one, and the ones before it.
     #[must_use]
-    pub fn ending(&self) -> Ending {
-        Ending(Arc::downgrade(&self.0))
+    pub fn endings(&self) -> Vec<Ending> {
+        let all = self.0.before.iter().chain([&self.0.ending]);
+        all.filter(|ending| !ending.has_come()).cloned().collect()
     }
 
     /// Begins no further piece, waits for those under way, and unlocks everything. The device must not
@@ -156,7 +169,7 @@ impl Locking {
     /// unlocks everything when it ends.
     #[must_use]
     pub fn end(&self, clock: Clock, timeout: Duration) -> bool {
-        self.0.stopped.store(true, Ordering::Release);
+        self.0.stop();
         let has_ended = self.wait(clock, timeout);
         if has_ended {
             self.0.unlock();
@@ -165,20 +178,42 @@ impl Locking {
     }
 }
 
-/// A locking that has ended, but for a piece under way.
-pub struct Ending(Weak<Shared>);
+/// The end of a locking: all of its pieces are unlocked.
+#[derive(Clone, Default)]
+pub struct Ending(Arc<(Mutex<bool>, Condvar)>);
 
 impl Ending {
-    /// Waits until that piece and all others are unlocked. False after `timeout`.
+    /// Whether it has come.
     #[must_use]
-    pub fn wait(&self, clock: Clock, timeout: Duration) -> bool {
-        self.0.upgrade().is_none_or(|shared| Locking(shared).end(clock, timeout))
+    pub fn has_come(&self) -> bool {
+        *self.lock()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self) {
+        *self.lock() = true;
+        self.0.1.notify_all();
+    }
+
+    /// Waits for it, or for a `wake` after which `is_stopped` is true.
+    fn wait(&self, is_stopped: impl Fn() -> bool) {
+        let waited = self.0.1.wait_while(self.lock(), |has_come| !*has_come && !is_stopped());
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn wake(&self) {
+        // Under the lock, so that no thread is between its look and its wait.
+        let _looking = self.lock();
+        self.0.1.notify_all();
     }
 }
 
 impl Drop for Locking {
     fn drop(&mut self) {
-        self.0.stopped.store(true, Ordering::Release);
+        self.0.stop();
     }
 }
 
@@ -205,6 +240,11 @@ impl Shared {
         self.stopped.load(Ordering::Acquire)
     }
 
+    fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.before.iter().for_each(Ending::wake);
+    }
+
     fn progress(&self) -> Progress {
         let refused = self.front().refused.clone();
         Progress { locked: self.locked_bytes(), bytes: self.bytes, refused }
@@ -223,6 +263,7 @@ impl Shared {
         for number in 0..self.locked.swap(0, Ordering::AcqRel) {
             self.pages.unlock(self.piece_at(number).0);
         }
+        self.ending.tell();
     }
 
     /// Touches pieces until none is left, and locks those whose turn it is.
@@ -253,6 +294,11 @@ impl Shared {
                 break;
             }
             drop(front);
+            self.before.iter().for_each(|before| before.wait(|| self.is_stopped()));
+            if self.is_stopped() {
+                front = self.front();
+                break;
+            }
             let (address, bytes) = self.piece_at(next);
             let locked = self.pages.lock(address, bytes);
             front = self.front();

@@ -41,12 +41,10 @@ static ALL: LazyLock<Mutex<All>> = LazyLock::new(Mutex::default);
 #[derive(Default)]
 struct All {
     regions: HashMap<Key, Arc<Region>>,
-    /// Regions without users, of which a piece was being locked when the last user left.
-    ending: HashMap<Key, Ending>,
+    /// Regions without users, of which a piece was being locked when the last user left. The driver refuses
+    /// to lock its pages again before it is unlocked.
+    ending: HashMap<Key, Vec<Ending>>,
 }
-
-/// A new user waits so long for pieces of the last one, which a driver would refuse to lock again.
-const ENDING_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The driver's page-locking of some memory, which it keeps mapped.
 struct Driver {
@@ -90,12 +88,11 @@ impl Registered {
     ) -> Self {
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (Arc::as_ptr(device).addr(), address);
-        if let Some(ending) = all.ending.remove(&key).filter(|ending| !ending.wait(clock, ENDING_PATIENCE)) {
-            all.ending.insert(key, ending);
-        }
-        let region = all.regions.entry(key).or_insert_with(|| {
+        let All { regions, ending } = &mut *all;
+        let region = regions.entry(key).or_insert_with(|| {
             let driver = Box::new(Driver { device: Arc::clone(device), memory });
-            let locking = Locking::start(driver, (address, bytes), pieces.bytes, pieces.threads);
+            let before = ending.remove(&key).unwrap_or_default();
+            let locking = Locking::start(driver, (address, bytes), pieces.bytes, pieces.threads, before);
             Arc::new(Region { device: Arc::clone(device), address, locking, clock })
         });
         Self(ManuallyDrop::new(Arc::clone(region)))
@@ -129,7 +126,18 @@ impl Registered {
             let why = refused.unwrap_or_else(|| "page-locking has not ended in time".to_owned());
             return Err(DeviceError::new(format!("{locked} of {bytes} bytes are page-locked"), why));
         }
-        self.0.device.seen(self.0.address)
+        let Region { device, address, locking, .. } = &**self.0;
+        let seen = device.seen(*address)?;
+        let mut at = 0;
+        while at < bytes {
+            // A kernel addresses the whole region from its first byte.
+            if device.seen(address + at)? != seen + at as u64 {
+                let what = format!("the page-locked region of {bytes} bytes");
+                return Err(DeviceError::new(what, format!("the device sees its piece at {at} elsewhere")));
+            }
+            at += locking.until_border(address + at);
+        }
+        Ok(seen)
     }
 
     pub(crate) fn has_borders(&self) -> bool {
@@ -152,11 +160,10 @@ impl Registered {
     fn end_if_last(&self, timeout: Duration, all: &mut All) {
         let key = (Arc::as_ptr(&self.0.device).addr(), self.0.address);
         // Two owners: this user and the table.
-        if Arc::strong_count(&self.0) == 2
-            && all.regions.remove(&key).is_some()
-            && !self.0.locking.end(self.0.clock, timeout)
-        {
-            all.ending.insert(key, self.0.locking.ending());
+        if Arc::strong_count(&self.0) == 2 && all.regions.remove(&key).is_some() {
+            all.ending.retain(|_, endings| !endings.iter().all(Ending::has_come));
+            let _ = self.0.locking.end(self.0.clock, timeout);
+            all.ending.insert(key, self.0.locking.endings());
         }
     }
 }
@@ -249,10 +256,10 @@ impl Staging {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Takes `count` slots, or none if fewer are free.
-    pub(crate) fn take(self: &Arc<Self>, count: usize) -> Option<Slots> {
+    /// Takes `count` slots, or none if fewer than `spared` would be left.
+    pub(crate) fn take(self: &Arc<Self>, count: usize, spared: usize) -> Option<Slots> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = free.len().checked_sub(count)?;
+        let left = free.len().checked_sub(count).filter(|&left| left >= spared)?;
         Some(Slots { of: Arc::clone(self), numbers: free.split_off(left) })
     }
 }

@@ -15,14 +15,16 @@
 //! GPU sums the blocks. Without a free place in the buffer, a save copies its pages one by one.
 //!
 //! Memory that a device may still access has an owner: a part. Parts end only after the event behind
-//! their copies. If the device fails, they are kept until the process ends.
+//! their copies. If the device does not tell when it occurs, they are kept until it tells (`lost.rs`).
 //!
 //! Locks, in this order: `Load::state` or `Shared::step`, then `Shared::queue`. No lock is held while
 //! a block is summed, and no lock of the queue during a call of the driver.
 
 mod kit;
 mod load;
+mod lost;
 mod proof;
+mod queue;
 mod save;
 mod threads;
 mod trial;
@@ -36,11 +38,12 @@ use crate::locking::Progress;
 use crate::memory::{Registered, Staging};
 use cenote_base::Clock;
 use kit::Kit;
+use queue::Queue;
 use save::Step;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
-use threads::Queue;
 
 /// Blocks of one part: enough that its copies are a few calls of the driver, few enough that the
 /// threads check the first parts of a short prompt side by side.
@@ -121,6 +124,10 @@ pub(crate) struct Shared {
     queue: Mutex<Queue>,
     bell: Condvar,
     step: Mutex<Step>,
+    /// Number of the engine's step; changed under `step`.
+    step_number: AtomicU64,
+    /// A panic left memory that the device may still access. It is kept until the process ends.
+    keeps: AtomicBool,
     /// Bytes of saves that have not ended.
     saved_bytes: AtomicU64,
     counts: Mutex<Counts>,
@@ -128,7 +135,7 @@ pub(crate) struct Shared {
 }
 
 /// The blocks of an engine on a device, and the threads that move them.
-pub struct Mover(Arc<Shared>);
+pub struct Mover(Arc<Shared>, Mutex<Vec<JoinHandle<()>>>);
 
 impl Mover {
     /// Begins the threads. `place` is called in each of them.
@@ -165,12 +172,14 @@ impl Mover {
             queue: Mutex::default(),
             bell: Condvar::new(),
             step: Mutex::default(),
+            step_number: AtomicU64::new(0),
+            keeps: AtomicBool::new(false),
             saved_bytes: AtomicU64::new(0),
             counts: Mutex::default(),
             told: Mutex::default(),
         });
-        threads::start(&shared, settings.threads.max(2), place)?;
-        Ok(Self(shared))
+        let threads = threads::start(&shared, settings.threads.max(2), place)?;
+        Ok(Self(shared, Mutex::new(threads)))
     }
 
     /// The places of the engine's blocks.
@@ -235,20 +244,22 @@ impl Mover {
         std::mem::take(&mut *lock(&self.0.told))
     }
 
-    /// Refuses further loads and saves, and waits for those in progress, and for a piece of the region
-    /// that is being page-locked.
+    /// Refuses further loads and saves, and waits for those in progress, for the mover's threads, and for a
+    /// piece of the region that is being page-locked.
     ///
     /// Returns true if all ended and none was lost: then the device accesses no memory of theirs.
     /// Otherwise that memory is kept, until the device ends its work or the process does.
     #[must_use]
     pub fn close(&self, timeout: Duration) -> bool {
         let deadline = self.0.settings.clock.after(timeout);
-        let mut queue = lock(&self.0.queue);
-        queue.close();
-        self.0.bell.notify_all();
-        queue = deadline.wait_while(&self.0.bell, queue, |queue| queue.under_way() > 0);
-        let is_free = queue.under_way() == 0 && !queue.has_lost();
+        self.0.change(Queue::close);
+        let is_active = |queue: &mut Queue| queue.under_way() > 0 || queue.threads > 0;
+        let queue = deadline.wait_while(&self.0.bell, lock(&self.0.queue), is_active);
+        let is_free = queue.under_way() == 0 && queue.lost.is_empty() && !self.0.keeps.load(Ordering::Acquire);
+        let threads = if queue.threads == 0 { std::mem::take(&mut *lock(&self.1)) } else { Vec::new() };
         drop(queue);
+        // None is within a call of the driver any more, which a process that ends would tear down.
+        threads.into_iter().for_each(|thread| drop(thread.join()));
         let path = lock(&self.0.route).take_if(|_| is_free);
         if let Some(registered) = path.as_ref().and_then(|path| path.registered()) {
             registered.leave(deadline.remaining());
@@ -260,8 +271,7 @@ impl Mover {
 impl Drop for Mover {
     fn drop(&mut self) {
         // The threads end when nothing is under way. They keep what the device may access.
-        lock(&self.0.queue).close();
-        self.0.bell.notify_all();
+        self.0.change(Queue::close);
     }
 }
 

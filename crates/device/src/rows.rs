@@ -92,8 +92,13 @@ impl RowKernel {
     /// may write the output; in bfloat16 that is at an even address, with an even stride.
     ///
     /// # Errors
-    /// The driver refuses.
+    /// Numbers that the kernel would take for others, or the driver refuses.
     pub unsafe fn gather(&self, stream: EngineStream, of: &RowGather) -> Result<(), DeviceError> {
+        if !matches!(of.id_bytes, 4 | 8) || of.first_row < 0 || (of.first_row < of.end_row && of.extent_rows == 0) {
+            let what = format!("row numbers of {} bytes, rows {} to {}", of.id_bytes, of.first_row, of.end_row);
+            let why = format!("give 4 or 8 bytes, and rows of a table's extents of {}", of.extent_rows);
+            return Err(DeviceError::of_arguments(what, why));
+        }
         // SAFETY: the kernel has this one parameter, and the memory is valid by the contract.
         unsafe {
             self.device.launch(self.function, grid(of.rows.div_ceil(ROWS)), THREADS, stream.0, &mut [pointer(of)])

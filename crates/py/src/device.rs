@@ -22,7 +22,7 @@ use cenote_base::BlockHash;
 use cenote_base::seal::Seal;
 use cenote_device::driver::{Device, DeviceError, EngineStream};
 use cenote_device::layout::{Layer, Layout};
-use cenote_device::locking::Progress;
+use cenote_device::locking::{PIECE_BYTES_MAX, Progress};
 use cenote_device::memory::{Mapped, Pieces, Registered, Staging};
 use cenote_device::mover::{self, Counts, Loading, Mover, Route, Saving, Settings};
 use cenote_mem::fork::ProcessStamp;
@@ -82,15 +82,16 @@ impl Gpu {
             shared.seen().map(|seen| (shared, seen)).map_err(|error| of_device(&error))
         };
         let (shared, seen) = py.detach(seen)?;
-        Ok(Registration { registered: Mutex::new(Some(shared)), seen })
+        Ok(Registration { registered: Mutex::new(Some(shared)), seen, stamp: ProcessStamp::current() })
     }
 }
 
 impl Gpu {
     fn share(&self, pool: &cenote_pool::HostPool, piece_bytes: usize) -> Registered {
-        // Pages of this size at least: the driver locks whole pages.
-        let piece_bytes = piece_bytes.max(4096);
         let fabric = pool.fabric();
+        // The driver locks whole pages, and refuses a page twice.
+        let page = usize::try_from(fabric.mapping().obtained().page_bytes).unwrap_or(1).max(4096);
+        let piece_bytes = piece_bytes.clamp(1, PIECE_BYTES_MAX).next_multiple_of(page);
         let place = (fabric.address(0, LINE).addr(), fabric.len() as usize);
         let pieces = Pieces { bytes: piece_bytes, threads: touching_threads() };
         let memory = Arc::new(Memory { fabric: Arc::clone(fabric), address: place.0 });
@@ -126,14 +127,28 @@ pub struct Registration {
     /// The GPU's address of the region's first byte.
     #[pyo3(get)]
     seen: u64,
+    stamp: ProcessStamp,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // A forked child must not unlock its parent's pages, and a lock may be held since the fork.
+        if self.stamp.is_inherited() {
+            std::mem::forget(self.registered.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        }
+    }
 }
 
 #[pymethods]
 impl Registration {
     /// Ends this use of the pages; the last use unlocks them. The GPU must not read them any more.
-    fn close(&self, py: Python<'_>) {
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if self.stamp.is_inherited() {
+            return Err(CenoteError::new_err("another process registered this region with a GPU"));
+        }
         // The whole region is locked, so there is nothing to wait for.
         py.detach(|| drop(self.registered.lock().unwrap_or_else(PoisonError::into_inner).take()));
+        Ok(())
     }
 }
 
@@ -147,7 +162,7 @@ struct PageLayout {
 
 /// Blocks of one namespace that are saved at the end of a step.
 struct Order {
-    /// The Python object of the namespace, for comparison.
+    /// The address of the namespace's Python object, which the caller keeps, for comparison.
     id: usize,
     to: Target,
     hashes: Vec<BlockHash>,
@@ -159,7 +174,7 @@ struct Order {
 type Given<'py> = (Bound<'py, Namespace>, Bound<'py, PyAny>, Items<u32>, Items<usize>, Option<Items<u64>>, u64);
 
 impl Order {
-    fn of(given: &Bound<'_, PyAny>) -> PyResult<Self> {
+    fn of(given: &Bound<'_, PyAny>, keep: &mut Vec<Py<Namespace>>) -> PyResult<Self> {
         let (namespace, hashes, depths, blocks, names, parent): Given<'_> = given.extract()?;
         let hashes: AnyHashes<'_> = hashes.extract()?;
         let own = namespace.get();
@@ -172,7 +187,9 @@ impl Order {
         let names = chain_names(names.map(|names| names.0), count, parent)?;
         let (pool, coding, below) = (own.open.pool()?, own.coding.clone(), own.below());
         let to = Target { pool, namespace: own.namespace.clone(), coding, below };
-        Ok(Self { id: namespace.as_ptr().addr(), to, hashes, depths, blocks, names })
+        let id = namespace.as_ptr().addr();
+        keep.push(namespace.unbind());
+        Ok(Self { id, to, hashes, depths, blocks, names })
     }
 
     /// One order for each run of requests of one namespace, so that their blocks share locks, copies
@@ -276,8 +293,10 @@ impl DeviceMemory {
                 "{count} layers with different numbers of blocks, or {threads} threads; give 1 to 64"
             )));
         }
-        let pages: Vec<usize> =
-            layers.iter().map(|(_, layout)| layout.runs.iter().map(|run| run.1 as usize).sum()).collect();
+        let page = |layout: &PageLayout| layout.runs.iter().try_fold(0_u64, |page, run| page.checked_add(run.1));
+        let pages: Option<Vec<u64>> = layers.iter().map(|(_, layout)| page(layout)).collect();
+        let pages = pages.ok_or_else(|| wrong("the pages of a layer exceed the address space"))?;
+        let pages: Vec<usize> = pages.into_iter().map(|page| page as usize).collect();
         let described =
             layers.into_iter().map(|(address, layout)| Layer { address, stride: layout.stride, runs: layout.runs });
         let layout = Layout::new(&described.collect::<Vec<_>>(), num_blocks, &memory.0).map_err(wrong)?;
@@ -351,7 +370,7 @@ impl DeviceMemory {
             mover.load(parts.collect(), engine, timeout).map_err(|error| of_device(&error))
         };
         let load = guarded(|| py.detach(begin))?;
-        Ok(DeviceLoad { load, stream: self.stream.clone_ref(py) })
+        Ok(DeviceLoad { load, stream: self.stream.clone_ref(py), stamp: self.stamp })
     }
 
     /// Saves the blocks of a step, of all its requests: per request its namespace, hashes, depths,
@@ -361,7 +380,9 @@ impl DeviceMemory {
     /// present, have no room, or would delay a step.
     fn save(&self, py: Python<'_>, orders: &Bound<'_, PyAny>) -> PyResult<()> {
         let mover = self.mover()?;
-        let orders = Order::joined(collect(orders, Order::of)?);
+        // An iterator may make namespaces on the way, and two that follow one another may have one address.
+        let mut kept = Vec::new();
+        let orders = Order::joined(collect(orders, |order| Order::of(order, &mut kept))?);
         orders.iter().try_for_each(|order| mover.layout().check_bounds(&order.blocks)).map_err(wrong)?;
         let wanted = mover.layout().block_bytes();
         for order in &orders {
@@ -523,7 +544,7 @@ impl DeviceMemory {
         let mut seen = HashSet::new();
         for order in &mut orders {
             let mut known = order.drop_repeated(&mut seen);
-            let new: Vec<bool> = order.hashes.iter().map(|&hash| !order.to.pool.has(hash)).collect();
+            let new: Vec<bool> = order.to.pool.duplicates(&order.hashes).into_iter().map(|there| !there).collect();
             known += new.iter().filter(|new| !**new).count() as u64;
             order.keep(&new);
             add(&self.outcomes, "duplicate", known);
@@ -556,9 +577,18 @@ impl DeviceMemory {
 pub struct DeviceLoad {
     load: Arc<mover::Load>,
     stream: Py<PyAny>,
+    stamp: ProcessStamp,
 }
 
 impl DeviceLoad {
+    /// Refuses the load of a forked child's parent, whose locks a thread may have held at the fork.
+    fn load(&self) -> PyResult<&mover::Load> {
+        match self.stamp.is_inherited() {
+            false => Ok(&self.load),
+            true => Err(CenoteError::new_err("another process began this load")),
+        }
+    }
+
     fn engine(&self, py: Python<'_>) -> PyResult<EngineStream> {
         Ok(EngineStream(self.stream.bind(py).call0()?.extract()?))
     }
@@ -569,8 +599,8 @@ impl DeviceLoad {
     /// Waits until the load has ended. Returns False after `timeout` seconds.
     #[pyo3(signature = (timeout))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        let timeout = duration(timeout)?;
-        Ok(py.detach(|| self.load.wait(timeout)))
+        let (load, timeout) = (self.load()?, duration(timeout)?);
+        Ok(py.detach(|| load.wait(timeout)))
     }
 
     /// True if the load has ended or was cancelled.
@@ -581,16 +611,16 @@ impl DeviceLoad {
 
     /// Sorted numbers of the invalid blocks in the load; all before its end.
     ///
-    /// Later work of the engine on these blocks comes after the remaining copies.
+    /// After its end, later work of the engine on these blocks comes after the remaining copies.
     fn failed(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
-        let engine = self.engine(py)?;
-        Ok(py.detach(|| self.load.failed(engine)))
+        let (load, engine) = (self.load()?, self.engine(py)?);
+        Ok(py.detach(|| load.failed(engine)))
     }
 
     /// Cancels the load. Later work of the engine comes after the remaining copies.
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
-        let engine = self.engine(py)?;
-        py.detach(|| self.load.cancel(engine));
+        let (load, engine) = (self.load()?, self.engine(py)?);
+        py.detach(|| load.cancel(engine));
         Ok(())
     }
 

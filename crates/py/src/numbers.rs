@@ -26,7 +26,10 @@ where
 }
 
 /// Collects `of(item)` for each item. Fails above `ITEMS_MAX` items.
-pub fn collect<'py, T>(object: &Bound<'py, PyAny>, of: impl Fn(&Bound<'py, PyAny>) -> PyResult<T>) -> PyResult<Vec<T>> {
+pub fn collect<'py, T>(
+    object: &Bound<'py, PyAny>,
+    mut of: impl FnMut(&Bound<'py, PyAny>) -> PyResult<T>,
+) -> PyResult<Vec<T>> {
     let too_many = || wrong(format!("more than {ITEMS_MAX} items in one argument"));
     // An early refusal only; no memory is reserved for a claimed length.
     if object.len().is_ok_and(|claimed| claimed > ITEMS_MAX) {

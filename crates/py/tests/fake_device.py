@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import mmap
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,7 +34,7 @@ def _open() -> ctypes.CDLL:
     arguments: dict[str, tuple[Any, ...]] = {
         "begin": (ctypes.c_uint64,), "know": (address, address), "hold": (number, ctypes.c_bool),
         "fail": (ctypes.c_char_p, ctypes.c_uint64), "break": (ctypes.c_bool,), "gate": (ctypes.c_char_p, ctypes.c_bool),
-        "at_gate": (), "register_max": (address,), "allocate_max": (address,), "spoil": (address, address, address), "spoiled": (),
+        "at_gate": (), "register_max": (address,), "page": (address,), "allocate_max": (address,), "spoil": (address, address, address), "spoiled": (),
         "engine_is_a_thread": (ctypes.c_bool,), "engine_writes": (address, ctypes.c_char_p, address),
         "engine_reads": (address, address, address), "run": (), "idle": (), "calls": (ctypes.c_char_p,), "locked": (),
         "allocations": (), "wrong": (address, address),
@@ -62,6 +63,7 @@ class FakeDevice:
         _driver = _driver or _open()
         self.driver, self.number = _driver, next(_numbers)
         self.call("begin", seed)
+        self.call("page", mmap.PAGESIZE)
         self.memory = (ctypes.c_uint8 * size)()
         self.base = ctypes.addressof(self.memory)
         self.call("know", self.base, size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import dataclasses
 import random
 import shutil
 import struct
@@ -18,7 +19,7 @@ from test_engram import FORMATS, some_rows
 
 import cenote
 from cenote import engram
-from cenote.device import DeviceTable
+from cenote.device import DeviceTable, RowGather
 from cenote.device.rows import to_bfloat16
 
 TOKENS, HEADS = 9, 6
@@ -97,6 +98,21 @@ def test_what_fails_leaves_nothing(region: cenote.Region, tmp_path: Path) -> Non
     with pytest.raises(ValueError):
         rows.reader.gather((ids[0], 2), rows.out, 1, 1)
     rows.reader.gather(ids, rows.out, 0, 5)
+    # The compiled part checks too: other numbers would let the kernel read memory that is not the table's.
+    kernel, place = cenote.device.RowKernel(rows.device.gpu), rows.reader.place
+    given: dict[str, Any] = {
+        "ids": ids[0], "id_bytes": 8, "id_strides": (1, 1), "tokens": 1, "heads": 1, "known_heads": 1, "first_row": 0, "end_row": 9,
+        "out": rows.out, "out_stride": 1024, "decode": False,
+    }  # fmt: skip
+    for wrong in ({"id_bytes": 2}, {"first_row": -1}):
+        with pytest.raises(ValueError, match="row numbers"):
+            kernel.gather(place, RowGather(**given | wrong), 0)
+    without_rows = dataclasses.replace(place, extent_rows=0)
+    with pytest.raises(ValueError, match="extents"):
+        kernel.gather(without_rows, RowGather(**given), 0)
+    rows.device.write(1 << 12, b"x" * place.row_bytes)
+    kernel.gather(without_rows, RowGather(**given | {"end_row": 0}), 0)
+    assert rows.got(place.row_bytes) == bytes(place.row_bytes), "a table without rows gives zeros"
     with pytest.raises(ValueError, match="even"):
         rows.reader.gather(ids, rows.out + 1, 1, 1, decode=True)
     rows.device.fail("cuLaunchKernel")

@@ -68,7 +68,7 @@ impl PageLock for Fake {
 }
 
 fn start(fake: &Fake, bytes: usize, threads: usize) -> Locking {
-    Locking::start(Box::new(fake.clone()), (START, bytes), PIECE, threads)
+    Locking::start(Box::new(fake.clone()), (START, bytes), PIECE, threads, Vec::new())
 }
 
 fn ends(locking: &Locking) -> bool {
@@ -156,4 +156,25 @@ fn a_region_without_bytes_has_nothing_to_lock() {
     wait(&locking);
     assert!(locking.is_locked(START, 0));
     assert_eq!(fake.state().tried, 0);
+}
+
+#[test]
+fn pages_are_locked_when_another_locking_of_them_has_ended() {
+    let (fake, before) = (Fake::default(), Ending::default());
+    let start = || Locking::start(Box::new(fake.clone()), (START, 4 * PIECE), PIECE, 2, vec![before.clone()]);
+    // One that ends meanwhile has locked nothing, and leaves the other one to be waited for.
+    let locking = start();
+    holds("all pieces are touched", || fake.state().touched.len() == 4);
+    end(&locking);
+    assert_eq!((fake.state().tried, locking.endings().len()), (0, 1));
+    drop(locking);
+
+    let locking = start();
+    holds("all pieces are touched", || fake.state().touched.len() == 8);
+    assert_eq!((fake.state().tried, locking.endings().len()), (0, 2));
+    before.tell();
+    wait(&locking);
+    assert!(locking.is_locked(START, 4 * PIECE));
+    end(&locking);
+    assert!(locking.endings().is_empty() && fake.state().locked.is_empty());
 }

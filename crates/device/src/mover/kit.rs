@@ -15,6 +15,15 @@ use std::sync::{Arc, Mutex};
 /// Tables in use at once: as many parts are between the begin of their copies and their check.
 const BOARDS: usize = 16;
 
+/// Of these, and of the buffer's places, loads leave some to saves, which do not wait.
+const BOARDS_OF_SAVES: usize = 4;
+const BUFFER_OF_SAVES: usize = 4;
+
+/// Fewer bytes keep a thread block of the kernel that moves pages idle, and their tables are large.
+const PAGE_MIN: u64 = 512;
+/// Most pages of a part, so that a board has at most 1 MiB of places, which the engine's thread fills.
+const PAGES_MAX: usize = 1 << 16;
+
 /// Smaller pages are slower by themselves on all machines that were measured (docs/evidence/gpu.md).
 const SCATTER_BELOW: u64 = 32 << 10;
 
@@ -54,6 +63,15 @@ struct Memory {
     device: DeviceBytes,
 }
 
+/// Whose part takes tables.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum User {
+    /// It waits until some are free.
+    Load,
+    /// It goes page by page if none are free.
+    Save,
+}
+
 /// Tables of a part. The drop gives them back, so the GPU must have ended its work.
 pub(crate) struct Board {
     of: Arc<Boards>,
@@ -65,9 +83,8 @@ pub(crate) struct Board {
 }
 
 impl Kit {
-    /// Fails if the layout's pages do not fit the kernels, if these move other bytes, or if the GPU's memory is
-    /// short. Nothing uses the
-    /// staging memory yet.
+    /// Fails if the layout's pages do not fit the kernels, if these move other bytes, or if the GPU's memory
+    /// is short. Nothing uses the staging memory yet.
     pub fn new(
         device: &Arc<Device>,
         layout: &Layout,
@@ -77,9 +94,15 @@ impl Kit {
         let unfit = || DeviceError::new("kernels", "the pages are not of whole lines at addresses of whole words");
         let page_bytes = layout.kernel_page().ok_or_else(unfit)?;
         let pages = (layout.block_bytes() / page_bytes) as usize;
+        if page_bytes < PAGE_MIN || pages > PAGES_MAX {
+            let why = format!(
+                "{pages} pages of {page_bytes} bytes a block, the common divisor of all, are too many or too small"
+            );
+            return Err(DeviceError::new("kernels", why));
+        }
         let kernels = Kernels::load(device)?;
         let buffer = Staging::on_gpu(device, layout.block_bytes() as usize, settings.gpu_buffer_bytes as usize)?;
-        let part_blocks = part_blocks(buffer.count());
+        let part_blocks = part_blocks(buffer.count()).min(PAGES_MAX / pages);
         let shape = Shape { blocks: part_blocks, pages, page_bytes: page_bytes as u32 };
         let board = |_| -> Result<Memory, DeviceError> {
             let host = device.lock(shape.words() * 8)?;
@@ -88,10 +111,10 @@ impl Kit {
         };
         let free = Mutex::new((0..BOARDS).map(board).collect::<Result<_, _>>()?);
         proof::moves_pages(device, &kernels, page_bytes, settings.clock)?;
+        let run = layout.smallest_run();
         let scatters = match settings.scatter_below {
-            Some(below) => page_bytes < below,
-            None => trial::are_slow(device, page_bytes, staging, &buffer, settings.clock)?
-                .unwrap_or(page_bytes < SCATTER_BELOW),
+            Some(below) => run < below,
+            None => trial::are_slow(device, run, staging, &buffer, settings.clock)?.unwrap_or(run < SCATTER_BELOW),
         };
         Ok(Self {
             kernels,
@@ -104,11 +127,18 @@ impl Kit {
         })
     }
 
-    /// Tables for so many blocks, with places in the buffer if `buffered`; `None` if none are free.
-    pub fn take(&self, blocks: usize, buffered: bool) -> Option<Board> {
-        let slots = if buffered { Some(self.buffer.take(blocks)?) } else { None };
-        let memory = Some(lock(&self.boards.free).pop()?);
-        Some(Board { of: Arc::clone(&self.boards), memory, blocks, slots })
+    /// Tables for so many blocks, with places in the buffer if `buffered`; `None` if none are free for
+    /// this user.
+    pub fn take(&self, user: User, blocks: usize, buffered: bool) -> Option<Board> {
+        let (boards, places) = match user {
+            User::Load => (BOARDS_OF_SAVES, self.buffer.count() / BUFFER_OF_SAVES),
+            User::Save => (0, 0),
+        };
+        let slots = if buffered { Some(self.buffer.take(blocks, places)?) } else { None };
+        let mut free = lock(&self.boards.free);
+        let memory = if free.len() > boards { free.pop() } else { None }?;
+        drop(free);
+        Some(Board { of: Arc::clone(&self.boards), memory: Some(memory), blocks, slots })
     }
 }
 

@@ -1,13 +1,15 @@
 //! Loads: from page-locked memory to the engine's blocks.
 
-use super::kit::{Board, Kit};
-use super::threads::{Lane, Next, Task};
+use super::kit::{Board, Kit, User};
+use super::queue::Lane;
+use super::threads::{Next, Task};
 use super::{Mover, Path, Shared, lock};
 use crate::driver::{Copies, DeviceError, EngineStream, Event};
 use crate::kernels::{LANES, SUM_WORDS};
 use crate::layout::Way;
 use crate::memory::Slots;
 use cenote_base::Deadline;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
@@ -63,20 +65,23 @@ struct State {
     parts: usize,
     failed: Vec<usize>,
     cancelled: bool,
-    /// A part has failed while the device may still have some of its copies.
-    lost: bool,
+    /// Parts that have failed while the device may still have some of their copies.
+    lost: usize,
 }
 
 /// Blocks of a load that are moved together. Its drop ends the part.
 pub(crate) struct LoadPart {
     load: Arc<Load>,
-    source: Box<dyn Source>,
+    source: ManuallyDrop<Box<dyn Source>>,
     blocks: Vec<usize>,
     /// Numbers of the blocks in the load.
     numbers: Vec<usize>,
-    is_staged: bool,
+    pub is_staged: bool,
     /// The copies begin after this event in the engine's stream.
     ready: Arc<Event>,
+    /// The device may access the part's memory: its drop keeps that.
+    pub is_on_device: bool,
+    is_lost: bool,
     slots: Option<Slots>,
     /// Tables of the kernels, if they sum the blocks.
     board: Option<Board>,
@@ -115,11 +120,13 @@ impl Mover {
             let (ready, load) = (Arc::clone(&ready), Arc::clone(&load));
             Task::Load(LoadPart {
                 load,
-                source,
+                source: ManuallyDrop::new(source),
                 blocks,
                 numbers,
                 is_staged,
                 ready,
+                is_on_device: false,
+                is_lost: false,
                 slots: None,
                 board: None,
                 failed: None,
@@ -146,13 +153,12 @@ impl Load {
         self.done.load(Ordering::Acquire)
     }
 
-    /// Sorted numbers of the invalid blocks; all numbers until all parts have ended.
-    ///
-    /// Later work of the engine on these blocks comes after the remaining copies.
+    /// Sorted numbers of the invalid blocks; all numbers until all parts have ended. Then later work of the
+    /// engine on these blocks comes after the remaining copies; before, only [`Load::cancel`] orders it so.
     #[must_use]
     pub fn failed(&self, engine: EngineStream) -> Vec<usize> {
         let state = lock(&self.state);
-        let state = if state.lost { self.fence(state, engine) } else { state };
+        let state = if state.lost > 0 { self.fence(state, engine) } else { state };
         if state.parts > 0 || state.cancelled {
             return (0..self.count).collect();
         }
@@ -184,8 +190,16 @@ impl Load {
         if copied && moved {
             return state;
         }
+        // Lost parts end when the device tells that it has left them.
+        shared.change(|queue| queue.lost.look_now());
         let deadline = shared.settings.clock.after(UNORDERED_PATIENCE);
-        deadline.wait_while(&self.bell, state, |state| state.parts > 0)
+        let may_write = |state: &mut State| state.lost > 0 || (state.cancelled && state.parts > 0);
+        let mut state = deadline.wait_while(&self.bell, state, may_write);
+        if may_write(&mut state) {
+            let why = format!("the device did not tell within {UNORDERED_PATIENCE:?} when they end");
+            shared.tell(&DeviceError::new("copies of a load that the engine no longer waits for", why));
+        }
+        state
     }
 
     /// Number of blocks.
@@ -200,9 +214,9 @@ impl Load {
         self.count == 0
     }
 
-    /// Whether parts that are not queued yet are given up.
+    /// Whether parts that are not queued yet are given up: late, or of a load that was cancelled.
     fn is_over(&self) -> bool {
-        self.deadline.passed() || lock(&self.state).cancelled
+        self.deadline.passed() || self.is_done()
     }
 }
 
@@ -217,13 +231,16 @@ impl LoadPart {
         self.blocks.len()
     }
 
-    fn is_over(&self) -> bool {
+    /// Whether the part is given up, if it is not queued yet.
+    pub fn is_over(&self) -> bool {
         self.load.is_over()
     }
 
     /// Ends the part for its load, although the device may still have copies of it.
     pub(crate) fn lose(&mut self) {
-        lock(&self.load.state).lost = true;
+        if !std::mem::replace(&mut self.is_lost, true) {
+            lock(&self.load.state).lost += 1;
+        }
         self.end(None);
     }
 
@@ -245,7 +262,20 @@ impl LoadPart {
 impl Drop for LoadPart {
     fn drop(&mut self) {
         let failed = self.failed.take();
+        if self.is_on_device {
+            // A panic, or the end of the process.
+            self.load.shared.keeps.store(true, Ordering::Release);
+            std::mem::forget((self.slots.take(), self.board.take()));
+            return self.end(None);
+        }
+        // SAFETY: the part ends here, so nothing uses the source after its drop.
+        unsafe { ManuallyDrop::drop(&mut self.source) };
+        drop((self.slots.take(), self.board.take()));
+        if self.is_lost {
+            lock(&self.load.state).lost -= 1;
+        }
         self.end(failed);
+        self.load.bell.notify_all();
     }
 }
 
@@ -257,19 +287,19 @@ impl Shared {
         }
         // A part under way keeps the path.
         let Ok(path) = self.path() else { return Next::Ended };
+        let kit = path.kit(part.is_staged);
+        if let Some(kit) = kit {
+            // Others give their tables back when they end.
+            part.board = kit.take(User::Load, part.count(), kit.scatters);
+            let Some(board) = &mut part.board else { return Next::Waits(Task::Load(part)) };
+            board.fill(&self.layout, &part.blocks, &part.source.lane_keys());
+        }
         let (places, locked) = if part.is_staged {
             let Some(places) = read_into_slots(&path, &mut part) else { return Next::Waits(Task::Load(part)) };
             (places, None)
         } else {
             (part.source.places(), path.registered())
         };
-        let kit = path.kit(part.is_staged);
-        if let Some(kit) = kit {
-            part.board = kit.take(part.count(), kit.scatters);
-            // Another part gives its tables back when it ends.
-            let Some(board) = &mut part.board else { return Next::Waits(Task::Load(part)) };
-            board.fill(&self.layout, &part.blocks, &part.source.lane_keys());
-        }
         let mut copies = Copies::default();
         let skipped = part.failed.as_deref().unwrap_or_default();
         let mirror = part.board.as_ref().and_then(|board| board.slots.as_ref()).map(Slots::places);
@@ -280,21 +310,19 @@ impl Shared {
                 None => self.layout.add(&mut copies, Way::ToDevice, block, place, locked),
             }
         }
+        part.is_on_device = true;
         let queued = self.device.wait(&self.loads, &part.ready).and_then(|()| self.queue_load(&part, &copies));
         if let Err(error) = &queued {
             self.tell(error);
             part.lose();
         }
-        let (Some(kit), Some(board)) = (kit, part.board.take()) else {
-            return Next::Queued(Lane::Loads, Task::Loaded(part));
-        };
+        let Some(kit) = kit else { return Next::Queued(Lane::Loads, Task::Loaded(part)) };
         // After an error too, the part ends behind its copies.
         let ordered = self.device.record(&self.loads).and_then(|copied| self.device.wait(&kit.loads, &copied));
         let ran = match (&ordered, queued.is_ok()) {
-            (Ok(()), true) => self.queue_kernels(&part, kit, &board),
+            (Ok(()), true) => self.queue_kernels(&part, kit),
             _ => Ok(()),
         };
-        part.board = Some(board);
         if let Err(error) = ordered {
             self.tell(&error);
             return Next::Lost(Task::Loaded(part));
@@ -307,11 +335,9 @@ impl Shared {
     }
 
     /// Queues the kernels that scatter and sum the blocks of a part.
-    fn queue_kernels(&self, part: &LoadPart, kit: &Kit, board: &Board) -> Result<(), DeviceError> {
+    fn queue_kernels(&self, part: &LoadPart, kit: &Kit) -> Result<(), DeviceError> {
         let state = lock(&part.load.state);
-        if state.cancelled {
-            return Ok(());
-        }
+        let Some(board) = part.board.as_ref().filter(|_| !state.cancelled) else { return Ok(()) };
         // SAFETY: the tables name the engine's pages, which the layout checked, and places in the
         // buffer and on the board; the part keeps both until the event behind the kernels.
         unsafe {
@@ -354,7 +380,7 @@ impl Shared {
 
 /// The addresses of the part's slots, which have its blocks now; `None` if no slots are free.
 fn read_into_slots(path: &Path, part: &mut LoadPart) -> Option<Vec<u64>> {
-    let slots = path.staging().take(part.count())?;
+    let slots = path.staging().take(part.count(), 0)?;
     let whole = part.source.read(&slots);
     let failed = whole.iter().enumerate().filter(|(_, whole)| !**whole).map(|(number, _)| number);
     part.failed = Some(failed.collect());

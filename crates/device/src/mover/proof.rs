@@ -9,14 +9,17 @@ use std::time::Duration;
 
 /// Pages that are moved, each to the place of another.
 const PAGES: usize = 5;
+/// Largest pages of the trial: a kernel moves larger ones in the same way.
+const PAGE_MAX: u64 = 256 << 10;
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Moves some pages of so many bytes in the GPU's memory, and compares them.
+/// Moves some pages of so many bytes, or of [`PAGE_MAX`], in the GPU's memory, and compares them.
 ///
 /// # Errors
 /// The device fails, or other bytes arrive.
 pub fn moves_pages(device: &Arc<Device>, kernels: &Kernels, page: u64, clock: Clock) -> Result<(), DeviceError> {
-    let (page, pages) = (page as usize, PAGES * page as usize);
+    let page = page.min(PAGE_MAX) as usize;
+    let pages = PAGES * page;
     // The pages, their new places, and the tables of both.
     let tables = 2 * pages;
     let bytes = tables + 2 * PAGES * 8;
@@ -37,7 +40,7 @@ pub fn moves_pages(device: &Arc<Device>, kernels: &Kernels, page: u64, clock: Cl
     let moved = Pages { to, from, page_bytes: page as u32, count: PAGES as u64 };
     let ended =
         queue(device, kernels, &stream, moved, [(gpu, host, bytes), (host + pages as u64, gpu + pages as u64, pages)])
-            .and_then(|()| wait(device, &stream, clock));
+            .and_then(|()| stream.wait("cenote_move", clock, PATIENCE));
     if let Err(error) = ended {
         // The device may still access them.
         std::mem::forget((here, there));
@@ -72,17 +75,6 @@ fn queue(
     // places differ.
     unsafe { kernels.move_pages(stream, moved)? };
     copy(back)
-}
-
-fn wait(device: &Arc<Device>, stream: &Stream, clock: Clock) -> Result<(), DeviceError> {
-    let (end, deadline) = (device.record(stream)?, clock.after(PATIENCE));
-    while !end.occurred()? {
-        if deadline.passed() {
-            return Err(DeviceError::new("cenote_move", "the first kernel did not end within 5 s"));
-        }
-        std::thread::yield_now();
-    }
-    Ok(())
 }
 
 const fn place_of(number: usize) -> usize {

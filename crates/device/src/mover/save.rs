@@ -1,12 +1,14 @@
 //! Saves: from the engine's blocks to page-locked memory.
 
-use super::kit::{Board, Kit};
-use super::threads::{Lane, Next, Task};
+use super::kit::{Board, Kit, User};
+use super::queue::Lane;
+use super::threads::{Next, Task};
 use super::{Mover, Shared, lock};
 use crate::driver::{Copies, DeviceError, EngineStream, Event};
 use crate::kernels::{LANES, SUM_WORDS};
 use crate::layout::Way;
 use crate::memory::Slots;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -41,7 +43,6 @@ pub struct Saving {
 /// The engine's step, as far as saves depend on it.
 #[derive(Default)]
 pub(crate) struct Step {
-    number: u64,
     /// A native thread has queued copies that the engine's stream does not wait for yet.
     unfenced: bool,
     /// Steps before this one had copies that the engine's stream did not wait for.
@@ -51,9 +52,11 @@ pub(crate) struct Step {
 /// Blocks of a save that are moved together. Its drop ends the part.
 pub(crate) struct SavePart {
     shared: Arc<Shared>,
-    sink: Box<dyn Sink>,
+    sink: ManuallyDrop<Box<dyn Sink>>,
     blocks: Vec<usize>,
     is_staged: bool,
+    /// The device may access the part's memory: its drop keeps that.
+    pub is_on_device: bool,
     /// The copies begin after this event in the engine's stream.
     ready: Arc<Event>,
     /// The engine may reuse the blocks in a later step than this one.
@@ -81,8 +84,9 @@ impl Mover {
         (left / self.0.layout.block_bytes()) as usize
     }
 
-    /// Saves all blocks of a step, of all its requests. The calling thread queues the copies and
-    /// waits for no other thread. The engine may write the blocks after [`Mover::end_step`].
+    /// Saves all blocks of a step, of all its requests. The calling thread queues the copies. It waits for
+    /// no other thread, but for one call of the driver that queues staged blocks of the same step. The
+    /// engine may write the blocks after [`Mover::end_step`].
     ///
     /// Blocks without a slot of the staging memory wait for one until then.
     ///
@@ -94,11 +98,21 @@ impl Mover {
         shared.enter(parts.len())?;
         let blocks: usize = parts.iter().map(|part| part.blocks.len()).sum();
         shared.saved_bytes.fetch_add(blocks as u64 * shared.layout.block_bytes(), Ordering::Relaxed);
-        let step = lock(&shared.step).number;
+        let step = shared.step_number.load(Ordering::Acquire);
         for Saving { sink, blocks, is_staged } in parts {
-            let (shared, ready, outcome) = (Arc::clone(shared), Arc::clone(&ready), Outcome::Failed);
-            let part = SavePart { shared, sink, blocks, is_staged, ready, step, slots: None, board: None, outcome };
-            self.0.go_on(self.0.issue_for_engine(part, engine));
+            let part = SavePart {
+                shared: Arc::clone(shared),
+                sink: ManuallyDrop::new(sink),
+                blocks,
+                is_staged,
+                is_on_device: false,
+                ready: Arc::clone(&ready),
+                step,
+                slots: None,
+                board: None,
+                outcome: Outcome::Failed,
+            };
+            shared.go_on(shared.caught(|| shared.issue_for_engine(part, engine)));
         }
         self.fence_saves(&mut lock(&shared.step), engine);
         Ok(())
@@ -111,20 +125,27 @@ impl Mover {
         // A thread that queues copies holds this lock for one call of the driver.
         let mut step = lock(&self.0.step);
         self.fence_saves(&mut step, engine);
-        step.number += 1;
+        self.0.step_number.fetch_add(1, Ordering::Release);
+        drop(step);
+        self.0.follow_engine(engine);
     }
 
     fn fence_saves(&self, step: &mut Step, engine: EngineStream) {
         if step.unfenced {
             step.unfenced = !self.0.fence(&self.0.saves, engine);
             if step.unfenced {
-                step.unordered_before = step.number + 1;
+                step.unordered_before = self.0.step_number.load(Ordering::Relaxed) + 1;
             }
         }
     }
 }
 
 impl SavePart {
+    /// Whether the engine has ended the step of these blocks.
+    pub fn is_late(&self) -> bool {
+        self.shared.step_number.load(Ordering::Acquire) != self.step
+    }
+
     /// Counts the part as failed, although the device may still have copies of it.
     pub(crate) fn lose(&mut self) {
         self.outcome = Outcome::Failed;
@@ -144,6 +165,14 @@ impl SavePart {
 
 impl Drop for SavePart {
     fn drop(&mut self) {
+        if self.is_on_device {
+            // A panic, or the end of the process.
+            self.shared.keeps.store(true, Ordering::Release);
+            std::mem::forget((self.slots.take(), self.board.take()));
+        } else {
+            // SAFETY: the part ends here, so nothing uses the sink after its drop.
+            unsafe { ManuallyDrop::drop(&mut self.sink) };
+        }
         let count = self.blocks.len() as u64;
         self.shared.saved_bytes.fetch_sub(count * self.shared.layout.block_bytes(), Ordering::Relaxed);
         self.count();
@@ -155,18 +184,19 @@ impl Shared {
     fn issue_for_engine(&self, mut part: SavePart, engine: EngineStream) -> Next {
         let Ok(path) = self.path() else { return Next::Ended };
         let Some(kit) = path.kit(part.is_staged) else { return self.issue_save(part) };
-        let Some(mut board) = kit.take(part.blocks.len(), true) else { return self.issue_save(part) };
+        let Some(mut board) = kit.take(User::Save, part.blocks.len(), true) else { return self.issue_save(part) };
         board.fill(&self.layout, &part.blocks, &part.sink.lane_keys());
         let mut copies = Copies::default();
         let mirror = board.slots.as_ref().map(Slots::places).unwrap_or_default();
         for (&slot, place) in mirror.iter().zip(part.sink.places()) {
             self.layout.add_whole(&mut copies, Way::FromDevice, slot, place, path.registered());
         }
+        part.is_on_device = true;
+        let board = part.board.insert(board);
         // SAFETY: the tables name the engine's pages, which the layout checked, and places in the
         // buffer; the part keeps buffer and board until the event behind the kernels.
         let gathers = unsafe { kit.kernels.move_for_engine(engine, board.gather()) };
-        let moves = gathers.is_ok().then(|| self.move_gathered(kit, &board, &copies, engine));
-        part.board = Some(board);
+        let moves = gathers.is_ok().then(|| self.move_gathered(kit, board, &copies, engine));
         match moves {
             None => self.queued(part, &gathers.map(|()| true), Lane::SaveKernels),
             Some(Ok(moved)) => self.queued(part, &moved.map(|()| true), Lane::SaveKernels),
@@ -211,7 +241,7 @@ impl Shared {
         // A part under way keeps the path.
         let Ok(path) = self.path() else { return Next::Ended };
         let (places, locked) = if part.is_staged {
-            let Some(slots) = path.staging().take(part.blocks.len()) else { return Next::Waits(Task::Save(part)) };
+            let Some(slots) = path.staging().take(part.blocks.len(), 0) else { return Next::Waits(Task::Save(part)) };
             let places = slots.places();
             part.slots = Some(slots);
             (places, None)
@@ -222,6 +252,7 @@ impl Shared {
         for (&block, &place) in part.blocks.iter().zip(&places) {
             self.layout.add(&mut copies, Way::FromDevice, block, place, locked);
         }
+        part.is_on_device = true;
         let queued = self.queue_save(&part, &copies);
         self.queued(part, &queued, Lane::Saves)
     }
@@ -245,7 +276,7 @@ impl Shared {
         for call in copies.calls() {
             // Under the lock, so that nothing is queued behind the fence of the next step.
             let mut step = lock(&self.step);
-            if step.number != part.step {
+            if part.is_late() {
                 return Ok(false);
             }
             step.unfenced = true;
@@ -259,7 +290,7 @@ impl Shared {
 
     /// Queues the copies of a part that had no slots.
     pub(crate) fn issue_waiting(&self, mut part: SavePart) -> Next {
-        if lock(&self.step).number == part.step {
+        if !part.is_late() {
             return self.issue_save(part);
         }
         part.outcome = Outcome::Late;

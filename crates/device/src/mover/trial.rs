@@ -81,19 +81,13 @@ const fn place_of(number: usize, count: usize) -> usize {
 }
 
 fn round(device: &Arc<Device>, stream: &Stream, copies: &Copies, clock: Clock) -> Result<Duration, DeviceError> {
-    let (begun, deadline) = (clock.now_ns(), clock.after(ROUND_PATIENCE));
+    let begun = clock.now_ns();
     for call in copies.calls() {
         // SAFETY: both sides are whole buffers that nothing else uses yet, and `are_slow` keeps them
         // after an error.
         unsafe { device.copy(stream, copies, call)? };
     }
-    let end = device.record(stream)?;
-    while !end.occurred()? {
-        if deadline.passed() {
-            return Err(DeviceError::new("a trial of the bus", "its copies did not end within 5 s"));
-        }
-        std::thread::yield_now();
-    }
+    stream.wait("a trial of the bus", clock, ROUND_PATIENCE)?;
     Ok(clock.since(begun))
 }
 

@@ -187,3 +187,32 @@ fn a_new_user_waits_for_the_piece_that_the_last_one_left_under_way() {
     is_left(&memory);
     assert_eq!((gpu.locked(), gpu.wrong()), (0, String::new()));
 }
+
+#[test]
+fn a_new_user_waits_until_the_last_ones_pieces_are_unlocked() {
+    const UNLOCK: &str = "cuMemHostUnregister";
+    for has_one_between in [false, true] {
+        let gpu = Gpu::new(15);
+        let clock = ManualTime::start().clock();
+        let device = gpu.open(clock);
+        let memory = Arc::new(vec![0_u64; 1000]);
+        gpu.gate(LOCK, true);
+        let first = share(&device, &memory, 2000, clock);
+        until("a thread that locks", || (gpu.at_gate() == 1).then_some(()));
+        drop(first);
+        gpu.gate(UNLOCK, true);
+        gpu.gate(LOCK, false);
+        until("a thread that unlocks", || (gpu.at_gate() == 1).then_some(()));
+        if has_one_between {
+            drop(share(&device, &memory, 2000, clock));
+        }
+        let last = share(&device, &memory, 2000, clock);
+        assert_eq!(last.progress().locked, 0);
+        gpu.gate(UNLOCK, false);
+        assert!(last.wait(PATIENCE));
+        assert_eq!((last.progress().locked, last.progress().refused), (8000, None));
+        drop(last);
+        is_left(&memory);
+        assert_eq!((gpu.locked(), gpu.wrong()), (0, String::new()));
+    }
+}

@@ -3,6 +3,7 @@
 use crate::rig::{BLOCKS, ENGINE, Rig, WAYS, Way};
 use cenote_base::prng::Prng;
 use cenote_base::testing::{ManualTime, PATIENCE, until};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Distinct blocks of the engine, paired with as many numbers of the region.
@@ -18,10 +19,7 @@ pub fn pairs(count: usize, seed: u64) -> Vec<(usize, usize)> {
 pub fn save(rig: &mut Rig, blocks: &[(usize, usize)]) {
     rig.compute(blocks);
     rig.mover.save(rig.saving(blocks), ENGINE).expect("it is queued");
-    until("saved blocks", || {
-        rig.gpu.run();
-        (rig.saved.lock().unwrap().len() == blocks.len()).then_some(())
-    });
+    rig.await_saved(blocks.len());
 }
 
 #[test]
@@ -45,11 +43,10 @@ fn blocks_survive_the_way_to_the_region_and_back() {
             assert!(elsewhere.iter().all(|&(block, number)| rig.holds(block, number)), "{way:?}, seed {seed}");
             let touched: Vec<usize> = elsewhere.iter().map(|&(block, _)| block).collect();
             assert!((0..BLOCKS).all(|block| touched.contains(&block) || rig.holds(block, 1000)), "{way:?}, {seed}");
-            assert!(rig.mover.close(PATIENCE));
             for (kernel, tried) in kernels.into_iter().zip(tried) {
                 assert_eq!(rig.gpu.calls(kernel) > tried, way.has_kernels(), "{way:?}");
             }
-            assert_eq!((rig.gpu.locked(), rig.gpu.allocations(), rig.gpu.wrong()), (0, 0, String::new()));
+            rig.end(&format!("{way:?}, seed {seed}"));
         }
     }
 }
@@ -66,12 +63,25 @@ fn the_engine_may_overwrite_gathered_blocks_before_they_cross_the_bus() {
     rig.compute(&(0..BLOCKS).map(|block| (block, 1000)).collect::<Vec<_>>());
     assert!(rig.saved.lock().unwrap().is_empty());
     rig.gpu.hold(1, false);
-    // `publish` compares the bytes in the region.
-    until("saved blocks", || {
-        rig.gpu.run();
-        (rig.saved.lock().unwrap().len() == blocks.len()).then_some(())
-    });
-    assert!(rig.mover.close(PATIENCE));
+    rig.await_saved(blocks.len());
+    rig.end("gathered");
+}
+
+#[test]
+fn a_save_has_what_the_engine_wrote_before_it_and_nothing_that_it_writes_later() {
+    for way in WAYS {
+        let rig = Rig::new(way, 4, ManualTime::start().clock());
+        let blocks = pairs(20, 4);
+        (0..3).for_each(|what| rig.gpu.hold(what, true));
+        rig.queue_compute(&blocks);
+        rig.mover.save(rig.saving(&blocks), ENGINE).expect("it is queued");
+        rig.mover.end_step(ENGINE);
+        rig.queue_compute(&blocks.iter().map(|&(block, _)| (block, 1000)).collect::<Vec<_>>());
+        (0..3).for_each(|what| rig.gpu.hold(what, false));
+        rig.await_saved(blocks.len());
+        assert!(blocks.iter().all(|&(block, _)| rig.holds(block, 1000)), "{way:?}");
+        rig.end(&format!("{way:?}"));
+    }
 }
 
 #[test]
@@ -86,12 +96,81 @@ fn the_engines_writes_come_after_a_cancelled_load() {
         until("queued copies", || (rig.gpu.calls("cuMemcpyBatchAsync") > before).then_some(()));
         load.cancel(ENGINE);
         assert!(load.is_done() && load.failed(ENGINE).len() == 40);
+        // The engine computes the blocks instead.
+        let elsewhere: Vec<_> = blocks.iter().map(|&(block, _)| (block, 1000)).collect();
+        rig.queue_compute(&elsewhere);
+        rig.gpu.run();
+        assert!(!rig.holds(elsewhere[0].0, 1000), "{way:?}: its stream waits for the copies");
         assert!(!rig.mover.close(Duration::ZERO), "the device has copies, so their memory is kept");
         assert!(rig.gpu.locked() > 0);
         rig.gpu.hold(0, false);
-        assert!(rig.mover.close(PATIENCE));
-        assert_eq!((rig.gpu.locked(), rig.gpu.wrong()), (0, String::new()), "{way:?}");
+        rig.gpu.run();
+        assert!(elsewhere.iter().all(|&(block, number)| rig.holds(block, number)), "{way:?}");
+        rig.end(&format!("{way:?}"));
     }
+}
+
+#[test]
+fn loads_leave_tables_and_places_to_saves() {
+    let mut rig = Rig::new(Way::Scattered, 14, ManualTime::start().clock());
+    let blocks = pairs(86, 14);
+    save(&mut rig, &blocks);
+    rig.gpu.hold(0, true);
+    let before = rig.gpu.calls("cuMemcpyBatchAsync");
+    let load = rig.mover.load(rig.loading(&blocks), ENGINE, PATIENCE).expect("it begins");
+    until("queued copies", || (rig.gpu.calls("cuMemcpyBatchAsync") > before).then_some(()));
+    let used: Vec<usize> = blocks.iter().map(|&(block, _)| block).collect();
+    let others: Vec<_> = (0..BLOCKS).filter(|block| !used.contains(block)).zip(86..).collect();
+    save_beside(&mut rig, &others, blocks.len());
+    let saved = rig.saved.lock().unwrap().clone();
+    assert!(others.iter().all(|(_, number)| saved[number].is_some()), "they are gathered");
+    assert!(!load.is_done());
+    rig.gpu.hold(0, false);
+    assert!(load.wait(Some(PATIENCE)) && load.failed(ENGINE).is_empty());
+    rig.end("both");
+}
+
+/// As [`save`], beside blocks that are saved already.
+fn save_beside(rig: &mut Rig, blocks: &[(usize, usize)], already: usize) {
+    rig.compute(blocks);
+    rig.mover.save(rig.saving(blocks), ENGINE).expect("it is queued");
+    rig.await_saved(already + blocks.len());
+}
+
+#[test]
+fn parts_that_wait_are_not_begun_again_and_again() {
+    for way in [Way::Narrow, Way::Partly] {
+        let mut rig = Rig::new(way, 15, ManualTime::start().clock());
+        let blocks = pairs(90, 15);
+        save(&mut rig, &blocks);
+        let parts = rig.loading(&blocks);
+        let direct = parts.iter().filter(|part| !part.is_staged).count();
+        rig.asked.store(0, Ordering::Relaxed);
+        let load = rig.mover.load(parts, ENGINE, PATIENCE).expect("it begins");
+        assert!(load.wait(Some(PATIENCE)) && load.failed(ENGINE).is_empty());
+        assert!(way == Way::Partly || direct == 90, "each block is a part");
+        assert_eq!(rig.asked.load(Ordering::Relaxed), direct, "{way:?}");
+        rig.end(&format!("{way:?}"));
+    }
+}
+
+#[test]
+fn a_load_behind_others_that_wait_is_given_up_at_its_deadline() {
+    let time = ManualTime::start();
+    let mut rig = Rig::new(Way::Staged, 16, time.clock());
+    let blocks = pairs(90, 16);
+    save(&mut rig, &blocks);
+    rig.gpu.hold(0, true);
+    let first = rig.mover.load(rig.loading(&blocks[..60]), ENGINE, PATIENCE * 100).expect("it begins");
+    until("no free slot", || (rig.mover.free_slots() == 0).then_some(()));
+    let second = rig.mover.load(rig.loading(&blocks[60..]), ENGINE, Duration::from_secs(5)).expect("it begins");
+    time.advance(Duration::from_secs(6));
+    until("the end of the second load", || second.is_done().then_some(()));
+    assert!(!first.is_done() && second.failed(ENGINE).len() == 30);
+    rig.gpu.hold(0, false);
+    until("the end of the first load", || first.is_done().then_some(()));
+    assert_eq!(first.failed(ENGINE), [0; 0]);
+    until("an end of the mover", || rig.mover.close(Duration::ZERO).then_some(()));
 }
 
 #[test]

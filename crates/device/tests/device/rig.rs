@@ -1,7 +1,7 @@
 //! A GPU of the fake driver, an engine's blocks on it, and memory that stands for the region.
 
 use cenote_base::Clock;
-use cenote_base::testing::PATIENCE;
+use cenote_base::testing::{PATIENCE, until};
 use cenote_device::driver::{Device, EngineStream};
 use cenote_device::kernels::{LANES, SUM_WORDS};
 use cenote_device::layout::{Layer, Layout};
@@ -11,7 +11,7 @@ use libloading::Library;
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 
 pub const LAYERS: u64 = 3;
@@ -92,6 +92,10 @@ impl Gpu {
     /// Number of threads that stand at a gate.
     pub fn at_gate(&self) -> u64 {
         control!(b"fake_at_gate\0", extern "C" fn(u32) -> u64)(self.0)
+    }
+
+    pub fn allocate_max(&self, bytes: usize) {
+        control!(b"fake_allocate_max\0", extern "C" fn(u32, usize))(self.0, bytes);
     }
 
     pub fn register_max(&self, bytes: usize) {
@@ -175,6 +179,10 @@ pub struct Rig {
     region: Arc<Vec<u64>>,
     /// The sums of saved blocks, by their numbers in the region.
     pub saved: Arc<Mutex<BTreeMap<usize, Option<[u64; SUM_WORDS]>>>>,
+    /// How often a part of a load or save was asked for its places.
+    pub asked: Arc<AtomicUsize>,
+    /// Each thread of the mover has a clone.
+    pub threads: Arc<()>,
 }
 
 impl Rig {
@@ -225,9 +233,12 @@ impl Rig {
             scatter_below: Some(if way.scatters() { u64::MAX } else { 0 }),
             clock,
         };
-        let mover = Mover::start(&device, layout, route, settings, || ()).expect("threads");
+        let threads = Arc::new(());
+        let of_thread = Arc::clone(&threads);
+        let place = move || assert!(Arc::strong_count(&of_thread) > 0);
+        let mover = Mover::start(&device, layout, route, settings, place).expect("threads");
         assert_eq!(mover.why_no_kernels().is_empty(), settings.gpu_buffer_bytes > 0, "{}", mover.why_no_kernels());
-        Self { gpu, mover, blocks, region, saved: Arc::default() }
+        Self { gpu, mover, blocks, region, saved: Arc::default(), asked: Arc::default(), threads }
     }
 
     /// The words of a block that are its own.
@@ -251,6 +262,34 @@ impl Rig {
         }
     }
 
+    /// As [`Rig::compute`], on the engine's stream.
+    pub fn queue_compute(&self, blocks: &[(usize, usize)]) {
+        let write = control!(b"fake_engine_writes\0", extern "C" fn(u32, usize, *const u8, usize));
+        for &(block, number) in blocks {
+            for (run, words) in Self::runs(block) {
+                let content = vec![Self::word(number, run); words.len()];
+                let to = self.blocks[words].as_ptr().expose_provenance();
+                write(self.gpu.0, to, content.as_ptr().cast(), content.len() * 8);
+            }
+        }
+    }
+
+    /// Lets the device run until all of these blocks were saved. `publish` compares their bytes.
+    pub fn await_saved(&self, count: usize) {
+        until("saved blocks", || {
+            self.gpu.run();
+            (self.saved.lock().unwrap().len() == count).then_some(())
+        });
+    }
+
+    /// Ends the mover, which leaves nothing.
+    pub fn end(self, what: &str) {
+        assert!(self.mover.close(PATIENCE), "{what}");
+        assert_eq!(Arc::strong_count(&self.threads), 1, "{what}: threads are left");
+        let left = (self.gpu.locked(), self.gpu.allocations(), self.gpu.wrong());
+        assert_eq!(left, (0, 0, String::new()), "{what}");
+    }
+
     /// Whether a block has the content of this number.
     pub fn holds(&self, block: usize, number: usize) -> bool {
         Self::runs(block).all(|(run, words)| self.blocks[words].iter().all(|&word| word == Self::word(number, run)))
@@ -261,7 +300,8 @@ impl Rig {
     }
 
     fn place_of(&self, numbers: Vec<usize>) -> Place {
-        Place { region: Arc::clone(&self.region), numbers, saved: Arc::clone(&self.saved) }
+        let (region, saved, asked) = (Arc::clone(&self.region), Arc::clone(&self.saved), Arc::clone(&self.asked));
+        Place { region, numbers, saved, asked }
     }
 
     /// Whether the GPU accesses a block of the region in its place.
@@ -320,6 +360,7 @@ struct Place {
     region: Arc<Vec<u64>>,
     numbers: Vec<usize>,
     saved: Arc<Mutex<BTreeMap<usize, Option<[u64; SUM_WORDS]>>>>,
+    asked: Arc<AtomicUsize>,
 }
 
 impl Place {
@@ -343,6 +384,7 @@ impl Place {
 
 impl Source for Place {
     fn places(&self) -> Vec<u64> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
         self.addresses()
     }
 

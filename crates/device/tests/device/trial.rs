@@ -44,6 +44,49 @@ fn a_trial_under_a_clock_that_stands_still_leaves_it_to_the_size_of_pages() {
 }
 
 #[test]
+fn the_trial_of_kernels_takes_little_memory_whatever_the_pages() {
+    let gpu = Gpu::new(4);
+    gpu.allocate_max(BUFFER as usize);
+    let mover = start(&gpu, 4 << 20, BUFFER, u64::MAX);
+    assert_eq!(mover.why_no_kernels(), "");
+    assert!(mover.close(PATIENCE));
+    assert_eq!((gpu.locked(), gpu.allocations(), gpu.wrong()), (0, 0, String::new()));
+}
+
+/// The reason against kernels, and the blocks of a part, for two layers with pages of these sizes.
+fn unequal(pages: [u64; 2]) -> (String, usize) {
+    let (gpu, clock) = (Gpu::new(5), ManualTime::start().clock());
+    let device = gpu.open(clock);
+    let blocks = vec![0_u64; (pages[0] + pages[1]) as usize / 8];
+    gpu.know(&blocks);
+    let start = blocks.as_ptr().expose_provenance() as u64;
+    let layers = [(start, pages[0]), (start + pages[0], pages[1])];
+    let layers = layers.map(|(address, page)| Layer { address, stride: page, runs: vec![(0, page)] });
+    let block = pages[0] + pages[1];
+    let layout = Layout::new(&layers, 1, &[(start, block)]).expect("a layout");
+    let staging = Staging::new(&device, block as usize, block as usize).expect("slots");
+    let registered = share(&device, &Arc::new(vec![0; 512]), 1 << 30, clock);
+    let (threads, gpu_buffer_bytes) = (2, 64 * block);
+    let settings = Settings { threads, backlog_bytes: 0, gpu_buffer_bytes, scatter_below: Some(0), clock };
+    let mover = Mover::start(&device, layout, Route::Direct(registered, staging), settings, || ()).expect("threads");
+    let found = (mover.why_no_kernels().to_owned(), mover.part_blocks(false));
+    assert!(mover.close(PATIENCE));
+    assert_eq!((gpu.locked(), gpu.allocations(), gpu.wrong()), (0, 0, String::new()));
+    found
+}
+
+#[test]
+fn pages_of_unequal_sizes_have_kernels_if_their_tables_are_small() {
+    // Those of multi-head latent attention, and of an indexer beside it: their divisor is 768.
+    assert_eq!(unequal([73_728, 8_448]), (String::new(), 32));
+    let (why, blocks) = unequal([64 << 10, (64 << 10) + 64]);
+    assert!(why.contains("2049 pages of 64 bytes a block"), "{why}");
+    assert_eq!(blocks, 32);
+    // Parts have fewer blocks, so that their tables stay small.
+    assert_eq!(unequal([512 * 4000, 512 * 97]), (String::new(), 15));
+}
+
+#[test]
 fn small_buffers_have_no_trial() {
     let gpu = Gpu::new(1);
     let mover = start(&gpu, 8 << 10, BUFFER / 2, u64::MAX);

@@ -9,6 +9,7 @@
 use super::Blocks;
 use crate::region::counters::Counter;
 use crate::region::hit::Hit;
+use crate::sync::Timeout;
 use cenote_base::BlockHash;
 use cenote_mem::{Fabric, HostLocal};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -16,6 +17,10 @@ use std::time::Duration;
 
 /// How long a damaged read makes publishers of this host check their duplicates.
 pub const DOUBT: Duration = Duration::from_mins(10);
+
+/// Most bytes of payloads that a call checks on the thread of an engine, which must not wait: some
+/// milliseconds at the speed of memory.
+const CALL_BYTES: u64 = 32 << 20;
 
 /// What this process knows of its host's damaged reads.
 #[derive(Default)]
@@ -52,12 +57,29 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
     /// Whether the pool has a block of this hash that a publisher may take for a duplicate. In doubt
     /// that includes its payload, and a damaged block leaves the pool.
     pub fn has_sound(&self, hash: BlockHash) -> bool {
-        self.peek(&[hash]).first().is_some_and(|hit| !self.is_in_doubt() || !self.drop_if_damaged(hit))
+        // A publisher waits for the heap anyway, to reserve a slot.
+        let drop = |hit| self.drop_if_damaged(hit, self.locks.serving());
+        self.peek(&[hash]).first().is_some_and(|hit| !self.is_in_doubt() || !drop(hit))
+    }
+
+    /// In doubt, checks payloads of blocks that are `there`, as many as a call may, and clears the marks
+    /// of damaged ones. Waits for no lock: what stays is found by the next call.
+    pub fn doubt_some(&self, hashes: &[BlockHash], there: &mut [bool]) {
+        if !there.contains(&true) || !self.is_in_doubt() {
+            return;
+        }
+        let mut left = CALL_BYTES;
+        for (hash, there) in hashes.iter().zip(there).filter(|(_, there)| **there) {
+            let Some(hit) = self.peek(&[*hash]).first().copied() else { continue };
+            let Some(rest) = left.checked_sub(hit.length) else { return };
+            left = rest;
+            *there = !self.drop_if_damaged(&hit, Timeout::TRY);
+        }
     }
 
     /// Takes a damaged block out of the pool. Returns whether it was damaged. A block without damage
     /// stays, and so does one with a key that this worker lacks.
-    pub fn drop_if_damaged(&self, hit: &Hit) -> bool {
+    fn drop_if_damaged(&self, hit: &Hit, timeout: Timeout) -> bool {
         let region = &self.region;
         region.refresh_seal(hit.block);
         region.fabric.refresh_payload(hit.offset, hit.length);
@@ -65,7 +87,6 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
             return false;
         }
         region.forget_seen(hit.block);
-        // A publisher waits for the heap anyway, to reserve a slot.
-        self.discard_damaged(hit, self.locks.serving())
+        self.discard_damaged(hit, timeout)
     }
 }

@@ -1,6 +1,7 @@
 //! Lookups, reads and pins.
 
 use super::Pool;
+use super::publish::TOGETHER_MAX;
 use crate::blocks::life::ReadOutcome;
 use crate::members::Member;
 use crate::region::counters::Counter;
@@ -53,6 +54,22 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     #[must_use]
     pub fn has(&self, hash: BlockHash) -> bool {
         !self.0.is_out() && self.0.blocks.has_sound(hash)
+    }
+
+    /// Which of these blocks are there. They are duplicates of what the caller has: they are counted and
+    /// marked as used, as if they had been published again. Waits for no lock. For some minutes after a
+    /// damaged read on this host it also checks payloads, some MiB a call, and damaged blocks leave.
+    #[must_use]
+    pub fn duplicates(&self, hashes: &[BlockHash]) -> Vec<bool> {
+        let (member, mut there) = (&*self.0, vec![false; hashes.len()]);
+        if !member.is_out() {
+            let together = hashes.chunks(TOGETHER_MAX).zip(there.chunks_mut(TOGETHER_MAX));
+            together.for_each(|(hashes, there)| member.blocks.touch_those_there(hashes, |at| there[at] = true));
+            member.blocks.doubt_some(hashes, &mut there);
+            let count = there.iter().filter(|there| **there).count();
+            member.region.counters().add(Counter::Duplicates, count as u64);
+        }
+        there
     }
 
     /// Copies a block's payload into `parts`, one after the other, and checks it.

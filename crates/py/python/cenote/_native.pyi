@@ -652,7 +652,7 @@ class DeviceLoad:
     def failed(self) -> list[int]:
         """Sorted numbers of the invalid blocks in the load; all before its end.
 
-        Later work of the engine on these blocks comes after the remaining copies.
+        After its end, later work of the engine on these blocks comes after the remaining copies.
         """
     def cancel(self) -> None:
         """Cancels the load. Later work of the engine comes after the remaining copies."""

@@ -59,7 +59,7 @@ impl RowKernel {
             return Err(wrong("decoded rows are of 2 bytes a value; give an even address and an even stride"));
         }
         let count = rows.tokens.checked_mul(rows.heads).ok_or_else(|| wrong("too many rows"))?;
-        if count == 0 || table.extent_rows == 0 {
+        if count == 0 {
             return Ok(());
         }
         let gather = RowGather {
@@ -84,6 +84,7 @@ impl RowKernel {
             unused: 0,
         };
         // SAFETY: callers guarantee that the addresses are the GPU's until the kernel has ended.
-        py.detach(|| unsafe { self.0.gather(EngineStream(stream), &gather) }).map_err(|error| of_device(&error))
+        let queued = py.detach(|| unsafe { self.0.gather(EngineStream(stream), &gather) });
+        queued.map_err(|error| if error.is_of_arguments() { wrong(error.to_string()) } else { of_device(&error) })
     }
 }

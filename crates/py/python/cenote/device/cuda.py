@@ -19,13 +19,15 @@ class CudaDevice:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         # PyTorch and the compiled part use the GPU's primary context, so they share addresses.
-        self.gpu = Gpu(torch.cuda.current_device() if device.index is None else device.index)
+        self.gpu = Gpu(device.index)
         # Memory of `upload`, by its address.
         self._uploaded: dict[int, torch.Tensor] = {}
 
     @classmethod
     def of(cls, device: torch.device) -> CudaDevice:
-        """The GPU with this name."""
+        """The GPU with this name. `cuda` is the current one; with a second instance the driver would refuse its region."""
+        if device.index is None:
+            device = torch.device(device.type, torch.cuda.current_device())
         if device not in cls._all:
             cls._all[device] = cls(device)
         return cls._all[device]

@@ -253,7 +253,11 @@ class WorkerSide:
 
     def take_ended(self) -> tuple[set[str], set[str]]:
         """Requests with ended loads, and the subset of them with lost blocks."""
-        self._hear_of_devices()
+        try:
+            self._hear_of_devices()
+        except Exception as error:
+            # Requests wait for what follows.
+            self._tell("outcomes of saves are not known", f"{type(error).__name__}: {error}")
         for request_id, loadings in list(self.waiting.items()):
             if any(not loading.load.done and self._left(loading) > 0 for loading in loadings):
                 continue
@@ -275,10 +279,14 @@ class WorkerSide:
                 self._count(outcomes)
             part.locking_told = tell_locking(part.memory, part.locking_told)
             for error in part.memory.take_errors():
-                self.stats.add("errors")
-                if error not in self._told:
-                    self._told.add(error)
-                    logger.warning("Cenote: copies failed, which counts as a miss: %s", error)
+                self._tell("copies failed, which counts as a miss", error)
+
+    def _tell(self, what: str, error: str) -> None:
+        """Counts an error, and logs it once."""
+        self.stats.add("errors")
+        if error not in self._told:
+            self._told.add(error)
+            logger.warning("Cenote: %s: %s", what, error)
 
     def take_failed(self) -> set[int]:
         """Returns and clears the ids of vLLM's blocks with invalid content."""

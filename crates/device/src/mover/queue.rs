@@ -1,0 +1,176 @@
+//! What is under way, and in which order the threads take it.
+
+use super::lost::Lost;
+use super::threads::Task;
+use crate::driver::Event;
+use std::collections::VecDeque;
+
+/// Looks at the device between two looks at all parts that wait: some may be over behind the first ones.
+const TICKS_A_SWEEP: u64 = 20;
+
+/// A stream whose events are polled.
+#[derive(Clone, Copy)]
+pub(crate) enum Lane {
+    Loads,
+    Saves,
+    /// The kernels behind their copies.
+    LoadKernels,
+    SaveKernels,
+}
+
+/// What is under way.
+#[derive(Default)]
+pub(crate) struct Queue {
+    /// Parts of loads whose copies no thread has queued. They come first: the device works on them
+    /// while the threads do all else.
+    to_queue: VecDeque<Task>,
+    ready: VecDeque<Task>,
+    /// Parts that wait, by what they want, in their order. Only the first one of each kind tries.
+    waiting: [VecDeque<Task>; 2],
+    /// Parts on the device, per lane in the order of its stream.
+    lanes: [VecDeque<(Event, Task)>; 4],
+    /// Parts that have not ended.
+    under_way: usize,
+    /// A thread waits for the time to poll.
+    pub watched: bool,
+    /// A thread polls, and has the first parts of the lanes.
+    polling: bool,
+    closing: bool,
+    ticks: u64,
+    /// Parts that the device may still access although it failed.
+    pub lost: Lost,
+    /// Threads that have not ended.
+    pub threads: usize,
+}
+
+/// A part on the device, after a look at its event.
+pub(super) enum Looked {
+    Done(Task),
+    NotYet(Event, Task),
+    Lost(Task),
+}
+
+impl Queue {
+    pub fn close(&mut self) {
+        self.closing = true;
+        self.lost.look_now();
+    }
+
+    pub const fn is_closing(&self) -> bool {
+        self.closing
+    }
+
+    pub const fn under_way(&self) -> usize {
+        self.under_way
+    }
+
+    /// Whether the threads end.
+    pub const fn has_ended(&self) -> bool {
+        self.closing && self.under_way == 0 && !self.lost.may_end()
+    }
+
+    fn has_events(&self) -> bool {
+        self.lanes.iter().any(|lane| !lane.is_empty())
+    }
+
+    /// Whether a thread looks at the device, and at the parts that wait, from time to time.
+    pub fn wants_watch(&self) -> bool {
+        self.has_events() || self.lost.may_end() || self.waiting.iter().any(|waiting| !waiting.is_empty())
+    }
+
+    pub const fn begin(&mut self, parts: usize) {
+        self.under_way += parts;
+    }
+
+    pub fn hand_over(&mut self, loads: impl Iterator<Item = Task>) {
+        self.to_queue.extend(loads);
+    }
+
+    /// The next task to run. New parts line up behind those that wait for the same.
+    pub fn take_task(&mut self) -> Option<Task> {
+        while let Some(task) = self.to_queue.pop_front() {
+            let waiting = &mut self.waiting[task.wants() as usize];
+            if waiting.is_empty() {
+                return Some(task);
+            }
+            waiting.push_back(task);
+        }
+        self.ready.pop_front()
+    }
+
+    pub fn end(&mut self) {
+        self.under_way -= 1;
+        self.retry();
+    }
+
+    /// Follows a part that is on the device.
+    pub fn follow(&mut self, lane: Lane, event: Event, task: Task) {
+        self.lanes[lane as usize].push_back((event, task));
+        // What this part has left may suffice for the next one.
+        self.retry();
+    }
+
+    /// Keeps a part until the device is seen to have ended its work for it.
+    pub fn lose(&mut self, task: Task, of_engine: bool) {
+        self.lost.add(task, of_engine);
+        self.end();
+    }
+
+    /// Lets a part wait in front: it is new and the only one, or was the first before. Gives it back if the
+    /// device refuses to tell when it ends its work for lost parts, which may keep what this one wants.
+    pub fn put_off(&mut self, task: Task) -> Option<Task> {
+        if self.lost.is_refused() {
+            return Some(task);
+        }
+        self.waiting[task.wants() as usize].push_front(task);
+        None
+    }
+
+    /// The first parts that wait try again.
+    pub fn retry(&mut self) {
+        self.ready.extend(self.waiting.iter_mut().filter_map(VecDeque::pop_front));
+    }
+
+    /// After a moment without work.
+    pub fn tick(&mut self) {
+        self.ticks += 1;
+        self.retry();
+        if self.ticks.is_multiple_of(TICKS_A_SWEEP) {
+            self.lost.tick();
+            let gives_up = self.lost.is_refused();
+            for waiting in &mut self.waiting {
+                let (over, others) = waiting.drain(..).partition(|task| gives_up || task.is_over());
+                *waiting = others;
+                self.ready.extend::<VecDeque<Task>>(over);
+            }
+        }
+    }
+
+    pub fn may_poll(&self) -> bool {
+        !self.polling && self.has_events()
+    }
+
+    pub fn take_heads(&mut self) -> [Option<(Event, Task)>; 4] {
+        self.polling = true;
+        self.lanes.each_mut().map(VecDeque::pop_front)
+    }
+
+    /// Returns true if a part goes on.
+    pub fn put_back(&mut self, looked: [Option<Looked>; 4]) -> bool {
+        self.polling = false;
+        let mut goes_on = false;
+        for (lane, looked) in looked.into_iter().enumerate() {
+            match looked {
+                None => continue,
+                Some(Looked::NotYet(event, task)) => {
+                    self.lanes[lane].push_front((event, task));
+                    continue;
+                }
+                Some(Looked::Done(task)) => self.ready.push_back(task),
+                Some(Looked::Lost(task)) => self.lose(task, false),
+            }
+            goes_on = true;
+        }
+        goes_on
+    }
+}
