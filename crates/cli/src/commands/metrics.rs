@@ -108,7 +108,8 @@ impl Exporter {
         {
             return page.clone();
         }
-        last.watched = last.watched.take().filter(Watched::is_current).or_else(|| self.region.watch().ok());
+        let still = |watched: &Watched| watched.is_current() && watched.inspector.sees_all_hosts();
+        last.watched = last.watched.take().filter(still).or_else(|| self.region.watch().ok());
         let seen = last.watched.as_ref().map(|watched| Seen {
             info: watched.inspector.info(),
             is_restoring: Restoring::seen(&watched.inspector).is_some(),
