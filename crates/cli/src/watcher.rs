@@ -21,7 +21,9 @@ impl Watcher {
     }
 
     fn current(&mut self) -> Result<&Watched, Failure> {
-        let watched = match self.watched.take().filter(Watched::is_current) {
+        // Processes that came later are not in an older view.
+        let still = |watched: &Watched| watched.is_current() && watched.inspector.sees_all_hosts();
+        let watched = match self.watched.take().filter(still) {
             Some(watched) => watched,
             None => self.region.watch()?,
         };

@@ -94,6 +94,27 @@ async fn an_exporter_follows_the_name_of_a_region() {
     exporter.stop().await;
 }
 
+/// It counted all later processes as dead, and their counters as 0.
+#[tokio::test]
+async fn an_exporter_from_before_the_first_process_sees_it() {
+    let region = Region::create("64MiB").await;
+    let name = region.name.as_str();
+    let exporter = Server::of(cenote(["pool", "metrics", "--region", name, "--listen", "127.0.0.1:0"]), &[]).await;
+    let scrape = async || parsed(&exporter.client.metrics().await).0;
+    assert!(scrape().await.keys().all(|series| !series.starts_with("cenote_workers{")));
+    let server = Server::start(&["--region", name]).await;
+    server.client.complete(&greedy(&tokens(3, 100), 4)).await;
+    until("the server's process and its lookups", async || {
+        let values = scrape().await;
+        let lives = values.keys().any(|series| series.starts_with("cenote_workers{") && series.contains("alive"));
+        (lives && only(&values, "cenote_pool_lookups_total") > 0.0).then_some(())
+    })
+    .await;
+    assert_eq!(only(&scrape().await, "cenote_host_alive"), 1.0);
+    server.stop().await;
+    exporter.stop().await;
+}
+
 #[tokio::test]
 async fn a_page_of_no_region_is_an_error() {
     let region = Region::name_only();

@@ -57,6 +57,15 @@ impl<F: Fabric + Clone> Inspector<F> {
         Ok(Self { own, seen })
     }
 
+    /// Whether the memory of each host that has joined is in view. An inspector from before a host's first
+    /// worker, or of a host's earlier life, counts its workers as dead and its counters as 0: open another.
+    /// Memory on another machine never comes into view.
+    #[must_use]
+    pub fn sees_all_hosts(&self) -> bool {
+        let has_joined = |host| self.own.region.read_host(host).is_some_and(|line| line.incarnation > 0);
+        (0..self.own.region.layout.max_hosts).all(|host| !has_joined(host) || self.current(host).is_some())
+    }
+
     /// The settings that the region's creator chose.
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
