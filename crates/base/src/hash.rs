@@ -34,6 +34,13 @@ impl BlockHash {
         [word(&self.0[..8]), word(&self.0[8..])]
     }
 
+    /// The inverse of its text: 32 hex digits.
+    #[must_use]
+    pub fn from_hex(text: &str) -> Option<Self> {
+        let mut bytes = [0; 16];
+        hex::decode_to_slice(text, &mut bytes).ok().map(|()| Self(bytes))
+    }
+
     /// The inverse of [`BlockHash::words`].
     #[must_use]
     #[inline]
@@ -53,7 +60,7 @@ impl fmt::Debug for BlockHash {
 
 impl fmt::Display for BlockHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&hex::encode(self.0))
     }
 }
 

@@ -15,8 +15,8 @@ pub use observe::{DoctorArgs, StatArgs, TopArgs};
 pub use plan::{PlanCommands, PlanEngramArgs, PlanKvArgs, SettingArgs};
 pub use pool::{
     MemoryOf, PoolArgs, PoolCheckArgs, PoolColdArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolDiffArgs,
-    PoolEventsArgs, PoolFenceArgs, PoolGcArgs, PoolHistoryArgs, PoolListArgs, PoolManageArgs, PoolMetricsArgs,
-    PoolQuotaArgs, PoolRestoreArgs, PoolRotateArgs, PoolSnapshotArgs,
+    PoolEventsArgs, PoolExplainArgs, PoolFenceArgs, PoolGcArgs, PoolHistoryArgs, PoolListArgs, PoolManageArgs,
+    PoolMetricsArgs, PoolQuotaArgs, PoolRestoreArgs, PoolRotateArgs, PoolSnapshotArgs,
 };
 pub use worker::{RoleArg, WorkerArgs, WorkerSettings};
 

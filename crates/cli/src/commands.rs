@@ -5,6 +5,7 @@ mod diff;
 mod doctor;
 mod engram;
 mod events;
+mod explain;
 mod generate;
 mod history;
 mod list;

@@ -96,7 +96,7 @@ impl Profile {
     /// Layers or sides have different numbers of channels.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let hex: String = self.model.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = hex::encode(self.model);
         let facts = [
             ("format", FORMAT.to_owned()),
             ("version", VERSION.to_owned()),
@@ -210,13 +210,7 @@ impl Profile {
 
 fn parse_hex(text: &str) -> Option<[u8; 32]> {
     let mut bytes = [0; 32];
-    if text.len() != 64 || !text.is_ascii() {
-        return None;
-    }
-    for (byte, at) in bytes.iter_mut().zip((0..64).step_by(2)) {
-        *byte = u8::from_str_radix(&text[at..at + 2], 16).ok()?;
-    }
-    Some(bytes)
+    hex::decode_to_slice(text, &mut bytes).ok().map(|()| bytes)
 }
 
 #[cfg(test)]

@@ -292,8 +292,7 @@ impl Objects {
     }
 
     fn path(&self, name: &Name) -> Path {
-        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        self.folder.clone().join(BLOCKS).join(hex(&name.namespace)).join(hex(&name.hash.0))
+        self.folder.clone().join(BLOCKS).join(hex::encode(name.namespace)).join(hex::encode(name.hash.0))
     }
 
     fn list(&self) -> RwLockReadGuard<'_, List> {
@@ -519,12 +518,8 @@ fn name_of(path: &Path) -> Option<Name> {
 }
 
 fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let digits = (text.len() == 2 * N && text.is_ascii()).then_some(text)?;
     let mut bytes = [0; N];
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).ok()?;
-    }
-    Some(bytes)
+    hex::decode_to_slice(text, &mut bytes).ok().map(|()| bytes)
 }
 
 impl Backend for Objects {

@@ -267,7 +267,8 @@ impl NewRegionArgs {
         // A region without a size takes a whole device.
         let size = self.size.map_or(u64::MAX, |size| size.0);
         let lines = self.pins_per_worker.map_or_else(|| config.hazard_lines_in(size), PoolConfig::hazard_lines_for);
-        let config = PoolConfig { hazard_lines_per_worker: lines, ..config };
+        let removals = self.removals.unwrap_or_else(|| config.removals_in(size));
+        let config = PoolConfig { hazard_lines_per_worker: lines, removals_per_host: removals, ..config };
         Ok(match sealing {
             Some((seal, keys)) => config.sealed(*seal, keys),
             None => config,

@@ -46,11 +46,11 @@ impl RegionTables {
 
 /// The digest of a table's rows.
 fn content(table: &HostTable) -> Result<[u8; 32], Failure> {
-    let digest = table.digest();
-    let byte = |at: usize| digest.get(2 * at..2 * at + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
-    let bytes: Option<Vec<u8>> = (0..32).map(byte).collect();
-    let bytes = bytes.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
-    bytes.ok_or_else(|| TableError::Record(table.name().to_owned()).into())
+    let mut bytes = [0; 32];
+    match hex::decode_to_slice(table.digest(), &mut bytes) {
+        Ok(()) => Ok(bytes),
+        Err(_) => Err(TableError::Record(table.name().to_owned()).into()),
+    }
 }
 
 impl RowTables for RegionTables {

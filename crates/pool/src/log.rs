@@ -1,9 +1,10 @@
-//! The history of a region: the flight recorder, and the event log of stored and removed blocks.
-//! Both are rings of lines that one host writes.
+//! The history of a region: the flight recorder, the event log of stored and removed blocks, and the
+//! ring of removed blocks with causes. All are rings of lines that one host writes.
 
 pub mod events;
 pub mod follow;
 pub mod recorder;
+pub mod removals;
 pub mod view;
 
 use crate::region::Region;

@@ -175,7 +175,7 @@ impl Codec {
     /// Two users with equal names can read each other's blocks.
     #[getter]
     fn name(&self) -> String {
-        let profile = self.profile.map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+        let profile = self.profile.map(hex::encode);
         profile.map_or_else(|| self.name.clone(), |hex| format!("{} {hex}", self.name))
     }
 

@@ -127,10 +127,6 @@ pub enum TableError {
     },
 }
 
-fn hex(bytes: &[u8; 32]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 impl CodecTable {
     /// Creates a table without choices.
     pub fn new(
@@ -143,8 +139,8 @@ impl CodecTable {
         Self {
             format: FORMAT.to_owned(),
             version: VERSION,
-            model: hex(model),
-            profile: profile.map(|profile| hex(&profile.fingerprint())),
+            model: hex::encode(model),
+            profile: profile.map(|profile| hex::encode(&profile.fingerprint())),
             windows,
             context,
             block_tokens,
@@ -206,11 +202,11 @@ impl CodecTable {
     /// The table is for another model or another profile.
     pub fn check(&self, model: Option<&[u8; 32]>, layers: usize, profile: Option<&Profile>) -> Result<(), TableError> {
         let others = [model, profile.map(|profile| &profile.model)];
-        if self.layers.len() != layers || others.into_iter().flatten().any(|other| hex(other) != self.model) {
+        if self.layers.len() != layers || others.into_iter().flatten().any(|other| hex::encode(other) != self.model) {
             return Err(TableError::OtherModel);
         }
         let (Some(profile), Some(own)) = (profile, &self.profile) else { return Ok(()) };
-        if hex(&profile.fingerprint()) == *own { Ok(()) } else { Err(TableError::OtherProfile) }
+        if hex::encode(&profile.fingerprint()) == *own { Ok(()) } else { Err(TableError::OtherProfile) }
     }
 
     /// The codecs of the layers at a memory pressure from 0 (hot blocks) to 1 (cold blocks).

@@ -62,7 +62,7 @@ impl NamespaceSpec {
     pub fn facts(&self) -> BTreeMap<String, String> {
         let digest = |bytes: &[u8]| blake3::hash(bytes).to_hex()[..16].to_owned();
         let salt = if self.tenant_salt.is_empty() { "none".to_owned() } else { digest(self.tenant_salt.as_bytes()) };
-        let model: String = self.model_fingerprint.iter().map(|byte| format!("{byte:02x}")).collect();
+        let model = hex::encode(self.model_fingerprint);
         [
             ("made by", "cenote serve, names v1".to_owned()),
             ("model", model),

@@ -73,7 +73,7 @@ impl Waiting {
 
 /// The region's identity in records.
 pub(crate) fn region_name<F: Fabric, H: HostLocal>(pool: &Pool<F, H>) -> String {
-    pool.superblock().config.uuid.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(pool.superblock().config.uuid)
 }
 
 fn record_at<F: Fabric, H: HostLocal>(

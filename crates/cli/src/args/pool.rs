@@ -58,6 +58,12 @@ pub enum PoolCommands {
     Cold(PoolColdArgs),
     /// Show why two models or engines share no blocks: the facts in which their fingerprints differ
     Diff(PoolDiffArgs),
+    /// Show which blocks of a prompt are in a region, and why the others are not
+    ///
+    /// Looks from outside, so it needs no engine and no key, and works on a region without live
+    /// processes. It computes the names that `cenote serve`, `generate` and the Python package give to
+    /// blocks of tokens.
+    Explain(PoolExplainArgs),
     /// Declare another host dead, so that other hosts recover its space; it must not write again
     Fence(PoolFenceArgs),
     /// Grant locks between hosts, for a region created with `--hosts-lock manager`
@@ -203,6 +209,38 @@ pub struct PoolDiffArgs {
     /// The model to compare with [default: all others, the most similar first]
     #[arg(value_name = "OTHER")]
     pub other: Option<String>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("what").required(true))]
+pub struct PoolExplainArgs {
+    #[command(flatten)]
+    pub region: RegionArgs,
+    /// A model of the region: its name, its number, or a prefix of its fingerprint, as in `pool info`
+    /// [default: the newest]
+    #[arg(long, value_name = "NAMESPACE")]
+    pub model: Option<String>,
+    /// A file with the prompt's token numbers, separated by spaces, commas or lines, as a JSON list too;
+    /// `-`: standard input
+    #[arg(long, value_name = "FILE", group = "what")]
+    pub tokens: Option<PathBuf>,
+    /// A file with the prompt's text, for the tokenizer of --tokenizer; `-`: standard input
+    #[arg(long, value_name = "FILE", group = "what", requires = "tokenizer")]
+    pub prompt: Option<PathBuf>,
+    /// A model's folder, for its tokenizer
+    #[arg(long, value_name = "FOLDER")]
+    pub tokenizer: Option<PathBuf>,
+    /// A file with the names of blocks, a line of 32 hex digits each, as events and logs print them
+    #[arg(long, value_name = "FILE", group = "what")]
+    pub names: Option<PathBuf>,
+    /// The request's `cache_salt`
+    #[arg(long, value_name = "TEXT", conflicts_with = "names")]
+    pub cache_salt: Option<String>,
+    /// The salt of the request's API key
+    #[arg(long, value_name = "TEXT", conflicts_with = "names")]
+    pub key_salt: Option<String>,
     #[command(flatten)]
     pub output: OutputArgs,
 }

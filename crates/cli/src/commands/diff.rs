@@ -7,7 +7,6 @@ use cenote_console::failure::Failure;
 use cenote_pool::NamespaceInfo;
 use serde::Serialize;
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 /// Digits of a fingerprint, as `pool info` prints them.
@@ -82,10 +81,10 @@ fn named(row: &NamespaceInfo, has_facts: bool) -> Named {
 }
 
 fn differences(one: &Facts, other: &Facts) -> Vec<Difference> {
-    let names: BTreeSet<&String> = one.keys().chain(other.keys()).collect();
-    let differing = names.into_iter().filter(|&name| one.get(name) != other.get(name));
-    differing
-        .map(|name| Difference { fact: name.clone(), one: one.get(name).cloned(), other: other.get(name).cloned() })
+    let value = |facts: &Facts, name: &String| facts.get(name).cloned();
+    facts::differing(one, other)
+        .into_iter()
+        .map(|fact| Difference { one: value(one, &fact), other: value(other, &fact), fact })
         .collect()
 }
 

@@ -50,6 +50,7 @@ pub fn run(command: PoolCommands) -> Result<ExitCode, Failure> {
         PoolCommands::Rotate(args) => rotate(&args),
         PoolCommands::Cold(args) => cold(&args),
         PoolCommands::Diff(args) => super::diff::run(&args),
+        PoolCommands::Explain(args) => super::explain::run(&args),
         PoolCommands::Fence(args) => fence(&args),
         PoolCommands::Manage(args) => manage(&args),
         PoolCommands::Snapshot(args) => super::snapshot::save(&args),

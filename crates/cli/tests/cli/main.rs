@@ -14,6 +14,7 @@ mod diff;
 mod endings;
 mod engram;
 mod engram_tables;
+mod explain;
 mod full_region;
 mod generate;
 mod killed_worker;

@@ -232,6 +232,10 @@ pub struct NewRegionArgs {
     /// Lines of each host's event log for routers, for example 1024; 0: no log
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub events: u32,
+    /// Lines of each host's ring of removed blocks, for `pool explain`; 0: none [default: those of all
+    /// hosts take a 1024th of the region, and at most 4MiB each]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=65536))]
+    pub removals: Option<u32>,
     /// Permissions of the region's file, octal
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = parse_mode)]
     pub mode: u32,
@@ -270,15 +274,11 @@ pub fn parse_mode(text: &str) -> Result<u32, String> {
 }
 
 fn parse_seed(text: &str) -> Result<[u8; 32], String> {
-    let digits = text.as_bytes();
-    if digits.len() != 64 || !text.is_ascii() {
-        return Err(format!("a hash seed has 64 hex digits, not {}", digits.len()));
+    if text.len() != 64 {
+        return Err(format!("a hash seed has 64 hex digits, not {}", text.len()));
     }
     let mut seed = [0; 32];
-    for (byte, pair) in seed.iter_mut().zip(0..32) {
-        *byte = u8::from_str_radix(&text[pair * 2..pair * 2 + 2], 16)
-            .map_err(|_| "a hash seed is written in hex".to_owned())?;
-    }
+    hex::decode_to_slice(text, &mut seed).map_err(|_| "a hash seed is written in hex".to_owned())?;
     Ok(seed)
 }
 

@@ -420,7 +420,7 @@ impl Torture {
         self.report.host_kills += 1;
         if self.prng.below(2) == 0 {
             self.report.host_reboots += 1;
-            let uuid: String = self.region.superblock().config.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+            let uuid = hex::encode(self.region.superblock().config.uuid);
             HostArea::remove(&format!("cenote-{uuid}-h{host}"))?;
             let lost = std::mem::take(&mut self.counters[usize::from(host)]);
             self.counters_lost.iter_mut().zip(lost).for_each(|(sum, count)| *sum += count);

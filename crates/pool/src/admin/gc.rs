@@ -3,6 +3,7 @@
 use super::check::CheckReport;
 use crate::error::PoolError;
 use crate::log::recorder::Event;
+use crate::log::removals::Cause;
 use crate::members::Member;
 use crate::members::recovery::Recovered;
 use crate::region::host_layout::Peer;
@@ -71,7 +72,8 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         let workers = 1..=region.layout.workers_per_host;
         let is_reserved = |block| workers.contains(&u64::from(region.slot_owner(block).load(Acquire)));
         let unsound: Vec<BlockIndex> = unsound.into_iter().filter(|&block| !is_reserved(block)).collect();
-        report.blocks_freed += blocks.retract(&heap, &unsound, |block| blocks.drain(&heap, block)) as u64;
+        let cause = Some(Cause::Collected);
+        report.blocks_freed += blocks.retract(&heap, &unsound, cause, |block| blocks.drain(&heap, block, cause)) as u64;
         blocks.retry_draining(&heap);
         for chunk in 0..region.layout.num_chunks {
             if space.is_empty(chunk) {

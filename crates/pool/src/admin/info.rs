@@ -2,7 +2,6 @@
 
 use super::memory::MemoryInfo;
 use crate::members::Member;
-use crate::region::area::hex;
 use crate::region::counters::Counter;
 use crate::region::layout::PINS_PER_LINE;
 use crate::region::lines::{BlockState, NameLine, NamespaceLine, WorkerLine, unpack_text};
@@ -30,7 +29,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             chunk_bytes: self.region.layout.chunk_bytes,
             num_chunks: self.region.layout.num_chunks,
             fabric: if self.region.fabric.flush().is_coherent() { "coherent" } else { "flushed" },
-            uuid: hex(&self.region.superblock.config.uuid),
+            uuid: hex::encode(self.region.superblock.config.uuid),
             created: self.region.superblock.config.created,
             design: self.region.superblock.config.design.name(),
             seal: self.region.seal_mode().name(),
@@ -144,12 +143,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
                 Some(NamespaceInfo {
                     id: NamespaceId(row as u16),
                     label: name.map(|name| name.text()).unwrap_or_default(),
-                    fingerprint: line
-                        .fingerprint
-                        .iter()
-                        .flat_map(|w| w.to_le_bytes())
-                        .map(|b| format!("{b:02x}"))
-                        .collect(),
+                    fingerprint: hex::encode(zerocopy::IntoBytes::as_bytes(&line.fingerprint)),
                     block_bytes: line.block_bytes,
                     block_tokens: line.shape as u32,
                     num_layers: (line.shape >> 32) as u32,
@@ -249,6 +243,15 @@ pub struct NamespaceInfo {
     /// Workers that have it open. Without any, and without bytes, its row may be given to another
     /// namespace.
     pub workers: u64,
+}
+
+impl NamespaceInfo {
+    /// The bytes of the fingerprint.
+    #[must_use]
+    pub fn fingerprint_bytes(&self) -> Option<[u8; 32]> {
+        let mut bytes = [0; 32];
+        hex::decode_to_slice(&self.fingerprint, &mut bytes).ok().map(|()| bytes)
+    }
 }
 
 /// A host that has attached.

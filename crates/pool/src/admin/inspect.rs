@@ -17,7 +17,7 @@ use crate::region::lines::ChunkLine;
 use crate::region::superblock::Superblock;
 use crate::tables::objects::READ_ATTEMPTS;
 use cenote_base::seal::{KeyId, Seal};
-use cenote_base::{BlockHash, BlockIndex, HostId};
+use cenote_base::{BlockHash, BlockIndex, HostId, NamespaceId};
 use cenote_mem::host::HostError;
 use cenote_mem::{Fabric, HostArea, HostLocal};
 use std::cell::Cell;
@@ -36,6 +36,21 @@ pub struct Inspector<F: Fabric + Clone> {
     own: Member<F, HostArea>,
     /// Hosts with memory of this region on this machine.
     seen: BTreeMap<u64, Member<F, HostArea>>,
+}
+
+/// A readable block, as an observer sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Its namespace.
+    pub namespace: NamespaceId,
+    /// Bytes of its payload, in whole lines.
+    pub length: u64,
+    /// Encoding of the payload; 0: the engine's own layout.
+    pub encoding: u8,
+    /// Seconds since 1970 of its publication, by the publisher's clock.
+    pub stored: u32,
+    /// The host in whose space it lies; `None`: its chunk changes hands just now.
+    pub host: Option<u8>,
 }
 
 impl<F: Fabric + Clone> Inspector<F> {
@@ -120,6 +135,27 @@ impl<F: Fabric + Clone> Inspector<F> {
             true
         });
         there
+    }
+
+    /// As [`Inspector::may_have`], with what the descriptors say of the blocks.
+    #[must_use]
+    pub fn look_at(&self, hashes: &[BlockHash]) -> Vec<Option<Seen>> {
+        let region = &self.own.region;
+        let mut seen = vec![None; hashes.len()];
+        region.refresh_chunks();
+        self.own.index.find_each_now(hashes, |at, found| {
+            seen[at] = found.map(|(block, descriptor)| Seen {
+                namespace: NamespaceId(descriptor.namespace()),
+                length: descriptor.extent().0,
+                encoding: descriptor.encoding(),
+                stored: descriptor.stamp as u32,
+                host: region
+                    .read_chunk(region.layout.chunk_of(block))
+                    .and_then(|line| u8::try_from(line.owner.checked_sub(1)?).ok()),
+            });
+            true
+        });
+        seen
     }
 
     /// As [`crate::Pool::follow`], without joining.

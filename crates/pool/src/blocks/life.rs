@@ -12,6 +12,7 @@ use super::Blocks;
 use crate::index::Inserted;
 use crate::log::events::Names;
 use crate::log::recorder::Event;
+use crate::log::removals::Cause;
 use crate::region::counters::Counter;
 use crate::region::hit::Hit;
 use crate::region::host_layout::{DRAINING, PUBLISHED};
@@ -200,7 +201,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         if !refused.is_empty()
             && let Ok(heap) = self.lock_heap()
         {
-            self.retract(&heap, &refused, |block| self.drain(&heap, block));
+            self.retract(&heap, &refused, None, |block| self.drain(&heap, block, None));
         }
     }
 
@@ -392,6 +393,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
             let is_damaged = is_there && region.verify(hit) == Some(false);
             if is_damaged {
                 self.note_damage(hit);
+                self.log.note_removal(hit.block, Cause::Damaged);
             }
             let mut patience = timeout.total;
             return is_damaged && self.index.unlink(hit.hash, hit.block, &mut patience);
@@ -404,7 +406,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         let is_damaged = region.verify(&now) == Some(false);
         if is_damaged {
             self.note_damage(&now);
-            self.withdraw(&heap, now.block);
+            self.withdraw(&heap, now.block, Some(Cause::Damaged));
         }
         is_damaged
     }
@@ -426,8 +428,15 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
     }
 
     /// Retracts readable blocks of this host: marks them, then frees those without pins and calls
-    /// `if_pinned` for the others. Returns the number of slots that became free.
-    pub fn retract(&self, heap: &Holds<Heap>, blocks: &[BlockIndex], mut if_pinned: impl FnMut(BlockIndex)) -> usize {
+    /// `if_pinned` for the others. Returns the number of slots that became free. Without a cause nothing
+    /// is lost: another block has the hash, or the removal is noted already.
+    pub fn retract(
+        &self,
+        heap: &Holds<Heap>,
+        blocks: &[BlockIndex],
+        cause: Option<Cause>,
+        mut if_pinned: impl FnMut(BlockIndex),
+    ) -> usize {
         // A chunk that was offered since is another host's to change.
         let blocks: Vec<BlockIndex> = blocks.iter().copied().filter(|&block| self.region.lists(block)).collect();
         if blocks.is_empty() {
@@ -447,7 +456,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         for &block in &blocks {
             if pinned.contains(&block) {
                 if_pinned(block);
-            } else if self.finish_eviction(heap, block, &mut patience) {
+            } else if self.finish_eviction(heap, block, cause, &mut patience) {
                 freed += 1;
             }
         }
@@ -467,21 +476,27 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
 
     /// Retracts a readable block for good. If it is pinned, its slot becomes free with the last
     /// pin.
-    pub fn withdraw(&self, heap: &Holds<Heap>, block: BlockIndex) {
-        self.retract(heap, &[block], |block| self.drain(heap, block));
+    pub fn withdraw(&self, heap: &Holds<Heap>, block: BlockIndex, cause: Option<Cause>) {
+        self.retract(heap, &[block], cause, |block| self.drain(heap, block, cause));
     }
 
     /// Leaves a marked block to drain: it is unreadable, and freed when no pin is left.
-    pub fn drain(&self, _: &Holds<Heap>, block: BlockIndex) {
-        self.log.tell_removed(block);
+    pub fn drain(&self, _: &Holds<Heap>, block: BlockIndex, cause: Option<Cause>) {
+        self.tell_removed(block, cause);
         self.region.slot_owner(block).store(DRAINING, Release);
     }
 
     /// Takes a marked block out of the index and frees its slot. `false`: the index was busy, and
     /// the block drains.
-    pub fn finish_eviction(&self, heap: &Holds<Heap>, block: BlockIndex, patience: &mut Duration) -> bool {
+    fn finish_eviction(
+        &self,
+        heap: &Holds<Heap>,
+        block: BlockIndex,
+        cause: Option<Cause>,
+        patience: &mut Duration,
+    ) -> bool {
         // The mark is final. Taking the shard's lock fences the event.
-        self.log.tell_removed(block);
+        self.tell_removed(block, cause);
         if let Some(descriptor) = self.region.read_descriptor(block)
             && !self.index.unlink(descriptor.block_hash(), block, patience)
         {
@@ -495,6 +510,13 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         true
     }
 
+    fn tell_removed(&self, block: BlockIndex, cause: Option<Cause>) {
+        self.log.tell_removed(block);
+        if let Some(cause) = cause {
+            self.log.note_removal(block, cause);
+        }
+    }
+
     /// Frees draining blocks that are no longer pinned. Returns their number.
     pub fn retry_draining(&self, heap: &Holds<Heap>) -> usize {
         let draining: Vec<BlockIndex> = (0_u64..)
@@ -504,7 +526,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
             .collect();
         // Marked again: the process that marked a block may have died before other hosts saw the
         // mark.
-        let freed = self.retract(heap, &draining, |_| ());
+        let freed = self.retract(heap, &draining, None, |_| ());
         self.region.counters().add(Counter::Evicted, freed as u64);
         freed
     }

@@ -160,8 +160,8 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
             Some(BlockState::Ready) if owner == DRAINING => {}
             Some(BlockState::Ready) => region.slot_owner(block).store(PUBLISHED, Release),
             Some(BlockState::Object) => region.slot_owner(block).store(OBJECT, Release),
-            Some(BlockState::Evicting) => self.drain(heap, block),
-            None if pinned.contains(&block) => self.drain(heap, block),
+            Some(BlockState::Evicting) => self.drain(heap, block, None),
+            None if pinned.contains(&block) => self.drain(heap, block, None),
             state @ (Some(BlockState::Free) | None) => {
                 if state.is_none() {
                     self.log.tell_removed(block);
@@ -286,7 +286,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         // If the shard is busy, another host may have died with its lock. Only workers that have
         // joined notice that, so joining must not wait for it.
         if self.index.insert(hash, block) != Inserted::New {
-            self.withdraw(heap, block);
+            self.withdraw(heap, block, None);
             return false;
         }
         self.place(block, hash);

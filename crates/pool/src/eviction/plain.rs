@@ -3,6 +3,7 @@
 use super::Evictor;
 use super::room::Room;
 use crate::index::{LIST, ListGuard, block_of};
+use crate::log::removals::Cause;
 use crate::region::counters::Counter;
 use crate::region::host_layout::{FREE, PUBLISHED};
 use crate::sync::{Heap, Holds};
@@ -95,6 +96,7 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         for &block in blocks {
             let descriptor = self.region.read_descriptor(block);
             self.log.tell_removed(block);
+            self.log.note_removal(block, Cause::Evicted);
             // A reader with an old hit finds it gone from here on.
             self.space.write_free(block);
             if let Some(descriptor) = descriptor {

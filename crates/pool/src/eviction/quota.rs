@@ -4,6 +4,7 @@
 //! not suffice, the block is not published.
 
 use super::Evictor;
+use crate::log::removals::Cause;
 use crate::sync::{Heap, Holds};
 use cenote_base::BlockIndex;
 use cenote_mem::{Fabric, HostLocal, Word};
@@ -36,14 +37,14 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
             self.all_candidates().filter(|candidate| charge(candidate.block) == u32::from(namespace) + 1).collect();
         let need = || usize::try_from(over().div_ceil(slot_bytes)).unwrap_or(usize::MAX);
         let victims = self.victims(&own, need().max(batch(own.len())));
-        self.evict_blocks(heap, &victims);
+        self.evict_blocks(heap, &victims, Cause::Quota);
         if need() > 0 {
             // Some victims were pinned: take any others.
             let pinned = self.blocks.pinned();
             let others = own.iter().map(|candidate| candidate.block);
             let others = others.filter(|block| !pinned.contains(block) && charge(*block) != 0);
             let others: Vec<BlockIndex> = others.take(need()).collect();
-            self.evict_blocks(heap, &others);
+            self.evict_blocks(heap, &others, Cause::Quota);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Evictor;
 use crate::log::recorder::Event;
+use crate::log::removals::Cause;
 use crate::region::counters::Counter;
 use crate::region::host_layout::{FREE, PUBLISHED};
 use crate::region::lines::Descriptor;
@@ -63,7 +64,7 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         {
             return Room::Made;
         }
-        if self.evict_blocks(heap, &victims) > 0 { Room::Made } else { self.evict_unpinned(heap, &own) }
+        if self.evict_blocks(heap, &victims, Cause::Evicted) > 0 { Room::Made } else { self.evict_unpinned(heap, &own) }
     }
 
     /// The blocks of a class in chunks that may be written by `fill`, and of the chunks of other
@@ -95,7 +96,7 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
     /// meanwhile.
     fn evict_chunk(&self, heap: &Holds<Heap>, chunk: u64) -> bool {
         let blocks: Vec<BlockIndex> = self.candidates(chunk).map(|candidate| candidate.block).collect();
-        let is_empty = self.evict_blocks(heap, &blocks) == blocks.len();
+        let is_empty = self.evict_blocks(heap, &blocks, Cause::Evicted) == blocks.len();
         if is_empty {
             self.space.release_chunk(heap, chunk);
         }
@@ -120,7 +121,7 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         let pinned = self.blocks.pinned();
         let blocks = own.iter().map(|candidate| candidate.block);
         let first: Vec<BlockIndex> = blocks.filter(|block| !pinned.contains(block)).take(1).collect();
-        if self.evict_blocks(heap, &first) > 0 { Room::Made } else { Room::None }
+        if self.evict_blocks(heap, &first, Cause::Evicted) > 0 { Room::Made } else { Room::None }
     }
 
     /// Published blocks of this host.
@@ -182,9 +183,9 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
 
     /// Evicts published blocks of this host that are not pinned. Returns the number of slots that
     /// became free.
-    pub(super) fn evict_blocks(&self, heap: &Holds<Heap>, blocks: &[BlockIndex]) -> usize {
+    pub(super) fn evict_blocks(&self, heap: &Holds<Heap>, blocks: &[BlockIndex], cause: Cause) -> usize {
         let mut kept = 0;
-        let freed = self.blocks.retract(heap, blocks, |block| {
+        let freed = self.blocks.retract(heap, blocks, Some(cause), |block| {
             self.blocks.restore(heap, block);
             kept += 1;
         });
@@ -204,7 +205,7 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         }
         self.blocks.take_back_all(&heap);
         let all: Vec<Candidate> = self.all_candidates().collect();
-        self.evict_blocks(&heap, &self.victims(&all, count))
+        self.evict_blocks(&heap, &self.victims(&all, count), Cause::Evicted)
     }
 
     /// Withdraws all blocks of a namespace that this host owns. Pinned ones drain. Returns the
@@ -222,7 +223,8 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
             .filter(|&block| region.slot_owner(block).load(Acquire) == PUBLISHED)
             .filter(|&block| region.slot_namespace(block).load(Relaxed) == u32::from(namespace) + 1)
             .collect();
-        let freed = self.blocks.retract(&heap, &all, |block| self.blocks.drain(&heap, block));
+        let cause = Some(Cause::Forgotten);
+        let freed = self.blocks.retract(&heap, &all, cause, |block| self.blocks.drain(&heap, block, cause));
         region.counters().add(Counter::Evicted, freed as u64);
         self.log.record(Event::Evicted, freed as u64, (all.len() - freed) as u64);
         freed

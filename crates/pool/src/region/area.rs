@@ -14,7 +14,7 @@ const AREA_PREFIX: &str = "cenote-";
 
 /// Name of a host's memory for a region.
 pub(crate) fn host_area_name(uuid: &[u8; 16], host: u8) -> String {
-    format!("{AREA_PREFIX}{}-h{host}", hex(uuid))
+    format!("{AREA_PREFIX}{}-h{host}", hex::encode(uuid))
 }
 
 /// The region's identity in a name of host memory, such as `cenote-<32 hex digits>-h0`.
@@ -24,10 +24,6 @@ pub fn area_identity(name: &str) -> Option<&str> {
     let is_host = host.parse::<u8>().is_ok();
     let is_identity = identity.len() == 32 && identity.bytes().all(|byte| byte.is_ascii_hexdigit());
     (is_identity && is_host).then_some(identity)
-}
-
-pub(crate) fn hex(uuid: &[u8; 16]) -> String {
-    uuid.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Opens this host's memory for the region of `fabric`, with the region's permissions.
@@ -87,5 +83,5 @@ fn region_is_gone(path: &Path, uuid: &str) -> bool {
         Ok(mapping) => mapping,
     };
     let Ok(fabric) = ReadOnly::new(mapping, Flush::best().unwrap_or(Flush::None)) else { return false };
-    Superblock::read(&fabric).is_ok_and(|superblock| hex(&superblock.config.uuid) != uuid)
+    Superblock::read(&fabric).is_ok_and(|superblock| hex::encode(superblock.config.uuid) != uuid)
 }

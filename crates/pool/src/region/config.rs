@@ -64,6 +64,9 @@ pub const EVENTS_MIN: u32 = 16;
 /// Most lines of a host's event log.
 pub const EVENTS_MAX: u32 = 1 << 20;
 
+/// Most lines of a host's ring of removed blocks.
+pub const REMOVALS_MAX: u32 = 1 << 16;
+
 /// Most hazard lines of a worker.
 const HAZARD_LINES_MAX: u16 = 1024;
 
@@ -85,6 +88,8 @@ pub struct PoolConfig {
     /// Lines of each host's event log: 0 (no log) or [`EVENTS_MIN`] to [`EVENTS_MAX`] (see
     /// [`crate::Follower`]).
     pub events_per_host: u32,
+    /// Lines of each host's ring of removed blocks, 0 to [`REMOVALS_MAX`] (see [`crate::removals`]).
+    pub removals_per_host: u32,
     /// Rows of the namespace table, 1 to 256: models that workers have open or that have blocks.
     pub namespaces: u16,
     /// How hosts without shared caches exclude each other.
@@ -117,6 +122,7 @@ impl PoolConfig {
             hazard_lines_per_worker: 64,
             records_per_host: 256,
             events_per_host: 0,
+            removals_per_host: 0,
             namespaces: NAMESPACES as u16,
             hosts_lock: HostsLock::Bakery,
             design: Design::Cenote,
@@ -144,6 +150,14 @@ impl PoolConfig {
         let line_of_all = u64::from(self.max_hosts) * u64::from(self.workers_per_host) * LINE;
         let lines = region_bytes / 64 / line_of_all.max(1);
         lines.clamp(least, u64::from(HAZARD_LINES_MAX)) as u16
+    }
+
+    /// Lines of a host's ring of removed blocks in a new region of so many bytes, unless a setting names
+    /// them: those of all hosts take a 1,024th of it, and at most 4 MiB each.
+    #[must_use]
+    pub fn removals_in(&self, region_bytes: u64) -> u32 {
+        let lines = region_bytes / 1024 / LINE / u64::from(self.max_hosts.max(1));
+        u32::try_from(lines).unwrap_or(u32::MAX).min(REMOVALS_MAX)
     }
 
     /// The same settings with payloads that are sealed by the first of these keys. Its name depends on the
@@ -189,6 +203,9 @@ impl PoolConfig {
                 "{} events per host; 0, or {EVENTS_MIN} to {EVENTS_MAX} are possible",
                 self.events_per_host
             ));
+        }
+        if self.removals_per_host > REMOVALS_MAX {
+            return wrong(format!("{} removals per host; 0 to {REMOVALS_MAX} are possible", self.removals_per_host));
         }
         if !(1..=NAMESPACES).contains(&self.namespaces.into()) {
             return wrong(format!("{} namespaces; a region has 1 to {NAMESPACES}", self.namespaces));

@@ -71,9 +71,11 @@ enum Single {
     Heard,
     /// 1: this host offers all of its chunks, because it was idle.
     OffersAll,
+    /// Number of this host's next removal; 0: unknown.
+    NextRemoval = 4 * LINE_WORDS as isize,
 }
 
-const WORDS: usize = 4 * LINE_WORDS;
+const WORDS: usize = 5 * LINE_WORDS;
 
 /// Number of sets of counters. Workers of different sets do not contend.
 const COUNTER_SETS: usize = 16;
@@ -380,6 +382,11 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
     /// The number of this host's next event: see `crate::log::events`.
     pub fn next_event(&self) -> &H::Word64 {
         self.word(Single::NextEvent)
+    }
+
+    /// The number of this host's next removal: see [`crate::removals`].
+    pub fn next_removal(&self) -> &H::Word64 {
+        self.word(Single::NextRemoval)
     }
 
     /// Hits that this host has written to its ring.

@@ -61,6 +61,7 @@ pub struct Layout {
     pub hazard_lines_per_worker: u64,
     pub records_per_host: u64,
     pub events_per_host: u64,
+    pub removals_per_host: u64,
     /// Rows of the namespace table.
     pub num_namespaces: u64,
     /// Lines of each host's ring of hits; 0: the region's hosts share nothing to evict.
@@ -76,6 +77,7 @@ pub struct Layout {
     locks: u64,
     records: u64,
     events: u64,
+    removals: u64,
     namespaces: u64,
     usage: u64,
     objects: u64,
@@ -141,6 +143,7 @@ impl Layout {
         let hazard_lines_per_worker = u64::from(config.hazard_lines_per_worker);
         let records_per_host = u64::from(config.records_per_host);
         let events_per_host = u64::from(config.events_per_host);
+        let removals_per_host = u64::from(config.removals_per_host);
         let num_namespaces = u64::from(config.namespaces);
         let descriptors_per_chunk = config.chunk_bytes / config.min_block_bytes;
         let num_descriptors = num_chunks * descriptors_per_chunk;
@@ -171,6 +174,7 @@ impl Layout {
             hazard_lines_per_worker,
             records_per_host,
             events_per_host,
+            removals_per_host,
             num_namespaces,
             hit_lines_per_host,
             offer_lines_per_host,
@@ -182,6 +186,7 @@ impl Layout {
             locks: area(max_hosts * LOCKS * lock_bytes),
             records: area(max_hosts * records_per_host * LINE),
             events: area(max_hosts * events_per_host * LINE),
+            removals: area(max_hosts * removals_per_host * LINE),
             namespaces: area(num_namespaces * 3 * LINE),
             usage: area(max_hosts * NAMESPACES * 8),
             objects: area(OBJECTS * 2 * LINE),
@@ -230,7 +235,7 @@ impl Layout {
     }
 
     /// Areas that only `host` writes, as (start, end). Refreshes of other hosts' lines skip them.
-    pub const fn written_by(&self, host: u64) -> [(u64, u64); 12] {
+    pub const fn written_by(&self, host: u64) -> [(u64, u64); 13] {
         [
             (self.host(host), self.host(host + 1)),
             (self.mark(host, 0), self.mark(host + 1, 0)),
@@ -239,6 +244,7 @@ impl Layout {
             (self.lock(0, host), self.lock(0, host + 1)),
             (self.record(host, 0), self.record(host + 1, 0)),
             (self.event(host, 0), self.event(host + 1, 0)),
+            (self.removal(host, 0), self.removal(host + 1, 0)),
             (self.usage(host, 0), self.usage(host + 1, 0)),
             (self.opened(host, 0), self.opened(host + 1, 0)),
             (self.demand(host), self.demand(host + 1)),
@@ -263,6 +269,11 @@ impl Layout {
     /// A line of a host's event log.
     pub const fn event(&self, host: u64, position: u64) -> u64 {
         self.events + (host * self.events_per_host + position) * LINE
+    }
+
+    /// A line of a host's ring of removed blocks.
+    pub const fn removal(&self, host: u64, position: u64) -> u64 {
+        self.removals + (host * self.removals_per_host + position) * LINE
     }
 
     pub const fn namespace(&self, row: u64) -> u64 {

@@ -205,6 +205,25 @@ line!(
 );
 
 line!(
+    /// A line of a host's ring of removed blocks. Only that host writes it.
+    RemovalLine {
+        /// Number of the removal among the host's, from 1. Its position is this number less one,
+        /// modulo the removals per host.
+        sequence: u64 = 0,
+        hash: [u64; 2] = 8,
+        /// Microseconds since 1970.
+        time: u64 = 24,
+        /// cause:8 | namespace:16 | block:40, lowest bits first.
+        what: u64 = 32,
+        /// Seconds since 1970 of the block's publication:32 | worker slot:16 | depth:16.
+        which: u64 = 40,
+        /// Process id.
+        pid: u64 = 48,
+        check: u64 = 56,
+    }
+);
+
+line!(
     /// Row of the namespace table, first line. Written under the table lock.
     NamespaceLine {
         fingerprint: [u64; 4] = 0,

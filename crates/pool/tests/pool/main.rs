@@ -14,6 +14,7 @@ mod namespaces;
 mod outside;
 mod pool;
 mod rack;
+mod removals;
 mod roots;
 mod rows;
 mod seals;

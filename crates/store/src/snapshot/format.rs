@@ -249,19 +249,9 @@ pub fn lines(text: &[u8]) -> Option<BTreeMap<&str, &str>> {
     std::str::from_utf8(text).ok()?.lines().map(|line| line.split_once('=')).collect()
 }
 
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 pub fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let mut bytes = [0; N];
-    if text.len() != 2 * N || !text.is_ascii() {
-        return None;
-    }
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
-    }
-    Some(bytes)
+    hex::decode_to_slice(text, &mut bytes).ok().map(|()| bytes)
 }
 
 /// How to make the region again. Its identity is new.
@@ -311,7 +301,7 @@ impl SnapshotSettings {
         let mut text = format!(
             "region_bytes={region_bytes}\nflush={flush}\nchunk_bytes={}\nmin_block_bytes={}\nmax_hosts={}\n\
              workers_per_host={}\nhazard_lines_per_worker={}\nrecords_per_host={}\nevents_per_host={}\n\
-             namespaces={}\nhosts_lock={}\ndesign={}\neviction={}\nseed={}\nsnapshot={}\n",
+             removals_per_host={}\nnamespaces={}\nhosts_lock={}\ndesign={}\neviction={}\nseed={}\nsnapshot={}\n",
             config.chunk_bytes,
             config.min_block_bytes,
             config.max_hosts,
@@ -319,12 +309,13 @@ impl SnapshotSettings {
             config.hazard_lines_per_worker,
             config.records_per_host,
             config.events_per_host,
+            config.removals_per_host,
             config.namespaces,
             lock_name(config.hosts_lock),
             config.design.name(),
             config.eviction,
-            hex(&config.seed.0),
-            hex(id),
+            hex::encode(config.seed.0),
+            hex::encode(id),
         );
         if let Some(Sharing { mode, group }) = sharing {
             text += &format!("mode={mode:o}\ngroup={group}\n");
@@ -352,6 +343,8 @@ impl SnapshotSettings {
             hazard_lines_per_worker: number(&lines, "hazard_lines_per_worker")?,
             records_per_host: number(&lines, "records_per_host")?,
             events_per_host: number(&lines, "events_per_host")?,
+            // Earlier programs kept none.
+            removals_per_host: lines.get("removals_per_host").map_or(Some(0), |lines| lines.parse().ok())?,
             namespaces: number(&lines, "namespaces")?,
             hosts_lock: locks.into_iter().find(|lock| lines.get("hosts_lock") == Some(&lock_name(*lock)))?,
             design: Design::ALL.into_iter().find(|design| lines.get("design") == Some(&design.name()))?,
@@ -403,7 +396,7 @@ impl SavedNamespace {
         format!(
             "fingerprint={}\nblock_bytes={block_bytes}\nblock_tokens={block_tokens}\nnum_layers={num_layers}\n\
              quota_bytes={}\nlabel={label}\n",
-            hex(fingerprint),
+            hex::encode(fingerprint),
             self.quota_bytes
         )
     }

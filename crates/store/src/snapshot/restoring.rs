@@ -4,7 +4,7 @@
 //! region whose restoration was killed is told from a complete one, and the same snapshot goes on in
 //! it. Programs may use such a region: a block that is not there yet is a miss.
 
-use super::format::{SnapshotError, SnapshotSettings, hex, lines, unhex};
+use super::format::{SnapshotError, SnapshotSettings, lines, unhex};
 use cenote_mem::Fabric;
 use cenote_pool::{Inspector, Over, Pool, PoolError};
 use std::path::Path;
@@ -45,7 +45,7 @@ impl Restoring {
 
     fn encode(&self) -> String {
         let path: String = self.path.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
-        format!("snapshot={}\npath={path}\n", hex(&self.snapshot))
+        format!("snapshot={}\npath={path}\n", hex::encode(self.snapshot))
     }
 }
 

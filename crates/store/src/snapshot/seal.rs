@@ -3,7 +3,7 @@
 //! Settings are readable without a key, because they name the key. So their part has the sums of an
 //! unsealed snapshot, and its last line is a digest under the snapshot's key of all lines before.
 
-use super::format::{Kind, SnapshotError, SnapshotSettings, hex, lines, unhex};
+use super::format::{Kind, SnapshotError, SnapshotSettings, lines, unhex};
 use cenote_base::seal::{KeyId, Seal, SealKeys};
 use cenote_cold::Sealing;
 use cenote_cold::record::Sums;
@@ -21,7 +21,7 @@ const fn context(kind: Kind) -> &'static [u8] {
 /// `text` of a settings or an end, with the line that authenticates it if the snapshot is sealed.
 pub fn sign(sums: &Sums, kind: Kind, text: &str) -> String {
     let tag = sums.tag(sums.key_name(), context(kind), text.as_bytes());
-    tag.map_or_else(|| text.to_owned(), |tag| format!("{text}{TAG}{}\n", hex(&tag)))
+    tag.map_or_else(|| text.to_owned(), |tag| format!("{text}{TAG}{}\n", hex::encode(tag)))
 }
 
 /// Whether this text is what [`sign`] made of it. Digests are compared in constant time.

@@ -99,7 +99,7 @@ impl Report {
 /// that region, if it is one.
 fn lost(source: &RegionSource, identity: Option<[u8; 16]>, areas: &[AreaFile]) -> Vec<Finding> {
     let Some(path) = source.path() else { return Vec::new() };
-    let now = identity.map(|uuid| uuid.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+    let now = identity.map(hex::encode);
     let used = areas.iter().filter(|area| area.is_open && area.region.as_deref() == Some(&*path));
     let other = used.filter(|area| now.is_none() || area_identity(&area.name) != now.as_deref());
     let is_there = path.symlink_metadata().is_ok();

@@ -1,0 +1,139 @@
+//! The ring of removed blocks: each that left is there with its cause, until the ring is full.
+
+use crate::support::*;
+use cenote_base::BlockHash;
+use cenote_base::testing::ManualTime;
+use cenote_mem::{Fabric, Offset};
+use cenote_pool::{
+    AttachOptions, Cause, Counter, Inspector, Pool, PoolConfig, Publish, ReadOutcome, Removal, Superblock, history,
+    removals,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+fn config(identity: u8, lines: u32) -> PoolConfig {
+    PoolConfig { removals_per_host: lines, ..small_config(identity) }
+}
+
+fn of(all: &[Removal], hash: BlockHash) -> Option<&Removal> {
+    all.iter().rev().find(|removal| removal.hash == hash)
+}
+
+#[test]
+fn what_was_evicted_is_told_with_its_time_and_process() {
+    let time = ManualTime::start();
+    let options = AttachOptions { clock: Some(time.clock()), ..private(0) };
+    let (fabric, pool) = anonymous_for(2 << 20, &config(81, 4096), &options);
+    let ns = namespace(&pool, 1, BLOCK_BYTES);
+    let names: Vec<BlockHash> = (0..400).map(|prompt| chain(&ns, prompt, 1)[0]).collect();
+    for &name in &names {
+        assert_eq!(publish(&pool, &ns, name, 3), Publish::Published);
+        time.advance(Duration::from_secs(1));
+    }
+    let all = removals(&fabric).expect("a region");
+    assert_eq!(all.len() as u64, pool.counter(Counter::Evicted));
+    let seen = Inspector::open(&fabric, &options).expect("a region").look_at(&names);
+    for (&name, seen) in names.iter().zip(seen) {
+        assert_eq!(seen.is_none(), of(&all, name).is_some(), "{name}: here, or removed");
+        if let Some(seen) = seen {
+            assert_eq!((seen.namespace, seen.length, seen.encoding, seen.host), (ns.id, BLOCK_BYTES, 0, Some(0)));
+        }
+    }
+    let first = of(&all, names[0]).expect("the oldest has left");
+    assert_eq!((first.cause, first.namespace, first.depth, first.host), (Cause::Evicted, ns.id, 3, 0));
+    assert_eq!(first.pid, std::process::id());
+    let stayed = first.time_us / 1_000_000 - u64::from(first.stored);
+    assert!((100..400).contains(&stayed), "it stayed for {stayed} s of 400");
+}
+
+#[test]
+fn each_cause_has_its_name() {
+    let (fabric, pool) = anonymous(2 << 20, &config(82, 64));
+    let ns = namespace(&pool, 1, BLOCK_BYTES);
+    let told = |name| of(&removals(&fabric).expect("a region"), name).map(|removal| removal.cause);
+
+    let [damaged, over, forgotten] = [0, 1, 2].map(|prompt| chain(&ns, prompt, 1)[0]);
+    publish(&pool, &ns, damaged, 0);
+    let hit = pool.lookup(&[damaged])[0];
+    let (payload, _) = pool.pin(&hit).and_then(|pin| pin.extent()).expect("it is not sealed");
+    fabric.store(Offset::new(payload), !fabric.load(Offset::new(payload)));
+    let mut to = vec![0; hit.length as usize];
+    let outcome = pool.read(&hit, &mut [&mut to]);
+    assert_eq!(outcome, ReadOutcome::Damaged);
+    assert_eq!(told(damaged), Some(Cause::Damaged));
+
+    publish(&pool, &ns, over, 0);
+    pool.set_quota(ns.id, BLOCK_BYTES).expect("a row");
+    pool.tick();
+    publish(&pool, &ns, forgotten, 0);
+    assert_eq!(told(over), Some(Cause::Quota));
+
+    assert_eq!(pool.forget(&ns), 1);
+    assert_eq!(told(forgotten), Some(Cause::Forgotten));
+    // A duplicate takes nothing away.
+    let all = removals(&fabric).expect("a region").len();
+    publish(&pool, &ns, over, 0);
+    publish(&pool, &ns, over, 0);
+    assert_eq!(removals(&fabric).expect("a region").len(), all);
+}
+
+#[test]
+fn the_ring_goes_on_after_a_restart_and_keeps_the_last() {
+    let (fabric, pool) = anonymous(2 << 20, &config(83, 8));
+    drop(pool);
+    let mut names = Vec::new();
+    for start in 0..3 {
+        let pool = Pool::attach(Arc::clone(&fabric), &private(0)).expect("it attaches");
+        let ns = namespace(&pool, 1, BLOCK_BYTES);
+        for prompt in 0..300 {
+            names.push(chain(&ns, start * 300 + prompt, 1)[0]);
+            publish(&pool, &ns, names[names.len() - 1], 0);
+        }
+    }
+    let all = removals(&fabric).expect("a region");
+    assert_eq!(all.len(), 8, "{all:?}");
+    assert!(of(&all, names[0]).is_none(), "it left long ago");
+    let last = names.iter().position(|name| *name == all[7].hash).expect("it was published");
+    for (back, removal) in all.iter().rev().enumerate() {
+        assert_eq!(removal.hash, names[last - back], "the last ones, in order");
+    }
+}
+
+#[test]
+fn torn_and_planted_lines_are_none() {
+    let (fabric, pool) = anonymous(2 << 20, &config(84, 16));
+    let ns = namespace(&pool, 1, BLOCK_BYTES);
+    for prompt in 0..400 {
+        publish(&pool, &ns, chain(&ns, prompt, 1)[0], 0);
+    }
+    let all = removals(&fabric).expect("a region");
+    assert_eq!(all.len(), 16);
+    let line = |removal: &Removal| {
+        let words = removal.hash.words();
+        let at = |at: &u64| fabric.load_line(*at)[1..3] == words && fabric.load_line(*at)[3] == removal.time_us;
+        (0..fabric.len()).step_by(64).find(at).expect("it is in the region")
+    };
+    let (first, second) = (line(&all[0]), line(&all[1]));
+    fabric.store(Offset::new(first + 8), 77);
+    assert_eq!(removals(&fabric).expect("a region"), all[1..], "a torn one");
+    fabric.store_line(first, &fabric.load_line(second));
+    assert_eq!(removals(&fabric).expect("a region"), all[1..], "one in the place of another");
+}
+
+#[test]
+fn a_region_without_a_ring_keeps_none() {
+    let (fabric, pool) = anonymous(2 << 20, &config(85, 0));
+    let ns = namespace(&pool, 1, BLOCK_BYTES);
+    for prompt in 0..400 {
+        publish(&pool, &ns, chain(&ns, prompt, 1)[0], 0);
+    }
+    assert!(pool.counter(Counter::Evicted) > 0);
+    assert_eq!(removals(&fabric).expect("a region"), []);
+    assert!(!history(&fabric).expect("a region").is_empty());
+    // The ring is in the superblock, and too long a one is refused.
+    assert_eq!(Superblock::read(&fabric).expect("a region").config.removals_per_host, 0);
+    let error = config(86, (1 << 16) + 1).validate().expect_err("it is too long").to_string();
+    assert!(error.contains("65537 removals per host"), "{error}");
+    let of = |mib: u64, hosts| PoolConfig { max_hosts: hosts, ..config(87, 0) }.removals_in(mib << 20);
+    assert_eq!([of(64, 1), of(64, 16), of(1 << 20, 1), of(1 << 30, 16)], [1024, 64, 65536, 65536]);
+}
