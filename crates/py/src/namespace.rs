@@ -3,18 +3,19 @@
 use crate::buffers::Lent;
 use crate::codec::Coding;
 use crate::cold::{Below, Promotion};
-use crate::errors::{guarded, wrong};
+use crate::errors::{guarded, of_pool, wrong};
 use crate::filling::Filling;
 use crate::hashes::{AnyHashes, Hashes, one};
 use crate::lease::Lease;
 use crate::numbers::{Items, collect};
 use crate::region::Open;
 use cenote_base::BlockHash;
-use cenote_pool::{Hit, Names, NewBlock, Publish};
+use cenote_pool::{Hit, Names, NewBlock, Publish, Removal, removals};
 use cenote_store::FRAMES;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict};
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The blocks of one model shard in a region.
@@ -135,6 +136,31 @@ impl Namespace {
         let hashes = self.names(&hashes);
         let all = || Ok(hashes.iter().map(|hash| u8::from(there(hash))).collect::<Vec<u8>>());
         Ok(PyBytes::new(py, &guarded(all)?))
+    }
+
+    /// Per block, its last removal from the region. None: the region keeps none of it.
+    fn removed<'py>(&self, py: Python<'py>, hashes: AnyHashes<'_>) -> PyResult<Vec<Option<Bound<'py, PyDict>>>> {
+        let pool = self.open.pool()?;
+        let hashes = self.names(&hashes);
+        let read = || {
+            py.detach(|| {
+                let removals = removals(&**pool.fabric()).map_err(|error| of_pool(&self.open.name, &error))?;
+                // The last one of a name stays.
+                let last: HashMap<BlockHash, Removal> =
+                    removals.into_iter().map(|removal| (removal.hash, removal)).collect();
+                Ok(hashes.iter().map(|hash| last.get(hash).copied()).collect::<Vec<_>>())
+            })
+        };
+        let told = |removal: Removal| {
+            let facts = PyDict::new(py);
+            facts.set_item("cause", removal.cause.name())?;
+            facts.set_item("time", removal.time_us as f64 / 1e6)?;
+            facts.set_item("stored", removal.stored)?;
+            facts.set_item("host", removal.host)?;
+            facts.set_item("pid", removal.pid)?;
+            Ok(facts)
+        };
+        guarded(read)?.into_iter().map(|removal| removal.map(told).transpose()).collect()
     }
 
     /// Begins to copy blocks from L4 into the region: those that the region lacks, in order up to

@@ -3,7 +3,10 @@
 import array
 import copy
 import ctypes
+import itertools
+import os
 import pickle
+import time
 
 import pytest
 
@@ -33,6 +36,24 @@ def test_a_lookup_ends_at_the_first_missing_block(blocks: cenote.Namespace) -> N
         assert len(lease) == 2
         assert lease.hashes() == names[:2]
     assert len(lease) == 0
+
+
+def test_what_left_is_told_with_its_cause(blocks: cenote.Namespace) -> None:
+    before = time.time()
+    names = names_of(blocks, 2)
+    assert blocks.publish(names[0], 0, bytes(PAGE)) == "published"
+    assert blocks.removed(names) == [None, None], "one is there, and one never was"
+    others = itertools.count(1)
+    while blocks.count(names[:1]):
+        blocks.publish(names_of(blocks, 1, next(others))[0], 0, bytes(PAGE))
+    [gone, never] = blocks.removed(names)
+    assert gone is not None
+    assert never is None
+    assert (gone["cause"], gone["host"], gone["pid"]) == ("evicted", 0, os.getpid())
+    # Times are of the machine's clock, which may be set meanwhile.
+    assert int(before) <= gone["stored"] <= gone["time"]
+    assert blocks.publish(names[0], 0, bytes(PAGE)) == "published"
+    assert blocks.removed(names[:1]) == [gone], "its last removal, although it is back"
 
 
 def test_parts_of_any_kind_make_a_block(blocks: cenote.Namespace) -> None:

@@ -315,6 +315,11 @@ class Namespace:
         """Number of consecutive blocks present, from the first. Neither touches nor pins them."""
     def present(self, hashes: _Hashes) -> bytes:
         """One byte per block: 1 if the block is present, 0 if not. Neither touches nor pins."""
+    def removed(self, hashes: _Hashes) -> list[dict[str, Any] | None]:
+        """Per block, its last removal from the region: `cause` (`evicted`, `quota`, `damaged`,
+        `forgotten`, `collected`, `repacked`), `time` and `stored` in seconds since 1970, `host` and
+        `pid`. None: the region keeps none of it. Reads the whole ring, up to 4 MiB a host.
+        """
     def promote(self, hashes: _Hashes, *, all: bool = False) -> Promotion | None:
         """Begins to copy blocks from the cold tier into the region. Never waits.
 
