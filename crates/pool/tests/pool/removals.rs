@@ -43,7 +43,8 @@ fn what_was_evicted_is_told_with_its_time_and_process() {
     assert_eq!((first.cause, first.namespace, first.depth, first.host), (Cause::Evicted, ns.id, 3, 0));
     assert_eq!(first.pid, std::process::id());
     let stayed = first.time_us / 1_000_000 - u64::from(first.stored);
-    assert!((100..400).contains(&stayed), "it stayed for {stayed} s of 400");
+    let there = pool.info().blocks_ready;
+    assert!((there - 8..=there + 1).contains(&stayed), "a second a block: {stayed} s, and {there} blocks fit");
 }
 
 #[test]
