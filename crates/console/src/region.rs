@@ -231,6 +231,7 @@ impl NewRegionArgs {
             sealing: SealArgs::NONE,
             pins_per_worker: Some(448),
             events: 1024,
+            removals: None,
             mode: 0o600,
             prefault: false,
             hash_seed: None,

@@ -140,7 +140,7 @@ impl CodecTable {
             format: FORMAT.to_owned(),
             version: VERSION,
             model: hex::encode(model),
-            profile: profile.map(|profile| hex::encode(&profile.fingerprint())),
+            profile: profile.map(|profile| hex::encode(profile.fingerprint())),
             windows,
             context,
             block_tokens,
@@ -206,7 +206,7 @@ impl CodecTable {
             return Err(TableError::OtherModel);
         }
         let (Some(profile), Some(own)) = (profile, &self.profile) else { return Ok(()) };
-        if hex::encode(&profile.fingerprint()) == *own { Ok(()) } else { Err(TableError::OtherProfile) }
+        if hex::encode(profile.fingerprint()) == *own { Ok(()) } else { Err(TableError::OtherProfile) }
     }
 
     /// The codecs of the layers at a memory pressure from 0 (hot blocks) to 1 (cold blocks).
