@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(kinds(None, &own), ["superblock changed"]);
         assert!(kinds(Some(uuid), &own).is_empty(), "they use the region that has the name");
         assert_eq!(kinds(Some([1; 16]), &own), ["region replaced"]);
-        let others = [area("cd", path.clone(), false), area("cd", dir.path().join("other"), true)];
+        let others = [area("cd", path, false), area("cd", dir.path().join("other"), true)];
         assert!(kinds(Some(uuid), &others).is_empty(), "an orphan, and another region's");
     }
 }

@@ -52,7 +52,7 @@ fn draw_all(frame: &mut Frame<'_>, area: Rect, state: &State, seen: &Observed) {
     let [title, fill, numbers, trace, findings, table, keys] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(1),
-        Constraint::Length(2),
+        Constraint::Length(3),
         Constraint::Length(trace),
         Constraint::Length(findings),
         Constraint::Min(3),
@@ -92,12 +92,12 @@ fn draw_fill(frame: &mut Frame<'_>, area: Rect, look: &Look) {
     frame.render_widget(Gauge::default().ratio(ratio).label("").use_unicode(true).gauge_style(coloured(colour)), bar);
 }
 
-/// Two lines with the numbers of the last interval.
-fn numbers_of(seen: &Observed) -> [String; 2] {
+/// Three lines with the numbers of the last interval.
+fn numbers_of(seen: &Observed) -> [String; 3] {
     let look = &seen.look;
     let blocks = format!("blocks {} ({})", look.info.blocks_ready, ByteSize(look.info.bytes_ready));
-    let second = format!("{blocks}  pins {}  locks {}", look.pinned, look.info.locks_given);
-    let Some(rates) = &seen.rates else { return ["rates after the next look".to_owned(), second] };
+    let content = format!("{blocks}  pins {}  locks {}", look.pinned, look.info.locks_given);
+    let Some(rates) = &seen.rates else { return ["rates after the next look".to_owned(), content, String::new()] };
     let rate = |counter| rates.per_second(counter);
     let hits =
         rates.hit_share().map_or_else(|| "no lookups".to_owned(), |share| format!("hits {:.1} %", 100.0 * share));
@@ -110,8 +110,14 @@ fn numbers_of(seen: &Observed) -> [String; 2] {
     );
     let bytes = |counter| ByteSize(rate(counter) as u64);
     let copies = format!("read {}/s  written {}/s", bytes(Counter::ReadBytes), bytes(Counter::PublishedBytes));
-    let refused = rate(Counter::NoRoom) + rate(Counter::QuotaRefused);
-    [first, format!("{second}  {copies}  refused {refused:.0}/s  damaged {:.0}/s", rate(Counter::ReadsDamaged))]
+    let faults = format!(
+        "refused {:.0}/s  damaged {:.0}/s  lock timeouts {:.0}/s  late from the cold tier {:.0}/s",
+        rate(Counter::NoRoom) + rate(Counter::QuotaRefused),
+        rate(Counter::ReadsDamaged),
+        rate(Counter::LockTimeouts),
+        rate(Counter::ColdLate)
+    );
+    [first, format!("{content}  {copies}"), faults]
 }
 
 fn draw_trace(frame: &mut Frame<'_>, area: Rect, state: &State) {
