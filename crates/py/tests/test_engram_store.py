@@ -139,6 +139,25 @@ def test_faults_are_counted_misses(region: cenote.Region, stored: Stored, caplog
     store.close()
 
 
+def test_rows_that_the_engine_has_loaded_are_compared(stored: Stored) -> None:
+    store, made = stored.store, stored.made[3]
+    size, rows = store.tables[3].row_bytes, store.tables[3].rows
+    whole = made.gathered(list(range(rows)))
+    store.compare(3, whole)
+    store.compare(3, whole[-5 * size :], first_row=rows - 5)
+    store.compare(3, b"")
+    changed = bytearray(whole)
+    changed[7 * size + size - 1] ^= 1
+    with pytest.raises(ValueError, match="row 7 is another one"):
+        store.compare(3, changed)
+    # A shard of another place.
+    with pytest.raises(ValueError, match="row 1 is another one"):
+        store.compare(3, whole[: 5 * size], first_row=1)
+    for loaded, first_row in ((whole + whole[:size], 0), (whole[:size], rows), (whole[:-1], 0), (whole[:size], -1)):
+        with pytest.raises(ValueError, match=f"has {rows} rows of {size} bytes"):
+            store.compare(3, loaded, first_row)
+
+
 def test_a_store_refuses_tables_of_others(region: cenote.Region, tmp_path: Path) -> None:
     Stored(region, tmp_path)
     for tables, said in (({2: "m.L1"}, "layers"), ({3: "m.L1"}, "rows"), ({1: "none"}, "no table")):

@@ -33,7 +33,7 @@ fn unsafe_words(file: &SourceFile, blanked: &str) -> Vec<Finding> {
         return Vec::new();
     }
     let advice =
-        "`unsafe` belongs to the crates mem, codec, device, capi, py and rtl; call a safe function of theirs instead";
+        "`unsafe` belongs to mem, codec, device, capi, py, rtl and predict's vectors; call a safe function there";
     words(blanked, "unsafe").map(|at| file.finding_at(at, advice)).collect()
 }
 

@@ -82,6 +82,9 @@ pub struct TortureChildArgs {
     pub ledger: RegionSource,
     #[arg(long)]
     pub fault: Option<Plan>,
+    /// Stop there, instead of dying
+    #[arg(long, requires = "fault")]
+    pub stop: bool,
     #[arg(long)]
     pub mistake: bool,
     #[command(flatten)]

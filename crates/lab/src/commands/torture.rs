@@ -4,7 +4,7 @@
 //!
 //! The parent decides on deaths, and touches the region only when all children have ended, or to fence
 //! a host. Deaths: a child is killed every [`KILL_PAUSE_MS`]. Most children also have a fault point at
-//! which they kill themselves ([`faults`]). With several hosts, all children of one are killed every
+//! which they kill themselves or are stopped ([`faults`]). With several hosts, all children of one are killed every
 //! [`HOST_KILL_PAUSE_MS`], every other time with the memory of that host.
 //!
 //! A run ends after a time or after a number of deaths and operations ([`Length`]). In a run by
@@ -27,6 +27,7 @@ pub use cold::{run_child as run_cold_child, torment as torment_cold};
 
 use crate::args::TortureArgs;
 use cenote_base::HostId;
+use cenote_base::fault::Point;
 use cenote_base::prng::Prng;
 use cenote_base::units::ByteSize;
 use cenote_console::args::{FlushArg, NewRegionArgs, RegionArgs, WatchArgs};
@@ -54,6 +55,9 @@ const STOP_PAUSE_MS: Range<u64> = 200..1500;
 /// Time that a child is stopped: often longer than others wait for a lock, never so long that its
 /// host is declared dead.
 const STOPPED_MS: Range<u64> = 20..700;
+/// Time beyond the host timeout for which all children of a host are stopped, one of them inside a
+/// critical section: others declare the host dead, pass its lock, and adopt its chunks.
+const HOST_STOPPED_MS: Range<u64> = 200..2500;
 const HOST_KILL_PAUSE_MS: Range<u64> = 3000..8000;
 /// So short that a host that stays away is declared dead and its chunks are adopted.
 const HOST_TIMEOUT: Duration = Duration::from_millis(1500);
@@ -316,7 +320,8 @@ impl Torture {
             Event::Closed if slot.life == from.life => return self.bury(from.child),
             Event::Closed => return Ok(()),
         };
-        if slot.life == from.life {
+        let slot_is_its = slot.life == from.life;
+        if slot_is_its {
             slot.hear(&message);
         }
         let host = usize::from(slot.host);
@@ -336,8 +341,49 @@ impl Torture {
                 self.report.increments_wrong += 1;
                 self.report.find(fact);
             }
-            Message::Joined | Message::Fault(_) => {}
+            Message::Stopped(point) if slot_is_its => self.stop_at(from.child, point)?,
+            Message::Joined | Message::Fault(_) | Message::Stopped(_) => {}
         }
+        Ok(())
+    }
+
+    /// A child waits at a fault point to be stopped. Half of these stops are so long that the host is
+    /// declared dead, which needs all of its children and a clock.
+    fn stop_at(&mut self, child: usize, point: Point) -> Result<(), Failure> {
+        if faults::is_critical(point) {
+            self.report.stops_in_critical_sections += 1;
+        }
+        *self.report.stops_by_fault_point.entry(point.name()).or_default() += 1;
+        let (now, until) = (Instant::now(), Instant::now() + self.pause(STOPPED_MS));
+        self.slots[child].stop_at_its_point(until)?;
+        let is_timed = self.report.hosts > 1 && matches!(self.length, Length::Seconds(_));
+        if is_timed && self.prng.below(2) == 0 {
+            let until = now + HOST_TIMEOUT + self.pause(HOST_STOPPED_MS);
+            self.pause_host(self.slots[child].host, until)?;
+        }
+        Ok(())
+    }
+
+    /// Stops all children of a host, unless one waits for a user lock or holds one: no lock protects
+    /// the ledger from a holder that was declared dead and continues.
+    fn pause_host(&mut self, host: u8, until: Instant) -> Result<(), Failure> {
+        let these: Vec<usize> = (0..self.slots.len()).filter(|&child| self.slots[child].host == host).collect();
+        for &child in &these {
+            self.slots[child].stop(until);
+        }
+        for &child in &these {
+            self.slots[child].wait_until_stopped()?;
+        }
+        if these.iter().any(|&child| self.ledger.is_unfinished(child as u64)) {
+            these.iter().for_each(|&child| self.slots[child].go_on());
+            return Ok(());
+        }
+        for &child in &these {
+            self.ledger.paused(child as u64);
+            self.slots[child].asleep_until = until;
+            self.slots[child].stopped_until.replace(until);
+        }
+        self.report.host_stops += 1;
         Ok(())
     }
 

@@ -13,6 +13,7 @@ the layer that uses the rows. It imports nothing of an engine.
 from __future__ import annotations
 
 import logging
+from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -22,6 +23,9 @@ from cenote import engram
 from cenote.serving import serving
 
 logger = logging.getLogger(__name__)
+
+# Bytes of rows that are compared at a time.
+_COMPARED_BYTES = 16 << 20
 
 
 class EngramStore:
@@ -75,6 +79,35 @@ class EngramStore:
     def digests(self) -> dict[int, str]:
         """The digest of each layer's table: facts that the name of the engine's KV must cover."""
         return {layer: table.digest for layer, table in self.tables.items()}
+
+    def compare(self, layer: int, loaded: Any, first_row: int = 0) -> None:
+        """Raises ValueError if rows that the engine has loaded are not those of a layer's table.
+
+        `loaded` is memory of whole stored rows from `first_row` on: a checkpoint's tensor, or a shard
+        of it, on the processor. Names, sizes and times prove nothing about rows, so that all bytes are
+        compared."""
+        table = self.tables[layer]
+        theirs = memoryview(loaded).cast("B")
+        count, rest = divmod(theirs.nbytes, table.row_bytes)
+        if rest or not 0 <= first_row <= table.rows - count:
+            raise ValueError(
+                f"table {table.name} has {table.rows} rows of {table.row_bytes} bytes, and not {theirs.nbytes} bytes from row {first_row} on"
+            )
+        step = max(1, _COMPARED_BYTES // table.row_bytes)
+        stored = bytearray(min(step, count) * table.row_bytes)
+        for row in range(0, count, step):
+            numbers = array("q", range(first_row + row, first_row + min(row + step, count)))
+            ours = memoryview(stored)[: len(numbers) * table.row_bytes]
+            table.gather(numbers, ours)
+            there = theirs[row * table.row_bytes :][: ours.nbytes]
+            # Bytes compare at the speed of memory, and views item by item.
+            if bytes(ours) != bytes(there):
+                size = table.row_bytes
+                differs = next(at for at in range(len(numbers)) if bytes(ours[at * size :][:size]) != bytes(there[at * size :][:size]))
+                raise ValueError(
+                    f"table {table.name} (digest {table.digest[:16]}) is not the one that the engine has loaded: row {numbers[differs]} "
+                    f"is another one; load this checkpoint's tables under names of their own"
+                )
 
     @serving(lambda: None)
     def prefetch(self, tokens: Any, starts: Any = None, lookback: Any = None, masked: Any = None) -> None:

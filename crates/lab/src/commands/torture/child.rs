@@ -15,6 +15,7 @@ use cenote_console::region::HostPool;
 use cenote_mem::{Fabric, HostArea, Mapped};
 use cenote_pool::{Hit, Namespace, NamespaceRecord, NewBlock, Pin, PoolError, Publish, ReadOutcome, Recovered};
 use rustix::process::{Signal, getpid, kill_process, set_parent_process_death_signal};
+use std::io::Read as _;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -72,10 +73,17 @@ pub fn run(args: &TortureChildArgs) -> Result<(), Failure> {
         fault::sabotage::choose(Some(Mistake::EvictScanSkipped));
     }
     if let Some(plan) = args.fault {
-        fault::arm(plan, |point| {
+        let end: fn(Point) = |point| {
             Message::Fault(point).send();
             let _ = kill_process(getpid(), Signal::KILL);
-        });
+        };
+        // The parent stops all threads first, and then sends a byte. Signals of our own could come
+        // after its signal to continue.
+        let stop: fn(Point) = |point| {
+            Message::Stopped(point).send();
+            let _ = std::io::stdin().read_exact(&mut [0]);
+        };
+        fault::arm(plan, if args.stop { stop } else { end });
     }
     let pool = args.region.attach_watching(&format!("torture-{}", args.index), &args.watch)?;
     let ledger = Ledger::open(&args.ledger, pool.superblock().flush)?;
@@ -102,6 +110,9 @@ pub fn run(args: &TortureChildArgs) -> Result<(), Failure> {
 struct Held {
     pin: Pin<Arc<Mapped>, HostArea>,
     until: Instant,
+    /// Pauses of the host before the pin was taken. After another one it holds nothing: others have
+    /// declared the host dead.
+    pauses: u64,
 }
 
 struct Child {
@@ -256,10 +267,11 @@ impl Child {
             return self.read_pinned();
         }
         let Some(hit) = self.find() else { return };
+        let pauses = self.ledger.pauses(self.index);
         let Some(pin) = self.pool.pin(&hit) else { return self.did.add(Operation::PinGone, 1) };
         let time = Duration::from_millis(self.prng.below(PIN_TIME_MS_MAX));
         self.did.add(Operation::Pin, 1);
-        self.held.push(Held { pin, until: Instant::now() + time });
+        self.held.push(Held { pin, until: Instant::now() + time, pauses });
         self.read_held(self.held.len() - 1);
     }
 
@@ -278,7 +290,9 @@ impl Child {
         self.pool.fabric().read_payload(offset, &mut [payload], 0);
         self.did.add(Operation::PinRead, 1);
         let wrong = content::wrong_block_bytes(hit.hash, payload);
-        if wrong > 0 {
+        // Read after the payload, so that a pause in between is seen.
+        let held = self.ledger.pauses(self.index) == self.held[at].pauses;
+        if wrong > 0 && held {
             Message::Wrong(wrong, format!("block {} changed while it was pinned", hit.block)).send();
         }
     }

@@ -7,8 +7,8 @@ use cenote_base::prng::Prng;
 use cenote_console::args::{RegionArgs, WatchArgs};
 use cenote_console::failure::Failure;
 use cenote_mem::RegionSource;
-use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead, BufReader};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use std::io::{BufRead, BufReader, Write as _};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -89,7 +89,7 @@ impl Slot {
             .map_err(|error| Failure::new(format!("this program cannot find itself: {error}")))?;
         self.life += 1;
         let seed = nursery.prng.next_u64();
-        let death = faults::draw(&mut nursery.prng, now);
+        let fate = faults::draw(&mut nursery.prng, now);
         let mut command = Command::new(executable);
         command.arg("torture-child");
         let mut flag = |name: &str, value: String| {
@@ -102,13 +102,16 @@ impl Slot {
         flag("ledger", nursery.ledger.to_string());
         flag("index", self.index.to_string());
         flag("seed", seed.to_string());
-        if let Some(plan) = death {
-            flag("fault", plan.to_string());
+        if let Some(fate) = fate {
+            flag("fault", fate.plan.to_string());
+        }
+        if fate.is_some_and(|fate| fate.stops) {
+            command.arg("--stop");
         }
         if nursery.mistake {
             command.arg("--mistake");
         }
-        command.env_remove("CENOTE_FAULT").stdin(Stdio::null()).stdout(Stdio::piped());
+        command.env_remove("CENOTE_FAULT").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process =
             command.spawn().map_err(|error| Failure::new(format!("a child cannot be started: {error}")))?;
         let stdout = process.stdout.take().expect("it is piped");
@@ -136,6 +139,25 @@ impl Slot {
         stops
     }
 
+    /// Stops it while it waits at its fault point, which it leaves when it continues.
+    pub fn stop_at_its_point(&mut self, until: Instant) -> Result<(), Failure> {
+        self.stop(until);
+        self.wait_until_stopped()?;
+        if let Some(input) = self.process.as_mut().and_then(|process| process.stdin.as_mut()) {
+            // It may have been killed meanwhile.
+            let _ = input.write_all(&[1]);
+        }
+        Ok(())
+    }
+
+    /// Waits until it has stopped, or ended.
+    pub fn wait_until_stopped(&self) -> Result<(), Failure> {
+        let Some(process) = self.id() else { return Ok(()) };
+        let either = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(process), either).map_err(std::io::Error::from)?;
+        Ok(())
+    }
+
     /// Continues it, if it was stopped until now at the latest.
     pub fn go_on_after(&mut self, now: Instant) {
         if self.stopped_until.is_some_and(|until| until <= now) {
@@ -151,11 +173,13 @@ impl Slot {
         }
     }
 
+    fn id(&self) -> Option<Pid> {
+        self.process.as_ref().and_then(|process| i32::try_from(process.id()).ok()).and_then(Pid::from_raw)
+    }
+
     fn signal(&self, signal: Signal) -> bool {
         // The process is not reaped before, so no other process has its number.
-        let process =
-            self.process.as_ref().and_then(|process| i32::try_from(process.id()).ok()).and_then(Pid::from_raw);
-        process.is_some_and(|process| kill_process(process, signal).is_ok())
+        self.id().is_some_and(|process| kill_process(process, signal).is_ok())
     }
 
     /// Kills it, if it lives; [`Event::Closed`] follows.

@@ -1,7 +1,8 @@
-//! Deaths of torture children at fault points.
+//! Deaths and stops of torture children at fault points.
 //!
 //! Budget: three of four children are given a point, two of three of these a point at which a lock
-//! is held. A child dies at a drawn pass of its point, if the parent does not kill it first.
+//! is held. A child dies at a drawn pass of its point, if the parent does not kill it first; one of
+//! three stops there instead.
 
 use cenote_base::fault::{Plan, Point};
 use cenote_base::prng::Prng;
@@ -112,8 +113,16 @@ pub fn is_critical(point: Point) -> bool {
     spot(point).is_some_and(|spot| spot.critical)
 }
 
-/// Draws a death. `None`: this child lives until it is killed.
-pub fn draw(prng: &mut Prng, now: When) -> Option<Plan> {
+/// What happens to a child, and where.
+#[derive(Clone, Copy, Debug)]
+pub struct Fate {
+    pub plan: Plan,
+    /// It stops until its parent continues it, and dies later.
+    pub stops: bool,
+}
+
+/// Draws a fate. `None`: this child runs until it is killed.
+pub fn draw(prng: &mut Prng, now: When) -> Option<Fate> {
     if prng.below(4) == 0 {
         return None;
     }
@@ -123,5 +132,6 @@ pub fn draw(prng: &mut Prng, now: When) -> Option<Plan> {
     let spots = Point::ALL.iter().filter_map(|&point| Some((point, spot(point)?)));
     let possible: Vec<_> = spots.filter(|(_, spot)| spot.critical == critical && spot.when == when).collect();
     let (point, spot) = possible[prng.below(possible.len() as u64) as usize];
-    Some(Plan { point, pass: 1 + prng.below(spot.passes_max) })
+    let plan = Plan { point, pass: 1 + prng.below(spot.passes_max) };
+    Some(Fate { plan, stops: prng.below(3) == 0 })
 }

@@ -1,5 +1,5 @@
 //! Memory beside the region: counters that the pool's user locks guard, and each child's number of
-//! increments.
+//! increments and of pauses of its host.
 //!
 //! A counter is two words that are equal whenever its lock is free: a holder raises the one, then
 //! the other. Before a child asks for a lock, it records the intention, and afterwards the result.
@@ -23,6 +23,7 @@ const STOP: u64 = 0;
 const STARTED: u64 = 0;
 const FINISHED: u64 = 8;
 const UNCERTAIN: u64 = 16;
+const PAUSES: u64 = 24;
 
 /// The ledger as one process maps it.
 pub struct Ledger(Mapped);
@@ -117,6 +118,23 @@ impl Ledger {
         } else {
             self.write(line, STARTED, self.read(line, FINISHED));
         }
+    }
+
+    /// Whether a child waits for a lock, or holds one.
+    pub fn is_unfinished(&self, child: u64) -> bool {
+        let line = Self::child(child);
+        self.read(line, STARTED) != self.read(line, FINISHED)
+    }
+
+    /// A child's host is stopped, so long that others declare it dead.
+    pub fn paused(&self, child: u64) {
+        let line = Self::child(child);
+        self.write(line, PAUSES, self.read(line, PAUSES) + 1);
+    }
+
+    /// How often a child's host was stopped so long.
+    pub fn pauses(&self, child: u64) -> u64 {
+        self.read(Self::child(child), PAUSES)
     }
 
     /// The balance, when all children have ended and are settled.

@@ -22,6 +22,8 @@ pub enum Message {
     Lock(String),
     /// It kills itself at this fault point now.
     Fault(Point),
+    /// It waits at this fault point to be stopped.
+    Stopped(Point),
 }
 
 impl Message {
@@ -44,6 +46,7 @@ impl Message {
             Self::Wrong(bytes, place) => format!("wrong {bytes} {place}\n"),
             Self::Lock(fact) => format!("lock {fact}\n"),
             Self::Fault(point) => format!("fault {point}\n"),
+            Self::Stopped(point) => format!("stopped {point}\n"),
         }
     }
 
@@ -59,6 +62,7 @@ impl Message {
             "wrong" => rest.split_once(' ').and_then(|(n, place)| Some(Self::Wrong(n.parse().ok()?, place.to_owned()))),
             "lock" => Some(Self::Lock(rest.to_owned())),
             "fault" => rest.parse().ok().map(Self::Fault),
+            "stopped" => rest.parse().ok().map(Self::Stopped),
             _ => None,
         }
     }
@@ -80,6 +84,7 @@ mod tests {
             Message::Wrong(5, "block 3, pinned".to_owned()),
             Message::Lock("two inside".to_owned()),
             Message::Fault(Point::IndexCounted),
+            Message::Stopped(Point::TableNamed),
         ] {
             assert_eq!(Message::parse(message.line().trim_end()), Some(message));
         }

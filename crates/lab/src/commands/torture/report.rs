@@ -3,7 +3,7 @@
 use super::ledger::Increments;
 use cenote_console::output::{facts, table, wrapped};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Exit code if bytes were wrong, or anything was lost or damaged.
 pub const WRONG: u8 = 3;
@@ -17,6 +17,9 @@ pub const GOALS_FROM_SECONDS: f64 = 60.0;
 const KILLS_GOAL: u64 = 100;
 const CRITICAL_KILLS_GOAL: u64 = 20;
 const FILL_GOAL: f64 = 0.95;
+const CRITICAL_STOPS_GOAL: u64 = 10;
+/// With several hosts.
+const HOST_STOPS_GOAL: u64 = 2;
 
 /// The report.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -37,6 +40,13 @@ pub struct Report {
     pub kills_by_fault_point: BTreeMap<&'static str, u64>,
     /// Number of times that a child was stopped for a while.
     pub stops: u64,
+    /// Number of times that a child was stopped inside a critical section.
+    pub stops_in_critical_sections: u64,
+    /// Stops at each fault point.
+    pub stops_by_fault_point: BTreeMap<&'static str, u64>,
+    /// Number of times that all children of a host were stopped, one inside a critical section or at
+    /// another fault point, beyond the time after which others declare the host dead.
+    pub host_stops: u64,
     /// Number of times that all children of a host were killed at once.
     pub host_kills: u64,
     /// Of those, times that the host lost its own memory, too.
@@ -119,6 +129,13 @@ impl Report {
                 let kills = self.kills_in_critical_sections;
                 self.short_of.push(format!("{kills} kills in critical sections, {CRITICAL_KILLS_GOAL} are the least"));
             }
+            if self.stops_in_critical_sections < CRITICAL_STOPS_GOAL {
+                let stops = self.stops_in_critical_sections;
+                self.short_of.push(format!("{stops} stops in critical sections, {CRITICAL_STOPS_GOAL} are the least"));
+            }
+            if self.hosts > 1 && self.host_stops < HOST_STOPS_GOAL {
+                self.short_of.push(format!("{} stops of a host, {HOST_STOPS_GOAL} are the least", self.host_stops));
+            }
             if self.fill < FILL_GOAL {
                 self.short_of.push(format!("the region was {:.3} full, {FILL_GOAL} is the least", self.fill));
             }
@@ -158,16 +175,20 @@ impl Report {
     }
 
     pub fn text(&self) -> String {
-        let mut points = table(&["killed at", "times"]);
-        for (point, times) in &self.kills_by_fault_point {
-            points.add_row([(*point).to_owned(), times.to_string()]);
+        let mut points = table(&["at", "killed", "stopped"]);
+        let both: BTreeSet<_> = self.kills_by_fault_point.keys().chain(self.stops_by_fault_point.keys()).collect();
+        for point in both {
+            let times = |of: &BTreeMap<_, u64>| of.get(point).copied().unwrap_or(0).to_string();
+            let (kills, stops) = (times(&self.kills_by_fault_point), times(&self.stops_by_fault_point));
+            points.add_row([(*point).to_owned(), kills, stops]);
         }
         let done = self.operations.iter().filter(|(_, times)| **times > 0);
         let operations: Vec<String> = done.map(|(operation, times)| format!("{times}\u{a0}{operation}")).collect();
         let hosts = if self.hosts > 1 {
             format!(
-                "{}, flushed with {}; {} times all of one were killed, {} declared dead, {} chunks adopted",
-                self.hosts, self.flush, self.host_kills, self.hosts_declared_dead, self.chunks_adopted
+                "{}, flushed with {}; {} times all of one were killed and {} times stopped, {} declared dead, {} chunks \
+                 adopted",
+                self.hosts, self.flush, self.host_kills, self.host_stops, self.hosts_declared_dead, self.chunks_adopted
             )
         } else {
             format!("1, flush instruction {}", self.flush)
@@ -177,6 +198,10 @@ impl Report {
             ("ran", format!("{:.1} s with {} processes", self.seconds, self.processes)),
             ("hosts", hosts),
             ("kills", format!("{}, {} in critical sections", self.kills, self.kills_in_critical_sections)),
+            (
+                "stops",
+                format!("{} at any instant, {} in critical sections", self.stops, self.stops_in_critical_sections),
+            ),
             ("fill", format!("{:.3} (median {:.3})", self.fill, self.fill_median)),
             ("wrong bytes", self.wrong_bytes.to_string()),
             ("leaked bytes", self.leaked_bytes.to_string()),
@@ -203,6 +228,7 @@ mod tests {
             has_goals: true,
             kills: KILLS_GOAL,
             kills_in_critical_sections: CRITICAL_KILLS_GOAL,
+            stops_in_critical_sections: CRITICAL_STOPS_GOAL,
             fill: FILL_GOAL,
             ..Report::default()
         };
