@@ -5,7 +5,7 @@ pub mod inputs;
 pub mod nextest;
 mod stamps;
 
-use crate::{apart, model, python, rtl, tidy};
+use crate::{apart, deploy, model, python, rtl, tidy};
 use inputs::{Packages, Tree, version};
 use stamps::Stamps;
 use std::collections::BTreeSet;
@@ -118,7 +118,33 @@ fn check(root: &Path, steps: &mut Steps) -> Result<(), String> {
             steps.leave_out(&format!("the engine on a model from PyPI: {reason}"))?;
         }
     }
-    Ok(())
+    operations(root, steps)
+}
+
+/// What is installed and operated, after the tests, whose build of the command is packed.
+fn operations(root: &Path, steps: &mut Steps) -> Result<(), String> {
+    let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<BTreeSet<String>>();
+    let of_deny = names(&["Cargo.lock", "Cargo.toml", "deny.toml", "deploy/tests/requirements.txt"]);
+    steps.once_or_missing("cargo deny", &of_deny, || deploy::deny(root))?;
+    if !deploy::has_advisories() {
+        // A machine that reaches registries alone cannot have it, so this fails no run.
+        steps.notices.push("NOT CHECKED: advisories about crates; `cargo deny fetch` brings their database".to_owned());
+    }
+    if version("helm", &["version"]).is_empty() {
+        steps.notices.push("NOT CHECKED: `helm lint` of the chart; helm is not installed".to_owned());
+    }
+    let of_chart = names(&[
+        "deploy/chart",
+        "deploy/grafana",
+        "deploy/kubernetes",
+        "deploy/prometheus",
+        "deploy/tests",
+        "xtask/src/deploy.rs",
+    ]);
+    steps.once_or_missing("chart", &of_chart, || deploy::chart(root))?;
+    let mut of_deploy = steps.packages.inputs("cenote-cli");
+    of_deploy.extend(names(&["deploy", "docs/guides", "CHANGELOG.md", "xtask/src"]));
+    steps.once_or_missing("packages, alerts, manifests", &of_deploy, || deploy::test(root, None, &[]))
 }
 
 /// How `cargo clippy -- -D warnings` calls the compiler. A build of documentation that calls it alike
@@ -219,6 +245,21 @@ impl Steps {
             key.inspect(|key| self.stamps.pass(name, key));
         }
         Ok(())
+    }
+
+    /// The same for a step that returns what it lacked, if it lacked something.
+    fn once_or_missing(
+        &mut self,
+        name: &str,
+        inputs: &BTreeSet<String>,
+        step: impl FnOnce() -> Result<Option<String>, String>,
+    ) -> Result<(), String> {
+        let mut missing = None;
+        self.once_whole(name, inputs, &[], || {
+            missing = step()?;
+            Ok(missing.is_none())
+        })?;
+        missing.map_or(Ok(()), |reason| self.leave_out(&format!("{name}: {reason}")))
     }
 
     /// Notes what no test has shown because something is missing here.

@@ -1,5 +1,6 @@
 //! Tasks of this repository: `cargo xtask tidy`, `cargo xtask ci`, `cargo xtask python-env`,
-//! `cargo xtask python`, `cargo xtask wheel`, `cargo xtask vllm`, `cargo xtask sglang`,
+//! `cargo xtask python`, `cargo xtask wheel`, `cargo xtask package`, `cargo xtask release`,
+//! `cargo xtask deploy`, `cargo xtask vllm`, `cargo xtask sglang`,
 //! `cargo xtask peers`, `cargo xtask install-c`, `cargo xtask simulate`, `cargo xtask two-host`,
 //! `cargo xtask model`, `cargo xtask dynamo`, `cargo xtask train`, `cargo xtask steady`, `cargo xtask rtl`, `cargo xtask fuzz`.
 #![forbid(unsafe_code)]
@@ -8,12 +9,17 @@
 
 mod apart;
 mod ci;
+mod debian;
+mod deploy;
 mod fuzz;
 mod install_c;
 mod model;
+mod package;
 mod peers;
+mod process;
 mod python;
 mod python_text;
+mod release;
 mod rtl;
 mod rust_text;
 mod sglang;
@@ -38,6 +44,12 @@ const USAGE: &str = "usage: cargo xtask <task>
   python      builds the Python package and runs its tests, those with vLLM and SGLang excepted
   wheel       the Python package with the command `cenote`, for machines with an older C library, tested; `wheel native`
               makes one for this machine, and runs no tests
+  package     a Debian package and a container image in target/packages: deb, image; --binary FILE packs that command
+              instead of building one for older C libraries, --out FOLDER
+  release     all artefacts of a version with notes, licences, bills of materials and checksums, in
+              target/release-artefacts; --dry-run: what is cheap, with --binary FILE of that command
+  deploy      tests of packages, units, manifests, alerts and dashboard (deploy/tests), with a real Prometheus;
+              --binary FILE first: with that command; arguments go to pytest; deploy chart: those of the chart alone
   vllm        the tests with vLLM, in an environment of some 5 GB that it makes; arguments go to pytest;
               --versions first: with each supported version, and the guide's table of models
   sglang      the tests with SGLang's own classes, on the processor, in such an environment; arguments go to pytest
@@ -70,6 +82,9 @@ fn main() -> ExitCode {
         ["wheel", "native"] => python::prepare(&root)
             .and_then(|python| python::build_wheel(&root, &python))
             .map(|wheel| println!("{}", wheel.display())),
+        ["release", arguments @ ..] => release::run(&root, arguments),
+        ["deploy", arguments @ ..] => deploy::run(&root, arguments),
+        ["package", arguments @ ..] => package::run(&root, arguments),
         ["vllm", "--versions", tests @ ..] => vllm::run_versions(&root, tests),
         ["vllm", tests @ ..] => vllm::run(&root, tests),
         ["sglang", tests @ ..] => sglang::run(&root, tests),

@@ -14,33 +14,43 @@ const DATA: &str = "crates/py/cenote._native.data";
 
 /// Builds wheels for older C libraries.
 const PORTABLE: [&str; 2] = ["maturin==1.16.0", "ziglang==0.17.1"];
+/// The C library of 2020 (Debian 11, Ubuntu 20.04).
+const PORTABLE_FLAGS: [&str; 3] = ["--zig", "--compatibility", "manylinux_2_31"];
 
 /// Makes the environment, or finds it up to date. Returns its interpreter as an absolute path.
 ///
 /// # Errors
 /// Python or its `venv` is missing, or the package index cannot be reached; the message says which.
 pub fn prepare(root: &Path) -> Result<PathBuf, String> {
-    let environment = root.join("target/venv");
+    environment(root, "target/venv", REQUIREMENTS, "openai, pytest, mypy.stubtest, maturin")
+}
+
+/// The same for another place and other packages, of which `modules` can be imported afterwards.
+///
+/// # Errors
+/// As [`prepare`].
+pub fn environment(root: &Path, place: &str, requirements: &str, modules: &str) -> Result<PathBuf, String> {
+    let environment = root.join(place);
     let python = environment.join("bin/python");
     // Written last, so that an incomplete environment is made again.
     let stamp = environment.join("requirements-installed.txt");
-    let requirements = root.join(REQUIREMENTS);
-    let wanted = fs::read_to_string(&requirements).map_err(|error| format!("{REQUIREMENTS}: {error}"))?;
-    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) && imports(&python) {
+    let file = root.join(requirements);
+    let wanted = fs::read_to_string(&file).map_err(|error| format!("{requirements}: {error}"))?;
+    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) && imports(&python, modules) {
         return Ok(python);
     }
     if environment.exists() {
         fs::remove_dir_all(&environment).map_err(|error| format!("{}: {error}", environment.display()))?;
     }
-    eprintln!("making a Python environment in target/venv");
+    eprintln!("making a Python environment in {place}");
     succeed(Command::new("python3").args(["-m", "venv"]).arg(&environment), "python3 -m venv")?;
     let install =
         ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1", "--timeout", "15"];
     succeed(
-        Command::new(&python).args(install).arg("--requirement").arg(&requirements),
+        Command::new(&python).args(install).arg("--requirement").arg(&file),
         "pip install (is the package index reachable?)",
     )?;
-    if !imports(&python) {
+    if !imports(&python, modules) {
         return Err("the packages were installed but cannot be imported".to_owned());
     }
     fs::write(&stamp, wanted).map_err(|error| format!("{}: {error}", stamp.display()))?;
@@ -70,7 +80,7 @@ pub fn fake_driver(root: &Path) -> Result<(), String> {
 /// Puts the command that the tests use at `target`, without debug symbols. It is built as they
 /// build it, because another selection of packages gives dependencies other features, and all of
 /// them would be built again.
-fn tested_command(root: &Path, target: &Path) -> Result<(), String> {
+pub fn tested_command(root: &Path, target: &Path) -> Result<(), String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let build = ["test", "--no-run", "--quiet", "--workspace", "--test", "cli", "--example", "fake_driver"];
     shown(Command::new(cargo).args(build).current_dir(root), "cargo test --no-run")?;
@@ -109,6 +119,25 @@ fn test_wheel(root: &Path, python: &Path, wheel: &Path) -> Result<(), String> {
 /// library than the wheel's name says.
 pub fn portable_wheel(root: &Path) -> Result<PathBuf, String> {
     let python = prepare(root)?;
+    let builder = portable_builder(root)?;
+    let command = |root: &Path, target: &Path| packed_command(root, &builder, &python, &PORTABLE_FLAGS, target);
+    let wheel = build(root, &builder, &python, "release", &PORTABLE_FLAGS, "portable", command)?;
+    fake_driver(root)?;
+    test_wheel(root, &python, &wheel)?;
+    Ok(wheel)
+}
+
+/// Puts the command at `target`, built as for [`portable_wheel`].
+///
+/// # Errors
+/// Names the failed step; its own output is above.
+pub fn portable_command(root: &Path, target: &Path) -> Result<(), String> {
+    let python = prepare(root)?;
+    packed_command(root, &portable_builder(root)?, &python, &PORTABLE_FLAGS, target)
+}
+
+/// An environment with a linker for older C libraries; returns its interpreter.
+fn portable_builder(root: &Path) -> Result<PathBuf, String> {
     let environment = root.join("target/wheel");
     let builder = environment.join("bin/python");
     if !Command::new(&builder).args(["-c", "import maturin, ziglang"]).output().is_ok_and(|said| said.status.success())
@@ -118,12 +147,7 @@ pub fn portable_wheel(root: &Path) -> Result<PathBuf, String> {
         let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
         succeed(Command::new(&builder).args(install).args(PORTABLE), "pip install (is the package index reachable?)")?;
     }
-    let flags = ["--zig", "--compatibility", "manylinux_2_31"];
-    let command = |root: &Path, target: &Path| packed_command(root, &builder, &python, &flags, target);
-    let wheel = build(root, &builder, &python, "release", &flags, "portable", command)?;
-    fake_driver(root)?;
-    test_wheel(root, &python, &wheel)?;
-    Ok(wheel)
+    Ok(builder)
 }
 
 /// Builds the package as its users get it, with the command `cenote` in it; returns the wheel.
@@ -235,11 +259,9 @@ pub fn shown(command: &mut Command, what: &str) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("{what} failed ({status})")) }
 }
 
-fn imports(python: &Path) -> bool {
-    Command::new(python)
-        .args(["-c", "import openai, pytest, mypy.stubtest, maturin"])
-        .output()
-        .is_ok_and(|output| output.status.success())
+fn imports(python: &Path, modules: &str) -> bool {
+    let import = format!("import {modules}");
+    Command::new(python).args(["-c", &import]).output().is_ok_and(|output| output.status.success())
 }
 
 fn succeed(command: &mut Command, what: &str) -> Result<(), String> {

@@ -4,7 +4,6 @@
 mod debian;
 mod guest;
 mod image;
-mod process;
 mod scenario;
 
 use debian::Debian;
@@ -164,7 +163,7 @@ pub fn run(root: &Path, names: &[&str]) -> Result<(), String> {
         return Err(format!("there is no scenario `{name}`; there are {}", known()));
     }
     let cache = root.join("target/two-host");
-    process::make_folder(&cache)?;
+    crate::process::make_folder(&cache)?;
     let debian = Debian::prepare(&cache)?;
     let images = Images::prepare(&debian, &cache)?;
     let chosen = SCENARIOS.iter().filter(|scenario| names.is_empty() || names.contains(&scenario.name));

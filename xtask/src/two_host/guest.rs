@@ -2,7 +2,7 @@
 
 use super::debian::Debian;
 use super::image::Images;
-use super::process::{create, read_lossy};
+use crate::process::{create, read_lossy};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ impl Guest {
         let memory = format!("/proc/{}/fd/{}", std::process::id(), pool.file.as_raw_fd());
         let mut command = debian.program("qemu-system-x86_64");
         for firmware in ["qemu", "seabios"] {
-            command.arg("-L").arg(debian.tools.join("usr/share").join(firmware));
+            command.arg("-L").arg(debian.tools.folder.join("usr/share").join(firmware));
         }
         // The kernel flushes no caches for a CXL region if it knows that it is a guest.
         command.args(["-accel", "tcg", "-machine", "q35,cxl=on", "-cpu", "max,-hypervisor", "-m", "512M"]);

@@ -2,7 +2,7 @@
 //! program to run.
 
 use super::debian::Debian;
-use super::process::{make_empty, make_folder, names_in, read, write};
+use crate::process::{make_empty, make_folder, names_in, read, write};
 use std::path::{Path, PathBuf};
 
 const INIT: &str = include_str!("init.sh");
@@ -34,9 +34,9 @@ impl Images {
             Entry::file("init", INIT.as_bytes().to_vec()),
         ];
         for tool in ["busybox", "cxl"] {
-            base.push(Entry::file(&format!("bin/{tool}"), read(&debian.tools.join("usr/bin").join(tool))?));
+            base.push(Entry::file(&format!("bin/{tool}"), read(&debian.tool(tool))?));
         }
-        for library in debian.libraries_of("cxl")? {
+        for library in debian.tools.libraries_of(&debian.tool("cxl"))? {
             let name = library.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let place = if name.starts_with("ld-linux") { "lib64" } else { "lib" };
             base.push(Entry::file(&format!("{place}/{name}"), read(&library)?));
@@ -59,7 +59,7 @@ impl Images {
 
 /// The kernel without its own unpacker, which is slow in an emulator.
 fn kernel(debian: &Debian, folder: &Path) -> Result<PathBuf, String> {
-    let boot = debian.kernel.join("boot");
+    let boot = debian.kernel.folder.join("boot");
     let name = names_in(&boot)?.into_iter().find(|name| name.starts_with("vmlinuz-"));
     let name = name.ok_or_else(|| format!("{} has no kernel", boot.display()))?;
     let elf = folder.join("vmlinux");
@@ -94,7 +94,7 @@ fn payload(image: &[u8]) -> Option<&[u8]> {
 /// The modules in loading order, dependencies first.
 fn modules(debian: &Debian, folder: &Path) -> Result<Vec<(String, Vec<u8>)>, String> {
     make_empty(folder)?;
-    let versions = debian.kernel.join("usr/lib/modules");
+    let versions = debian.kernel.folder.join("usr/lib/modules");
     let version = names_in(&versions)?.pop().ok_or_else(|| format!("{} is empty", versions.display()))?;
     let tree = versions.join(version);
     let list = |name: &str| read(&tree.join(name)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());

@@ -3,7 +3,7 @@
 use super::debian::Debian;
 use super::guest::{Guest, Pool};
 use super::image::Images;
-use super::process::{GLANCE, make_empty, run};
+use crate::process::{GLANCE, make_empty, run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;

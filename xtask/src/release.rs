@@ -1,0 +1,158 @@
+//! `cargo xtask release`: all artefacts of a version in one folder, with notes, licences, bills of materials
+//! and checksums. Nothing is published from here.
+
+use crate::package::{self, Kind, Order, licenses, metadata, sbom};
+use crate::process::{make_empty, make_folder, names_in, read, read_lossy, write};
+use crate::{deploy, install_c, python};
+use sha2::{Digest, Sha256};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// What is linked into each artefact: its name, and the packages of the workspace.
+const LINKED: [(&str, &[&str]); 3] =
+    [("command", &["cenote-cli"]), ("wheel", &["cenote-cli", "cenote-py"]), ("libcenote", &["cenote-capi"])];
+const SUMS: &str = "SHA256SUMS";
+
+/// `cargo xtask release [--dry-run [--binary FILE]]`. A dry run makes what is cheap: packages of FILE or of
+/// the tests' command instead of a build for older C libraries, and no wheel.
+///
+/// # Errors
+/// The tree has changes, the changelog has no such version, or a step failed; the message names it.
+pub fn run(root: &Path, arguments: &[&str]) -> Result<(), String> {
+    let (is_dry, binary) = match arguments {
+        [] => (false, None),
+        ["--dry-run"] => (true, None),
+        ["--dry-run", "--binary", file] => (true, Some(PathBuf::from(file))),
+        _ => return Err("give nothing, or --dry-run, or --dry-run --binary FILE".to_owned()),
+    };
+    if !is_dry {
+        check_tree(root)?;
+    }
+    let out = root.join("target/release-artefacts").join(VERSION);
+    make_empty(&out)?;
+    let mut left_out = Vec::new();
+    match deploy::deny(root)? {
+        None => {}
+        Some(reason) if is_dry => left_out.push(format!("licences, bans and sources of crates: {reason}")),
+        Some(reason) => return Err(reason),
+    }
+    let command = command(root, is_dry, binary)?;
+    let debian = root.join("target/packages-debian");
+    let kinds = [Kind::Deb, Kind::Image];
+    Order { root, kinds: &kinds, binary: &command, debian: &debian, out: &out }.make()?;
+    if is_dry {
+        left_out.push("the wheel and libcenote, which take many minutes to build".to_owned());
+        left_out.push("the table of benchmarks".to_owned());
+    } else {
+        copy_into(&python::portable_wheel(root)?, &out)?;
+        libcenote(root, &out)?;
+        benchmarks(root, &out)?;
+    }
+    collect(root, &out, is_dry)?;
+    for name in names_in(&out)? {
+        println!("{:>12}  {name}", read(&out.join(&name))?.len());
+    }
+    left_out.iter().for_each(|what| println!("left out: {what}"));
+    println!("{}", out.display());
+    Ok(())
+}
+
+/// Adds notes, licences, bills of materials and checksums to a folder of artefacts.
+///
+/// # Errors
+/// The changelog has no such version, or a file cannot be made.
+pub fn collect(root: &Path, out: &Path, is_dry: bool) -> Result<(), String> {
+    make_folder(out)?;
+    let changelog = read_lossy(&root.join("CHANGELOG.md"))?;
+    let heading = if is_dry { "Unreleased" } else { VERSION };
+    let notes = notes(&changelog, heading).ok_or_else(|| {
+        format!("CHANGELOG.md has no section `## {heading}`; rename that of what is unreleased, and commit it")
+    })?;
+    write(&out.join("NOTES.md"), notes)?;
+    for (name, packages) in LINKED {
+        let crates = metadata::linked(root, packages)?;
+        write(&out.join(format!("{name}.licenses.txt")), licenses::text(root, &crates)?)?;
+        let main = packages.last().expect("each has one");
+        write(&out.join(format!("{name}.cdx.json")), sbom::text(&crates, main, package::commit_time(root)))?;
+    }
+    let mut sums = String::new();
+    for name in names_in(out)?.into_iter().filter(|name| name != SUMS) {
+        let hash: String = Sha256::digest(read(&out.join(&name))?).iter().map(|byte| format!("{byte:02x}")).collect();
+        writeln!(sums, "{hash}  {name}").expect("a string");
+    }
+    write(&out.join(SUMS), sums)
+}
+
+/// The section of a version, without its heading.
+fn notes(changelog: &str, version: &str) -> Option<String> {
+    let is_heading =
+        |line: &str| line.strip_prefix("## ").is_some_and(|rest| rest.split_whitespace().next() == Some(version));
+    let mut lines = changelog.lines().skip_while(|line| !is_heading(line));
+    lines.next()?;
+    let text: Vec<&str> = lines.take_while(|line| !line.starts_with("## ")).collect();
+    Some(text.join("\n").trim().to_owned() + "\n").filter(|text| text.len() > 1)
+}
+
+/// A release is made of a commit, not of what lies in a folder.
+fn check_tree(root: &Path) -> Result<(), String> {
+    let said = Command::new("git").args(["status", "--porcelain"]).current_dir(root).output();
+    let said = said.map_err(|error| format!("git: {error}"))?;
+    let changed = String::from_utf8_lossy(&said.stdout).lines().count();
+    if changed == 0 { Ok(()) } else { Err(format!("{changed} files differ from the commit; commit or stash them")) }
+}
+
+fn command(root: &Path, is_dry: bool, binary: Option<PathBuf>) -> Result<PathBuf, String> {
+    if let Some(file) = binary {
+        return Ok(file);
+    }
+    let file = root.join("target/packages-command/cenote");
+    make_folder(file.parent().expect("it lies in a folder"))?;
+    if is_dry { python::tested_command(root, &file) } else { python::portable_command(root, &file) }.map(|()| file)
+}
+
+/// libcenote, its header and its file for pkg-config in one archive.
+fn libcenote(root: &Path, out: &Path) -> Result<(), String> {
+    let prefix = out.join("libcenote");
+    install_c::run(root, &["--prefix", &prefix.display().to_string()])?;
+    let archive = format!("libcenote-{VERSION}-{}.tar.gz", package::architecture());
+    let mut tar = Command::new("tar");
+    tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "-czf"]).arg(out.join(archive));
+    python::shown(tar.arg("-C").arg(out).arg("libcenote"), "tar of libcenote")?;
+    std::fs::remove_dir_all(&prefix).map_err(|error| format!("{}: {error}", prefix.display()))
+}
+
+/// Times to the first token of this commit on this machine.
+fn benchmarks(root: &Path, out: &Path) -> Result<(), String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut bench = Command::new(cargo);
+    bench.args(["run", "--release", "--quiet", "-p", "cenote-lab", "--", "bench", "ttft", "--lengths", "512,1792"]);
+    let said = bench.args(["--hits", "0,1"]).current_dir(root).output().map_err(|error| format!("cargo: {error}"))?;
+    if !said.status.success() {
+        return Err(format!("cenote-lab bench ttft: {}", String::from_utf8_lossy(&said.stderr).trim()));
+    }
+    write(&out.join("BENCHMARKS.txt"), said.stdout)
+}
+
+fn copy_into(file: &Path, folder: &Path) -> Result<(), String> {
+    let to = folder.join(file.file_name().unwrap_or_default());
+    std::fs::copy(file, &to).map(|_| ()).map_err(|error| format!("{}: {error}", to.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_are_the_section_of_the_version() {
+        let changelog =
+            "# Changes\n\n## Unreleased\n\n- new\n\n## 0.2.0 (2026-12-01)\n\n**Added**\n\n- x\n\n## 0.1.0\n\n- y\n";
+        assert_eq!(notes(changelog, "0.2.0").as_deref(), Some("**Added**\n\n- x\n"));
+        assert_eq!(notes(changelog, "0.1.0").as_deref(), Some("- y\n"));
+        assert_eq!(notes(changelog, "0.2"), None);
+        assert_eq!(notes("## 0.3.0\n\n## 0.2.0\n- x", "0.3.0"), None, "an empty section is none");
+        let own = read_lossy(&crate::repository().join("CHANGELOG.md")).expect("it is there");
+        assert!(notes(&own, "Unreleased").is_some() || notes(&own, VERSION).is_some());
+    }
+}
