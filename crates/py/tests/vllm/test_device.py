@@ -132,14 +132,14 @@ def family_on_a_device(_: Connection, model: str, one: Family, region: str, copi
 
 
 @pytest.mark.parametrize("copies", ["direct", "staged"])
-@pytest.mark.parametrize("name", ["gpt-oss", "Gemma4", "Gemma4, one group", "Qwen3-Next", "LFM2", "DeepSeek-V3"])
+@pytest.mark.parametrize("name", ["gpt-oss", "Gemma4", "Gemma4, one group", "Qwen3-Next", "LFM2"])
 def test_models_of_each_kind_pass_through_a_device(name: str, copies: str, tmp_path: Path, region: str) -> None:
-    """Sliding windows, pages of two sizes in one group, recurrent states, short convolutions, MLA."""
+    """Sliding windows, pages of two sizes in one group, recurrent states, short convolutions.
+
+    MLA has no prefix cache in vLLM on processors; `crates/py/tests/test_device.py` has its pages."""
     one = family(name)
     model = one.make(tmp_path / "model")
     alone = in_child(runs_of_family, model, one, None, [1])
-    if not alone.answers:
-        pytest.skip("vLLM turns its prefix cache off for this model on this processor")
     cold, warm = (in_child(family_on_a_device, model, one, region, copies) for _ in range(2))
     assert (cold.answers[0].cached, warm.answers[0].cached) == (0, 3 * warm.unit)
     assert cold.answers[0].tokens == warm.answers[0].tokens == alone.answers[0].tokens
