@@ -7,8 +7,9 @@ use crate::watcher::Watcher;
 use cenote_base::Clock;
 use cenote_console::args::RegionArgs;
 use cenote_console::failure::Failure;
-use cenote_mem::RegionSource;
+use cenote_mem::{RegionSource, files};
 use cenote_pool::{PoolInfo, Record};
+use std::io::Read;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -78,7 +79,11 @@ fn stopped(info: &PoolInfo, host: u8, source: &RegionSource, proc: &Path) -> Vec
     let path = path.to_string_lossy();
     let living = info.workers.iter().filter(|worker| worker.host == host && worker.alive == Some(true));
     let is_stopped = |pid: u64| {
-        let read = |what: &str| std::fs::read_to_string(proc.join(pid.to_string()).join(what)).ok();
+        let read = |what: &str| -> Option<String> {
+            let mut text = String::new();
+            files::open_input(&proc.join(pid.to_string()).join(what)).ok()?.read_to_string(&mut text).ok()?;
+            Some(text)
+        };
         let state = read("stat").and_then(|stat| stat.rsplit_once(") ")?.1.chars().next());
         matches!(state, Some('T' | 't')) && read("maps").is_some_and(|maps| maps.contains(&*path))
     };
