@@ -54,6 +54,10 @@ class World:
         self.command, self.folder = str(command), folder
         self.region = f"shm:cenote-deploy-{os.getpid()}"
         self.processes: list[subprocess.Popen[bytes]] = []
+        self.programs = programs
+
+    def begin(self) -> None:
+        programs, folder = self.programs, self.folder
         self.run("pool", "create", "--size", "64MiB")
         self.exporter, self.server, self.prometheus = free_port(), free_port(), free_port()
         self.start("exporter", self.command, "pool", "metrics", "--region", self.region, "--listen", f"127.0.0.1:{self.exporter}")
@@ -117,6 +121,7 @@ class World:
 def world(command: Path, programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     made = World(command, programs, tmp_path_factory.mktemp("world"))
     try:
+        made.begin()
         yield made
     finally:
         made.end()

@@ -60,6 +60,8 @@ pub fn test(root: &Path, binary: Option<&Path>, tests: &[&str]) -> Result<Option
     make_folder(&place)?;
     match binary {
         Some(file) => {
+            // An older one may still run.
+            let _ = std::fs::remove_file(&command);
             std::fs::copy(file, &command).map_err(|error| format!("{}: {error}", file.display()))?;
         }
         None => python::tested_command(root, &command)?,
