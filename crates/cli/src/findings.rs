@@ -18,6 +18,8 @@ const FLOOD: f64 = 0.5;
 
 /// Share of found blocks below which a hit rate is low.
 const LOW_HITS: f64 = 0.5;
+/// Fewest blocks looked up of which a share says something: one new prompt finds nothing, as it must.
+const LOOKUPS_MIN: u64 = 1000;
 
 /// A fault of a region.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -74,7 +76,7 @@ impl Sight<'_> {
     fn recent(&self, event: Event) -> Option<(u64, &Record)> {
         let since = self.now_us.saturating_sub(RECENT_US);
         let of = self.records.iter().filter(|record| record.event == event && record.time_us >= since);
-        let times = of.clone().map(|record| record.times).sum();
+        let times = of.clone().fold(0_u64, |sum, record| sum.saturating_add(record.times));
         of.max_by_key(|record| record.time_us).map(|last| (times, last))
     }
 
@@ -130,7 +132,12 @@ impl Sight<'_> {
         let dead = self.look.info.workers.iter().filter(|worker| worker.alive == Some(false));
         dead.map(|worker| Finding {
             kind: "worker dead",
-            what: format!("process {} ({}) of host {} is dead and not recovered", worker.pid, worker.name, worker.host),
+            what: format!(
+                "process {} ({}) of host {} is dead and not recovered",
+                worker.pid,
+                worker.name.escape_debug(),
+                worker.host
+            ),
             why: "Its reservations are not free, and blocks that it pinned stay.",
             next: self.pool("gc"),
         })
@@ -140,7 +147,7 @@ impl Sight<'_> {
     fn stopped(&self, Stopped { pid, name }: &Stopped) -> Finding {
         Finding {
             kind: "worker silent",
-            what: format!("process {pid} ({name}) is stopped"),
+            what: format!("process {pid} ({}) is stopped", name.escape_debug()),
             why: "It lives, so nothing recovers it, but it answers nothing.",
             next: format!("kill -CONT {pid}, or kill -KILL {pid} so that others recover it"),
         }
@@ -148,7 +155,7 @@ impl Sight<'_> {
 
     fn cold(&self) -> Option<Finding> {
         let (errors, failed) = (Counter::ColdErrors, Counter::ColdDroppedFailed);
-        let (all, new) = (self.look.counter(errors), self.grows(errors) + self.grows(failed));
+        let (all, new) = (self.look.counter(errors), self.grows(errors).saturating_add(self.grows(failed)));
         (all > 0).then(|| Finding {
             kind: "cold tier",
             what: format!(
@@ -218,6 +225,9 @@ impl Sight<'_> {
     fn low_hits(&self) -> Option<Finding> {
         let rates = self.rates?;
         let share = rates.hit_share().filter(|share| *share < LOW_HITS)?;
+        if rates.delta(Counter::Lookups) < LOOKUPS_MIN {
+            return None;
+        }
         Some(Finding {
             kind: "low hits",
             what: format!(
@@ -254,7 +264,7 @@ impl Sight<'_> {
 /// A model by the words that tell it from others of the same name.
 fn named(row: &NamespaceInfo) -> String {
     let fingerprint: String = row.fingerprint.chars().take(6).collect();
-    format!("model {} (row {}, {fingerprint})", row.label, row.id.0)
+    format!("model {} (row {}, {fingerprint})", row.label.escape_debug(), row.id.0)
 }
 
 #[cfg(test)]
@@ -344,8 +354,8 @@ mod tests {
     fn faults_of_a_running_region_are_found_by_the_interval() {
         let before = counted(&[]);
         let now = counted(&[
-            (Counter::Lookups, 100),
-            (Counter::Found, 4),
+            (Counter::Lookups, 1000),
+            (Counter::Found, 40),
             (Counter::ReadsDamaged, 3),
             (Counter::ColdErrors, 2),
             (Counter::LockTimeouts, 1),

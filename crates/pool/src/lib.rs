@@ -41,7 +41,7 @@ pub use eviction::repack::{ColdBlock, Shorter};
 pub use log::events::Names;
 pub use log::follow::{Followed, Follower, Resync};
 pub use log::recorder::{Event, Record, history};
-pub use log::removals::{Cause, Removal, removals};
+pub use log::removals::{Cause, Removal, Removals, removals};
 pub use log::view::{BlockEvent, LoggedBlock};
 pub use members::recovery::Recovered;
 pub use members::ticker::Ticker;

@@ -147,7 +147,7 @@ impl Namespace {
                 let removals = removals(&**pool.fabric()).map_err(|error| of_pool(&self.open.name, &error))?;
                 // The last one of a name stays.
                 let last: HashMap<BlockHash, Removal> =
-                    removals.into_iter().map(|removal| (removal.hash, removal)).collect();
+                    removals.all.into_iter().map(|removal| (removal.hash, removal)).collect();
                 Ok(hashes.iter().map(|hash| last.get(hash).copied()).collect::<Vec<_>>())
             })
         };

@@ -219,7 +219,7 @@ pub struct PoolExplainArgs {
     #[command(flatten)]
     pub region: RegionArgs,
     /// A model of the region: its name, its number, or a prefix of its fingerprint, as in `pool info`
-    /// [default: the newest]
+    /// [default: the one with the highest number]
     #[arg(long, value_name = "NAMESPACE")]
     pub model: Option<String>,
     /// A file with the prompt's token numbers, separated by spaces, commas or lines, as a JSON list too;

@@ -9,7 +9,7 @@ use cenote_console::output::{self, table};
 use cenote_console::region::RegionInspector;
 use cenote_engine::tokenizer::Tokenizer;
 use cenote_mem::files::read_input_text;
-use cenote_pool::{Cause, NamespaceInfo, Removal, Seen, removals};
+use cenote_pool::{Cause, NamespaceInfo, Removal, Removals, Seen, removals};
 use cenote_store::Naming;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -87,6 +87,8 @@ enum Fate {
         pid: u32,
         /// Blocks that this host removed for the same cause within a second of it, itself included.
         together: usize,
+        /// Some ring does not reach back to it, so the block may have come and left again since.
+        may_be_older: bool,
     },
     /// It is there, for requests without the salts.
     OtherSalt,
@@ -123,7 +125,14 @@ pub fn run(args: &PoolExplainArgs) -> Result<ExitCode, Failure> {
     };
     let asked = Asked::of(args)?;
     let removed = removals(&*args.region.map_read_only()?).map_err(|error| args.region.explain(&error))?;
-    let teller = Teller { inspector: &inspector, rows: &rows, row, asked: &asked, removed: &removed };
+    let teller = Teller {
+        inspector: &inspector,
+        rows: &rows,
+        row,
+        asked: &asked,
+        removed: &removed.all,
+        since_us: removed.since_us,
+    };
     let blocks = teller.blocks()?;
     let ring = ring(&inspector, &removed);
     let prefix_blocks = blocks.iter().take_while(|block| block.fate.is_present()).count();
@@ -216,6 +225,7 @@ struct Teller<'a> {
     row: &'a NamespaceInfo,
     asked: &'a Asked,
     removed: &'a [Removal],
+    since_us: Option<u64>,
 }
 
 impl Teller<'_> {
@@ -263,17 +273,20 @@ impl Teller<'_> {
     }
 
     fn removed(&self, removal: &Removal, now_us: u64) -> Fate {
-        let near = |other: &&Removal| {
-            let with = (other.host, other.cause) == (removal.host, removal.cause);
-            with && other.time_us.abs_diff(removal.time_us) <= TOGETHER_US
-        };
+        // They are in the order of their times.
+        let from = self.removed.partition_point(|other| other.time_us.saturating_add(TOGETHER_US) < removal.time_us);
+        let near = self.removed[from..]
+            .iter()
+            .take_while(|other| other.time_us <= removal.time_us.saturating_add(TOGETHER_US));
+        let with = |other: &&Removal| (other.host, other.cause) == (removal.host, removal.cause);
         Fate::Removed {
             cause: removal.cause,
             ago_s: now_us.saturating_sub(removal.time_us) as f64 / 1e6,
             stayed_s: (removal.time_us / 1_000_000).saturating_sub(removal.stored.into()),
             host: removal.host,
             pid: removal.pid,
-            together: self.removed.iter().filter(near).count(),
+            together: near.filter(with).count(),
+            may_be_older: self.since_us.is_some_and(|since| removal.time_us < since),
         }
     }
 
@@ -334,14 +347,9 @@ fn present(seen: &Seen, now_s: u64) -> Fate {
     }
 }
 
-fn ring(inspector: &RegionInspector, removed: &[Removal]) -> Ring {
+fn ring(inspector: &RegionInspector, removed: &Removals) -> Ring {
     let lines = inspector.superblock().config.removals_per_host;
-    let mut by_host = BTreeMap::<u8, Vec<u64>>::new();
-    removed.iter().for_each(|removal| by_host.entry(removal.host).or_default().push(removal.time_us));
-    // The youngest of the ends: since then all rings are complete.
-    let full =
-        by_host.values().filter(|times| times.len() as u64 >= u64::from(lines)).filter_map(|times| times.first());
-    Ring { lines, noted: removed.len(), since_us: full.max().copied() }
+    Ring { lines, noted: removed.all.len(), since_us: removed.since_us }
 }
 
 fn summary(asked: &Asked, row: &NamespaceInfo, blocks: &[Block], prefix: usize, ring: &Ring) -> String {
@@ -356,7 +364,7 @@ fn summary(asked: &Asked, row: &NamespaceInfo, blocks: &[Block], prefix: usize, 
     let tokens = match asked {
         Asked::Names(_) => String::new(),
         Asked::Tokens(..) => {
-            let size = row.block_tokens as usize;
+            let size = row.block_tokens.max(1) as usize;
             format!(" (tokens {} to {})", prefix * size, (prefix + 1) * size - 1)
         }
     };
@@ -375,18 +383,18 @@ fn summary(asked: &Asked, row: &NamespaceInfo, blocks: &[Block], prefix: usize, 
 fn reason(fate: &Fate, ring: &Ring) -> String {
     match fate {
         Fate::Present { .. } => "it is".to_owned(),
-        Fate::Removed { cause, ago_s, stayed_s, host, pid, together } => {
+        Fate::Removed { cause, ago_s, stayed_s, host, pid, together, may_be_older } => {
             let why = match cause {
                 Cause::Evicted => "evicted, because other blocks needed its space,",
                 Cause::Quota => "evicted, because its model was over its quota,",
                 Cause::Damaged => "dropped, because its bytes had changed,",
                 Cause::Forgotten => "dropped with all blocks of its model",
                 Cause::Collected => "dropped by `pool gc`",
-                Cause::Repacked => "dropped for a shorter form",
             };
             let with =
                 if *together > 1 { format!(", with {} others within a second", together - 1) } else { String::new() };
-            format!("{why} {ago_s:.0} s ago by process {pid} of host {host}{with}; it was here for {stayed_s} s")
+            let later = if *may_be_older { ", or again later" } else { "" };
+            format!("{why} {ago_s:.0} s ago by process {pid} of host {host}{with}; it was here for {stayed_s} s{later}")
         }
         Fate::OtherSalt => "it is here for requests without these salts".to_owned(),
         Fate::OtherModel { id, label, differs, .. } => {
@@ -400,13 +408,13 @@ fn reason(fate: &Fate, ring: &Ring) -> String {
             format!("it is here under model {id} ({}){differs}", label.escape_debug())
         }
         Fate::NeverSeen if ring.lines == 0 => {
-            "the region keeps no removals, so it may have left, or was never stored".to_owned()
+            "never stored, or gone: the region keeps no removals (`pool create --removals`)".to_owned()
         }
         Fate::NeverSeen => match ring.since_us {
             Some(since) => {
                 format!("never stored, or gone before {}, to which the removals reach back", output::utc(since))
             }
-            None => "never stored under this model and these salts".to_owned(),
+            None => "never stored under this model and these salts, or lost without a trace".to_owned(),
         },
     }
 }

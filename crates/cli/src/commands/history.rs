@@ -79,8 +79,12 @@ fn follow(args: &PoolHistoryArgs) -> Result<ExitCode, Failure> {
         }
         let records = watched.records().map_err(|error| args.region.explain(&error))?;
         let now_us = now_us();
-        let new = records.iter().filter(|record| is_wanted(args, record, now_us) && printed.is_new(record));
-        let lines: Result<Vec<String>, Failure> = new.map(|record| line(args, record)).collect();
+        // By number: a clock may have been set back.
+        let mut by_number: Vec<&Record> = records.iter().collect();
+        by_number.sort_by_key(|record| (record.host, record.sequence));
+        by_number.retain(|record| printed.is_new(record) && is_wanted(args, record, now_us));
+        by_number.sort_by_key(|record| record.time_us);
+        let lines: Result<Vec<String>, Failure> = by_number.into_iter().map(|record| line(args, record)).collect();
         if !write(&lines?)? || ended.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout) {
             return Ok(ExitCode::SUCCESS);
         }

@@ -429,7 +429,7 @@ pub(super) fn find_namespace<'a>(
     if let [row] = rows.iter().filter(names).collect::<Vec<_>>()[..] {
         return Ok(row);
     }
-    let known = |row: &NamespaceInfo| format!("{} ({}, {:.12})", row.id.0, row.label, row.fingerprint);
+    let known = |row: &NamespaceInfo| format!("{} ({}, {:.12})", row.id.0, row.label.escape_debug(), row.fingerprint);
     let known: Vec<String> = rows.iter().map(known).collect();
     Err(Failure::new(format!("{source}: `{name}` does not name one of its models"))
         .hint(format!("its models are: {}", if known.is_empty() { "none".to_owned() } else { known.join("; ") })))

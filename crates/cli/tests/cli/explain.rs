@@ -51,8 +51,8 @@ impl Asked {
         let json = cenote(base.iter().chain(flags).copied().chain(["--json"])).ok().await.json();
         let blocks = json["blocks"].as_array().expect("a list");
         assert_eq!((json["tokens"].as_u64(), blocks.len()), (Some(200), 12), "{json}");
-        assert!(text.replace('\n', " ").contains(&json["summary"].as_str().expect("a text")[..40]), "{text}");
-        (json, text)
+        // On one line, as the summary is.
+        (json, text.split_whitespace().collect::<Vec<_>>().join(" "))
     }
 }
 
@@ -73,7 +73,7 @@ async fn a_dead_pool_tells_what_it_has_and_what_it_never_had() {
     let (json, text) = asked.explain(1, &[]).await;
     assert_eq!(states(&json), ["present"; 12]);
     assert_eq!((json["prefix_blocks"].as_u64(), json["summary"].as_str()), (Some(12), Some("all 12 blocks are here")));
-    assert!(text.contains("0-11") && text.contains("on host 0"), "{text}");
+    assert!(text.starts_with("all 12 blocks are here") && text.contains("0-11 here on host 0"), "{text}");
     assert!(json["blocks"][3]["bytes"].as_u64() > Some(0) && json["blocks"][3]["host"] == 0, "{json}");
 
     let (json, text) = asked.explain(3, &[]).await;

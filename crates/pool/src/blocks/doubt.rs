@@ -18,8 +18,7 @@ use std::time::Duration;
 /// How long a damaged read makes publishers of this host check their duplicates.
 pub const DOUBT: Duration = Duration::from_mins(10);
 
-/// Most bytes of payloads that a call checks on the thread of an engine, which must not wait: some
-/// milliseconds at the speed of memory.
+/// A call checks no further block after so many bytes: some milliseconds at the speed of memory.
 const CALL_BYTES: u64 = 32 << 20;
 
 /// What this process knows of its host's damaged reads.
@@ -29,6 +28,8 @@ pub struct Doubt {
     reads: AtomicU64,
     /// Nanoseconds of the host's clock until which duplicates are checked.
     until_ns: AtomicU64,
+    /// Counts calls that check: each begins at another block.
+    next: AtomicU64,
 }
 
 impl Doubt {
@@ -54,32 +55,30 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         !region.is_plain() && self.doubt.is_there(region.counters().get(Counter::ReadsDamaged), region.area.now())
     }
 
-    /// Whether the pool has a block of this hash that a publisher may take for a duplicate. In doubt
-    /// that includes its payload, and a damaged block leaves the pool.
-    pub fn has_sound(&self, hash: BlockHash) -> bool {
-        // A publisher waits for the heap anyway, to reserve a slot.
-        let drop = |hit| self.drop_if_damaged(hit, self.locks.serving());
-        self.peek(&[hash]).first().is_some_and(|hit| !self.is_in_doubt() || !drop(hit))
-    }
-
-    /// In doubt, checks payloads of blocks that are `there`, as many as a call may, and clears the marks
-    /// of damaged ones. Waits for no lock: what stays is found by the next call.
+    /// In doubt, checks payloads of blocks that are `there`, and clears the marks of those that were
+    /// damaged and have left the pool. A call checks some MiB, each from another place on, and waits for no
+    /// lock: it may be on an engine's thread. What it leaves is checked by later calls.
     pub fn doubt_some(&self, hashes: &[BlockHash], there: &mut [bool]) {
-        if !there.contains(&true) || !self.is_in_doubt() {
+        let count = there.iter().filter(|there| **there).count();
+        if count == 0 || !self.is_in_doubt() {
             return;
         }
-        let mut left = CALL_BYTES;
-        for (hash, there) in hashes.iter().zip(there).filter(|(_, there)| **there) {
-            let Some(hit) = self.peek(&[*hash]).first().copied() else { continue };
-            let Some(rest) = left.checked_sub(hit.length) else { return };
-            left = rest;
-            *there = !self.drop_if_damaged(&hit, Timeout::TRY);
+        let first = self.doubt.next.fetch_add(1, Relaxed) as usize % count;
+        let marked: Vec<usize> = (0..there.len()).filter(|&at| there[at]).collect();
+        let mut bytes = 0;
+        for &at in marked[first..].iter().chain(&marked[..first]) {
+            let Some(hit) = self.peek(&hashes[at..=at]).first().copied() else { continue };
+            there[at] = !self.drop_if_damaged(&hit);
+            bytes += hit.length;
+            if bytes >= CALL_BYTES {
+                return;
+            }
         }
     }
 
-    /// Takes a damaged block out of the pool. Returns whether it was damaged. A block without damage
-    /// stays, and so does one with a key that this worker lacks.
-    fn drop_if_damaged(&self, hit: &Hit, timeout: Timeout) -> bool {
+    /// Takes a damaged block out of the pool, if no lock is busy. Returns whether it left. A block without
+    /// damage stays, and so does one with a key that this worker lacks.
+    fn drop_if_damaged(&self, hit: &Hit) -> bool {
         let region = &self.region;
         region.refresh_seal(hit.block);
         region.fabric.refresh_payload(hit.offset, hit.length);
@@ -87,6 +86,6 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
             return false;
         }
         region.forget_seen(hit.block);
-        self.discard_damaged(hit, timeout)
+        self.discard_damaged(hit, Timeout::TRY)
     }
 }

@@ -386,17 +386,23 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
             return false;
         }
         if !region.lists(hit.block) {
-            region.refresh_descriptors(hit.block.0..hit.block.0 + 1);
-            let is_there = region.hit(hit.block).is_some_and(|now| now == *hit);
             region.refresh_seal(hit.block);
             region.fabric.refresh_payload(hit.offset, hit.length);
-            let is_damaged = is_there && region.verify(hit) == Some(false);
-            if is_damaged {
-                self.note_damage(hit);
-                self.log.note_removal(hit.block, Cause::Damaged);
+            if region.verify(hit) != Some(false) {
+                return false;
             }
-            let mut patience = timeout.total;
-            return is_damaged && self.index.unlink(hit.hash, hit.block, &mut patience);
+            // Its owner may have published the hash again meanwhile, in the same slot.
+            let mut damaged = None;
+            self.index.unlink_if(hit.hash, hit.block, timeout.total, || {
+                region.refresh_descriptors(hit.block.0..hit.block.0 + 1);
+                damaged = region.read_descriptor(hit.block).filter(|now| Hit::of(hit.block, now) == *hit);
+                damaged.is_some()
+            });
+            if let Some(descriptor) = damaged {
+                self.note_damage(hit);
+                self.log.note_removal(hit.block, &descriptor, Cause::Damaged);
+            }
+            return damaged.is_some();
         }
         let Ok(heap) = self.lock_heap_within(timeout) else { return false };
         let is_published = region.slot_owner(hit.block).load(Acquire) == PUBLISHED && region.lists(hit.block);
@@ -406,7 +412,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         let is_damaged = region.verify(&now) == Some(false);
         if is_damaged {
             self.note_damage(&now);
-            self.withdraw(&heap, now.block, Some(Cause::Damaged));
+            self.withdraw(&heap, now.block, Some(Cause::Damaged), timeout.total);
         }
         is_damaged
     }
@@ -435,6 +441,19 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         heap: &Holds<Heap>,
         blocks: &[BlockIndex],
         cause: Option<Cause>,
+        if_pinned: impl FnMut(BlockIndex),
+    ) -> usize {
+        self.retract_within(heap, blocks, cause, self.region.lock_timeout, if_pinned)
+    }
+
+    /// As [`Blocks::retract`], with a time for all waits for the index. A block whose shard is busy
+    /// drains.
+    fn retract_within(
+        &self,
+        heap: &Holds<Heap>,
+        blocks: &[BlockIndex],
+        cause: Option<Cause>,
+        mut patience: Duration,
         mut if_pinned: impl FnMut(BlockIndex),
     ) -> usize {
         // A chunk that was offered since is another host's to change.
@@ -452,7 +471,6 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         fault::point(Point::EvictMarked);
         let pinned = self.pinned();
         let mut freed = 0;
-        let mut patience = self.region.lock_timeout;
         for &block in &blocks {
             if pinned.contains(&block) {
                 if_pinned(block);
@@ -476,8 +494,8 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
 
     /// Retracts a readable block for good. If it is pinned, its slot becomes free with the last
     /// pin.
-    pub fn withdraw(&self, heap: &Holds<Heap>, block: BlockIndex, cause: Option<Cause>) {
-        self.retract(heap, &[block], cause, |block| self.drain(heap, block, cause));
+    pub fn withdraw(&self, heap: &Holds<Heap>, block: BlockIndex, cause: Option<Cause>, patience: Duration) {
+        self.retract_within(heap, &[block], cause, patience, |block| self.drain(heap, block, cause));
     }
 
     /// Leaves a marked block to drain: it is unreadable, and freed when no pin is left.
@@ -512,8 +530,11 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
 
     fn tell_removed(&self, block: BlockIndex, cause: Option<Cause>) {
         self.log.tell_removed(block);
-        if let Some(cause) = cause {
-            self.log.note_removal(block, cause);
+        // Without a descriptor its name is not known.
+        if let Some(cause) = cause
+            && let Some(descriptor) = self.region.read_descriptor(block)
+        {
+            self.log.note_removal(block, &descriptor, cause);
         }
     }
 

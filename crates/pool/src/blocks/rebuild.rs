@@ -5,6 +5,7 @@
 use super::Blocks;
 use crate::index::Inserted;
 use crate::log::recorder::Event;
+use crate::log::removals::Cause;
 use crate::region::counters::Counter;
 use crate::region::host_layout::{CLASSES, DRAINING, FREE, OBJECT, PUBLISHED, Peer};
 use crate::region::lines::{BlockState, ChunkLine, Descriptor};
@@ -160,7 +161,8 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
             Some(BlockState::Ready) if owner == DRAINING => {}
             Some(BlockState::Ready) => region.slot_owner(block).store(PUBLISHED, Release),
             Some(BlockState::Object) => region.slot_owner(block).store(OBJECT, Release),
-            Some(BlockState::Evicting) => self.drain(heap, block, None),
+            // Its process died before it noted the removal, or after.
+            Some(BlockState::Evicting) => self.drain(heap, block, Some(Cause::Evicted)),
             None if pinned.contains(&block) => self.drain(heap, block, None),
             state @ (Some(BlockState::Free) | None) => {
                 if state.is_none() {
@@ -286,7 +288,7 @@ impl<F: Fabric, H: HostLocal> Blocks<F, H> {
         // If the shard is busy, another host may have died with its lock. Only workers that have
         // joined notice that, so joining must not wait for it.
         if self.index.insert(hash, block) != Inserted::New {
-            self.withdraw(heap, block, None);
+            self.withdraw(heap, block, None, self.region.lock_timeout);
             return false;
         }
         self.place(block, hash);

@@ -96,7 +96,9 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         for &block in blocks {
             let descriptor = self.region.read_descriptor(block);
             self.log.tell_removed(block);
-            self.log.note_removal(block, Cause::Evicted);
+            if let Some(descriptor) = &descriptor {
+                self.log.note_removal(block, descriptor, Cause::Evicted);
+            }
             // A reader with an old hit finds it gone from here on.
             self.space.write_free(block);
             if let Some(descriptor) = descriptor {

@@ -7,7 +7,6 @@
 
 use super::Evictor;
 use crate::log::events::Names;
-use crate::log::removals::Cause;
 use crate::region::hit::Hit;
 use crate::region::host_layout::{FREE, PUBLISHED};
 use crate::region::lines::Descriptor;
@@ -97,7 +96,7 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         let mut left: Vec<usize> = (0..shorter.len()).filter(|&at| self.still_holds(shorter[at].of)).collect();
         let blocks: Vec<BlockIndex> = left.iter().map(|&at| shorter[at].of.hit.block).collect();
         let mut kept = BTreeSet::new();
-        self.blocks.retract(heap, &blocks, Some(Cause::Repacked), |block| {
+        self.blocks.retract(heap, &blocks, None, |block| {
             self.blocks.restore(heap, block);
             kept.insert(block);
         });

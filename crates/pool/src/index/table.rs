@@ -461,6 +461,16 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
         true
     }
 
+    /// As [`Index::unlink`], if `still` says so under the shard's lock, or nothing if that is busy for the
+    /// whole time.
+    pub fn unlink_if(&self, hash: BlockHash, block: BlockIndex, patience: Duration, still: impl FnOnce() -> bool) {
+        if let Ok(shard) = self.lock_probe(self.probe(hash), patience.into())
+            && still()
+        {
+            self.unlink_locked(&shard, hash, block);
+        }
+    }
+
     /// As [`Index::unlink`].
     pub fn unlink_locked(&self, shard: &Holds<Shard>, hash: BlockHash, block: BlockIndex) {
         let probe = self.probe(hash);

@@ -8,7 +8,7 @@
 use super::Log;
 use crate::error::PoolError;
 use crate::region::layout::Layout;
-use crate::region::lines::{Line, RemovalLine};
+use crate::region::lines::{Descriptor, Line, RemovalLine};
 use crate::region::superblock::Superblock;
 use cenote_base::{BlockHash, BlockIndex, NamespaceId};
 use cenote_mem::{Fabric, HostLocal, Word};
@@ -26,18 +26,15 @@ pub enum Cause {
     Quota = 2,
     /// It did not have its checksum or its seal.
     Damaged = 3,
-    /// A caller forgot all blocks of its model.
+    /// All blocks of its model left: a caller forgot them, or the model's row has another model.
     Forgotten = 4,
     /// Garbage collection could not use it.
     Collected = 5,
-    /// A shorter form took its place, or found no room.
-    Repacked = 6,
 }
 
 impl Cause {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Evicted, Self::Quota, Self::Damaged, Self::Forgotten, Self::Collected, Self::Repacked];
+    pub const ALL: [Self; 5] = [Self::Evicted, Self::Quota, Self::Damaged, Self::Forgotten, Self::Collected];
 
     /// Name in reports.
     #[must_use]
@@ -48,7 +45,6 @@ impl Cause {
             Self::Damaged => "damaged",
             Self::Forgotten => "forgotten",
             Self::Collected => "collected",
-            Self::Repacked => "repacked",
         }
     }
 
@@ -81,26 +77,46 @@ pub struct Removal {
 /// Limit of sequence numbers that a host can reach; a line above it is forged.
 const SEQUENCE_MAX: u64 = 1 << 62;
 
-/// The removals in the rings of all hosts, by time. Needs no live process and writes nothing. Empty if
-/// the region keeps none.
+/// The last removals of all hosts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Removals {
+    /// By time.
+    pub all: Vec<Removal>,
+    /// Microseconds since 1970 from which on no host's ring has overwritten any; `None`: none has.
+    pub since_us: Option<u64>,
+}
+
+/// The removals in the rings of all hosts. Needs no live process and writes nothing. Empty if the region
+/// keeps none.
 ///
 /// # Errors
 /// The region is unreadable (see [`Superblock::read`]).
-pub fn removals<F: Fabric>(fabric: &F) -> Result<Vec<Removal>, PoolError> {
+pub fn removals<F: Fabric>(fabric: &F) -> Result<Removals, PoolError> {
     let superblock = Superblock::read(fabric)?;
     let layout = Layout::new(&superblock.config, superblock.region_bytes)?;
     let salt = superblock.salt();
-    let mut removals: Vec<(u64, Removal)> = (0..layout.max_hosts)
-        .flat_map(|host| (0..layout.removals_per_host).map(move |position| (host, position)))
-        .filter_map(|(host, position)| {
+    let lines = layout.removals_per_host;
+    let (mut all, mut since_us) = (Vec::new(), None);
+    for host in 0..layout.max_hosts {
+        let line = |position| {
             let at = layout.removal(host, position);
             fabric.refresh(&[at]);
             let line = RemovalLine::open(fabric.load_line(at), at, salt)?;
-            Some((line.sequence, line.at(host, position, layout.removals_per_host)?))
-        })
-        .collect();
-    removals.sort_by_key(|(sequence, removal)| (removal.time_us, removal.host, *sequence));
-    Ok(removals.into_iter().map(|(_, removal)| removal).collect())
+            Some((line.sequence, line.at(host, position, lines)?))
+        };
+        let mut of_host: Vec<(u64, Removal)> = (0..lines).filter_map(line).collect();
+        of_host.sort_by_key(|(sequence, _)| *sequence);
+        // Lines that are torn or damaged do not hide that the ring is full.
+        if let (Some((_, oldest)), Some((last, _))) = (of_host.first(), of_host.last())
+            && *last > lines
+        {
+            since_us = since_us.max(Some(oldest.time_us));
+        }
+        all.extend(of_host.into_iter().map(|(_, removal)| removal));
+    }
+    // Stable, so that one host's removals of one time stay in order.
+    all.sort_by_key(|removal| removal.time_us);
+    Ok(Removals { all, since_us })
 }
 
 impl RemovalLine {
@@ -126,18 +142,17 @@ impl RemovalLine {
 }
 
 impl<F: Fabric, H: HostLocal> Log<F, H> {
-    /// Notes that a block of this host leaves. Its descriptor is still there.
-    pub(crate) fn note_removal(&self, block: BlockIndex, cause: Cause) {
+    /// Notes that a block leaves, which this descriptor describes.
+    pub(crate) fn note_removal(&self, block: BlockIndex, descriptor: &Descriptor, cause: Cause) {
         let removals = self.region.layout.removals_per_host;
         if removals == 0 {
             return;
         }
-        // Without a descriptor its name is not known.
-        let Some(descriptor) = self.region.read_descriptor(block) else { return };
         let next = self.region.next_removal();
-        if next.load(Relaxed) == 0 {
-            // New host memory does not record the end of the ring.
-            let _ = next.compare_exchange(0, self.last_removal() + 1, Relaxed, Relaxed);
+        // New host memory does not record the end of the ring, and other users may have forged it.
+        let known = next.load(Relaxed);
+        if known == 0 || known > SEQUENCE_MAX {
+            let _ = next.compare_exchange(known, self.last_removal() + 1, Relaxed, Relaxed);
         }
         let sequence = next.fetch_add(1, Relaxed);
         let at = self.region.layout.removal(self.region.host, sequence.wrapping_sub(1) % removals);
@@ -162,7 +177,7 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
         let removals = self.region.layout.removals_per_host;
         let lines = (0..removals).filter_map(|position| {
             let line = self.region.read::<RemovalLine>(self.region.layout.removal(self.region.host, position))?;
-            line.is_at(position, removals).then_some(line.sequence)
+            (line.is_at(position, removals) && line.sequence < SEQUENCE_MAX).then_some(line.sequence)
         });
         lines.max().unwrap_or(0)
     }

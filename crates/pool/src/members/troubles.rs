@@ -17,8 +17,9 @@ pub struct Troubles(Mutex<State>);
 #[derive(Default)]
 struct State {
     all: Vec<String>,
-    /// When this process noticed the death of a host's life.
-    deaths: BTreeMap<(u64, u64), Duration>,
+    /// When this process noticed the death of a host's life; `None`: it was dead before.
+    deaths: BTreeMap<(u64, u64), Option<Duration>>,
+    has_looked: bool,
 }
 
 impl Troubles {
@@ -44,10 +45,14 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         let dead: Vec<(u64, u64)> = self.dead_hosts();
         let now = self.region.area.now();
         let mut state = self.troubles.state();
-        for death in dead {
-            state.deaths.entry(death).or_insert(now);
-        }
-        let recent = state.deaths.iter().filter(|(_, noticed)| now.saturating_sub(**noticed) < REPORTED);
+        // Hosts that were dead at the first look may be so for days.
+        let first = !state.has_looked;
+        state.has_looked = true;
+        let known = std::mem::take(&mut state.deaths);
+        let noticed = |death| known.get(death).copied().unwrap_or(if first { None } else { Some(now) });
+        state.deaths = dead.into_iter().map(|death| (death, noticed(&death))).collect();
+        let is_recent = |noticed: &Option<Duration>| noticed.is_some_and(|at| now.saturating_sub(at) < REPORTED);
+        let recent = state.deaths.iter().filter(|(_, noticed)| is_recent(noticed));
         all.extend(
             recent.map(|((host, _), _)| format!("host {host} was declared dead; `cenote pool info` shows its chunks")),
         );

@@ -283,12 +283,14 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         if !wishes.iter().any(Wish::is_duplicate) {
             return;
         }
-        let is_in_doubt = self.blocks.is_in_doubt();
-        for wish in wishes.iter_mut().filter(|wish| wish.is_duplicate()) {
-            if is_in_doubt && !self.blocks.has_sound(wish.new.hash) {
-                wish.slot = Err(Publish::NoRoom);
-            } else {
+        let hashes: Vec<BlockHash> = wishes.iter().map(|wish| wish.new.hash).collect();
+        let mut there: Vec<bool> = wishes.iter().map(Wish::is_duplicate).collect();
+        self.blocks.doubt_some(&hashes, &mut there);
+        for (wish, there) in wishes.iter_mut().zip(there).filter(|(wish, _)| wish.is_duplicate()) {
+            if there {
                 self.region.counters().add(Counter::Duplicates, 1);
+            } else {
+                wish.slot = Err(Publish::NoRoom);
             }
         }
     }

@@ -50,10 +50,12 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
 
     /// Whether the pool has a block of this hash, so that publishing it would be a duplicate. As
     /// [`Pool::peek`], but for some minutes after a damaged read on this host it checks the payload, and
-    /// a damaged block leaves the pool.
+    /// a damaged block leaves the pool. Waits for no lock.
     #[must_use]
     pub fn has(&self, hash: BlockHash) -> bool {
-        !self.0.is_out() && self.0.blocks.has_sound(hash)
+        let mut there = [!self.peek(&[hash]).is_empty()];
+        self.0.blocks.doubt_some(&[hash], &mut there);
+        there[0]
     }
 
     /// Which of these blocks are there. They are duplicates of what the caller has: they are counted and

@@ -15,6 +15,10 @@ fn config(identity: u8, lines: u32) -> PoolConfig {
     PoolConfig { removals_per_host: lines, ..small_config(identity) }
 }
 
+fn kept<F: Fabric>(fabric: &F) -> Vec<Removal> {
+    removals(fabric).expect("a region").all
+}
+
 fn of(all: &[Removal], hash: BlockHash) -> Option<&Removal> {
     all.iter().rev().find(|removal| removal.hash == hash)
 }
@@ -30,7 +34,7 @@ fn what_was_evicted_is_told_with_its_time_and_process() {
         assert_eq!(publish(&pool, &ns, name, 3), Publish::Published);
         time.advance(Duration::from_secs(1));
     }
-    let all = removals(&fabric).expect("a region");
+    let all = kept(&fabric);
     assert_eq!(all.len() as u64, pool.counter(Counter::Evicted));
     let seen = Inspector::open(&fabric, &options).expect("a region").look_at(&names);
     for (&name, seen) in names.iter().zip(seen) {
@@ -51,7 +55,7 @@ fn what_was_evicted_is_told_with_its_time_and_process() {
 fn each_cause_has_its_name() {
     let (fabric, pool) = anonymous(2 << 20, &config(82, 64));
     let ns = namespace(&pool, 1, BLOCK_BYTES);
-    let told = |name| of(&removals(&fabric).expect("a region"), name).map(|removal| removal.cause);
+    let told = |name| of(&kept(&fabric), name).map(|removal| removal.cause);
 
     let [damaged, over, forgotten] = [0, 1, 2].map(|prompt| chain(&ns, prompt, 1)[0]);
     publish(&pool, &ns, damaged, 0);
@@ -72,10 +76,10 @@ fn each_cause_has_its_name() {
     assert_eq!(pool.forget(&ns), 1);
     assert_eq!(told(forgotten), Some(Cause::Forgotten));
     // A duplicate takes nothing away.
-    let all = removals(&fabric).expect("a region").len();
+    let all = kept(&fabric).len();
     publish(&pool, &ns, over, 0);
     publish(&pool, &ns, over, 0);
-    assert_eq!(removals(&fabric).expect("a region").len(), all);
+    assert_eq!(kept(&fabric).len(), all);
 }
 
 #[test]
@@ -91,9 +95,10 @@ fn the_ring_goes_on_after_a_restart_and_keeps_the_last() {
             publish(&pool, &ns, names[names.len() - 1], 0);
         }
     }
-    let all = removals(&fabric).expect("a region");
+    let all = kept(&fabric);
     assert_eq!(all.len(), 8, "{all:?}");
     assert!(of(&all, names[0]).is_none(), "it left long ago");
+    assert_eq!(removals(&fabric).expect("a region").since_us, Some(all[0].time_us), "the ring is full");
     let last = names.iter().position(|name| *name == all[7].hash).expect("it was published");
     for (back, removal) in all.iter().rev().enumerate() {
         assert_eq!(removal.hash, names[last - back], "the last ones, in order");
@@ -107,7 +112,7 @@ fn torn_and_planted_lines_are_none() {
     for prompt in 0..400 {
         publish(&pool, &ns, chain(&ns, prompt, 1)[0], 0);
     }
-    let all = removals(&fabric).expect("a region");
+    let all = kept(&fabric);
     assert_eq!(all.len(), 16);
     let line = |removal: &Removal| {
         let words = removal.hash.words();
@@ -116,9 +121,10 @@ fn torn_and_planted_lines_are_none() {
     };
     let (first, second) = (line(&all[0]), line(&all[1]));
     fabric.store(Offset::new(first + 8), 77);
-    assert_eq!(removals(&fabric).expect("a region"), all[1..], "a torn one");
+    assert_eq!(kept(&fabric), all[1..], "a torn one");
+    assert_eq!(removals(&fabric).expect("a region").since_us, Some(all[1].time_us), "the ring is full nevertheless");
     fabric.store_line(first, &fabric.load_line(second));
-    assert_eq!(removals(&fabric).expect("a region"), all[1..], "one in the place of another");
+    assert_eq!(kept(&fabric), all[1..], "one in the place of another");
 }
 
 #[test]
@@ -129,7 +135,7 @@ fn a_region_without_a_ring_keeps_none() {
         publish(&pool, &ns, chain(&ns, prompt, 1)[0], 0);
     }
     assert!(pool.counter(Counter::Evicted) > 0);
-    assert_eq!(removals(&fabric).expect("a region"), []);
+    assert_eq!(kept(&fabric), []);
     assert!(!history(&fabric).expect("a region").is_empty());
     // The ring is in the superblock, and too long a one is refused.
     assert_eq!(Superblock::read(&fabric).expect("a region").config.removals_per_host, 0);

@@ -317,7 +317,7 @@ class Namespace:
         """One byte per block: 1 if the block is present, 0 if not. Neither touches nor pins."""
     def removed(self, hashes: _Hashes) -> list[dict[str, Any] | None]:
         """Per block, its last removal from the region: `cause` (`evicted`, `quota`, `damaged`,
-        `forgotten`, `collected`, `repacked`), `time` and `stored` in seconds since 1970, `host` and
+        `forgotten`, `collected`), `time` and `stored` in seconds since 1970, `host` and
         `pid`. None: the region keeps none of it. Reads the whole ring, up to 4 MiB a host.
         """
     def promote(self, hashes: _Hashes, *, all: bool = False) -> Promotion | None:

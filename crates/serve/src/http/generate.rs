@@ -34,6 +34,8 @@ pub(super) struct Generation {
     choices: usize,
     /// All choices have finished and were counted.
     complete: bool,
+    /// The engine has taken all choices.
+    is_admitted: bool,
     /// The request, for its line in the access log.
     span: Span,
 }
@@ -80,6 +82,7 @@ impl Generation {
             usage: Usage::default(),
             choices: call.choices,
             complete: false,
+            is_admitted: false,
             span: Span::current(),
         };
         // The last choice takes the prompt itself: a copy of a long one is worth avoiding.
@@ -108,6 +111,7 @@ impl Generation {
             });
             state.engine.submit(request, sink)?;
         }
+        generation.is_admitted = true;
         Ok(generation)
     }
 
@@ -202,6 +206,10 @@ impl Drop for Generation {
         }
         let Usage { prompt_tokens, cached_tokens, completion_tokens } = self.usage;
         let (ms, complete) = (self.age().as_millis() as u64, self.complete);
+        if !self.is_admitted {
+            // Its refusal has a line.
+            return;
+        }
         self.span.in_scope(|| {
             tracing::info!(
                 target: ACCESS, complete, ms, prompt_tokens, cached_tokens, completion_tokens, "generated"

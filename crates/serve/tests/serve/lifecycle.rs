@@ -134,8 +134,9 @@ async fn a_drain_lets_streams_finish_and_takes_no_more() {
         text.extend_from_slice(&piece);
     }
     assert!(String::from_utf8_lossy(&text).ends_with("data: [DONE]\n\n"));
+    let health = server.url("/health");
     assert!(server.ended().await);
-    assert!(client().get(server.url("/health")).send().await.is_err(), "connections are still accepted");
+    assert!(client().get(health).send().await.is_err(), "connections are still accepted");
 }
 
 #[tokio::test]

@@ -60,7 +60,8 @@ impl State {
     /// Takes a look's result.
     pub fn take(&mut self, seen: Result<Observed, Failure>) {
         if let Ok(Observed { rates: Some(rates), .. }) = &seen {
-            self.hits.push_back(rates.hit_share().map_or(0, |share| (100.0 * share).round() as u64));
+            // An interval without lookups has no share.
+            self.hits.extend(rates.hit_share().map(|share| (100.0 * share).round() as u64));
             self.hits.drain(..self.hits.len().saturating_sub(HISTORY_MAX));
         }
         self.seen = seen.map_err(|failure| failure.to_string());
