@@ -49,7 +49,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         let first = !state.has_looked;
         state.has_looked = true;
         let known = std::mem::take(&mut state.deaths);
-        let noticed = |death| known.get(death).copied().unwrap_or(if first { None } else { Some(now) });
+        let noticed = |death: &(u64, u64)| known.get(death).copied().unwrap_or((!first).then_some(now));
         state.deaths = dead.into_iter().map(|death| (death, noticed(&death))).collect();
         let is_recent = |noticed: &Option<Duration>| noticed.is_some_and(|at| now.saturating_sub(at) < REPORTED);
         let recent = state.deaths.iter().filter(|(_, noticed)| is_recent(noticed));
