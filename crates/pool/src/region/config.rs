@@ -88,7 +88,7 @@ pub struct PoolConfig {
     /// Lines of each host's event log: 0 (no log) or [`EVENTS_MIN`] to [`EVENTS_MAX`] (see
     /// [`crate::Follower`]).
     pub events_per_host: u32,
-    /// Lines of each host's ring of removed blocks, 0 to [`REMOVALS_MAX`] (see [`crate::removals`]).
+    /// Lines of each host's ring of removed blocks, 0 to 65,536 (see [`crate::removals`]).
     pub removals_per_host: u32,
     /// Rows of the namespace table, 1 to 256: models that workers have open or that have blocks.
     pub namespaces: u16,
