@@ -61,13 +61,22 @@ def test_versions_agree() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert (chart["version"], chart["appVersion"]) == (version, version)
     images = {container["image"] for path in manifests() for one in read(path) for container in (pod(one) or {}).get("initContainers", [])}
-    assert images == {f"cenote:{version}"} and chart_values()["image"]["name"] == f"cenote:{version}"
+    # A full name: a short one is the name of a public image for some engines and for the kubelet.
+    image = f"localhost/cenote:{version}"
+    assert images == {image} and chart_values()["image"]["name"] == image
+    (renamed,) = read(MANIFESTS / "kustomization.yaml")[0]["images"]
+    assert (renamed["name"], f"{renamed['newName']}:{renamed['newTag']}") == (image.rpartition(":")[0], image)
+    services = yaml.safe_load((ROOT / "deploy/compose/compose.yaml").read_text())["services"]
+    assert {services[name]["image"] for name in ("region", "metrics", "serve")} == {image}
 
 
 def test_the_compose_file_mounts_what_exists() -> None:
     folder = ROOT / "deploy/compose"
     services = yaml.safe_load((folder / "compose.yaml").read_text())["services"]
     assert {"region", "metrics", "prometheus", "grafana"} <= set(services)
+    # A volume of type tmpfs would go with the container that makes the region.
+    for name in ("region", "metrics", "serve"):
+        assert "/dev/shm/cenote:/dev/shm" in services[name]["volumes"], name
     for name, service in services.items():
         assert not service.get("privileged") and service.get("ipc") != "host", name
         for volume in service.get("volumes", []):

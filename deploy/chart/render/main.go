@@ -30,9 +30,8 @@ func check(err error) {
 func main() {
 	folder := os.Args[1]
 	var world map[string]any
-	decoder := json.NewDecoder(os.Stdin)
-	decoder.UseNumber()
-	check(decoder.Decode(&world))
+	// Numbers become float64, as in Helm.
+	check(json.NewDecoder(os.Stdin).Decode(&world))
 	world["Files"] = files(folder)
 
 	all := template.New("chart").Option("missingkey=error")
@@ -42,6 +41,8 @@ func main() {
 			text, err := json.Marshal(value)
 			return string(text), err
 		},
+		"int64":   func(value float64) int64 { return int64(value) },
+		"replace": func(old, new, text string) string { return strings.ReplaceAll(text, old, new) },
 		"nindent": func(columns int, text string) string {
 			indent := "\n" + strings.Repeat(" ", columns)
 			return indent + strings.ReplaceAll(text, "\n", indent)
