@@ -1,7 +1,8 @@
 """Writes the dashboard `cenote.json` from the tables below: `python3 deploy/grafana/dashboard.py`.
 
 A row of a table is a panel: title, unit, kind, help, and queries as (expression, legend). `REGION` stands for the
-selection of the variable `region`, `SPAN` for the interval of rates."""
+selection of the variables `region` and `instance`, `SPAN` for the interval of rates. Regions of several hosts may have
+one name, so each query and legend keeps the instance."""
 
 from __future__ import annotations
 
@@ -10,14 +11,14 @@ import sys
 from pathlib import Path
 
 FILE = Path(__file__).parent / "cenote.json"
-REGION = 'region=~"$region"'
+REGION = 'region=~"$region",instance=~"$instance"'
 WIDTH = 24
 Panel = tuple[str, str, str, str, list[tuple[str, str]]]
 
 
 def each(counter: str) -> str:
-    """Events a second of a counter, by region."""
-    return f"sum by (region) (rate(cenote_pool_{counter}_total{{REGION}}[SPAN]))"
+    """Events a second of a counter."""
+    return f"sum by (region, instance) (rate(cenote_pool_{counter}_total{{REGION}}[SPAN]))"
 
 
 def share(part: str, whole: str) -> str:
@@ -42,7 +43,7 @@ ROWS: list[tuple[str, list[Panel]]] = [
          [(f'1 - {gauge("region_chunks_free")} / {gauge("region_chunks")}', "{{region}}")]),
         ("Blocks", "short", "stat", "Readable blocks.", [(gauge("region_blocks"), "{{region}}")]),
         ("Processes alive", "short", "stat", "Processes that have joined the region and live.",
-         [('sum by (region) (cenote_workers{REGION,state="alive"})', "{{region}}")]),
+         [('sum by (region, instance) (cenote_workers{REGION,state="alive"})', "{{region}}")]),
         ("Damage, last hour", "short", "stat", "Corrupt structures and wrong checksums. Alerts CenoteMemoryDamaged, CenotePayloadDamaged.",
          [("increase(cenote_pool_damaged_total{REGION}[1h]) + increase(cenote_pool_reads_damaged_total{REGION}[1h])", "{{region}}")]),
     ]),
@@ -69,12 +70,13 @@ ROWS: list[tuple[str, list[Panel]]] = [
         ("Evictions", "ops", "line", "Evicted blocks, and evictions that a pin postponed.",
          [(each("evicted"), "evicted {{region}}"), (each("evictions_pinned"), "pinned {{region}}")]),
         ("Lifetime of a block", "s", "line", "Readable blocks by evictions a second: how long a block stays.",
-         [(f'{gauge("region_blocks")} / on (region) ({each("evicted")} > 0)', "{{region}}")]),
+         [(f'{gauge("region_blocks")} / on (region, instance) ({each("evicted")} > 0)', "{{region}}")]),
         ("Publishes refused", "ops", "line", "No room, or over a quota. Alerts CenoteNoRoom, CenoteQuotaReached.",
          [(each("no_room"), "no room {{region}}"), (each("quota_refused"), "quota {{region}}")]),
-        ("Objects, memory, locks of programs", "short", "line", "What programs hold in the region beside blocks.",
-         [(gauge("region_objects"), "objects {{region}}"), (gauge("region_memory_bytes"), "bytes {{region}}"),
-          (gauge("region_locks_allocated"), "locks {{region}}")]),
+        ("Objects and locks of programs", "short", "line", "Programs hold them in the region beside blocks.",
+         [(gauge("region_objects"), "objects {{region}}"), (gauge("region_locks_allocated"), "locks {{region}}")]),
+        ("Memory of programs", "bytes", "line", "Programs hold it in the region beside blocks.",
+         [(gauge("region_memory_bytes"), "{{region}}")]),
     ]),
     ("Models and tenants", [
         ("Bytes by model", "bytes", "line", "A salt is a row of its own, so tenants are separate rows.",
@@ -87,7 +89,7 @@ ROWS: list[tuple[str, list[Panel]]] = [
     ]),
     ("Processes and hosts", [
         ("Processes by name and state", "short", "line", "Dead ones wait for their recovery. Alert CenoteWorkerDied.",
-         [("sum by (region, host, name, state) (cenote_workers{REGION})", "{{name}} on {{host}}: {{state}}")]),
+         [("sum by (region, instance, host, name, state) (cenote_workers{REGION})", "{{name}} on {{host}}: {{state}}")]),
         ("Recoveries", "short", "line", "Dead processes recovered, their reservations freed, their locks taken over.",
          [("increase(cenote_pool_workers_recovered_total{REGION}[SPAN])", "processes {{region}}"),
           ("increase(cenote_pool_reservations_recovered_total{REGION}[SPAN])", "reservations {{region}}"),
@@ -135,13 +137,17 @@ def placed(expression: str) -> str:
     return expression.replace("REGION", REGION).replace("SPAN", "$__rate_interval")
 
 
+def legend_of(expression: str, legend: str) -> str:
+    return f"{legend} at {{{{instance}}}}" if "REGION" in expression else legend
+
+
 def panel(number: int, row: Panel, place: dict[str, int]) -> dict[str, object]:
     title, unit, kind, text, queries = row
     source = {"type": "prometheus", "uid": "${datasource}"}
     made: dict[str, object] = {
         "id": number, "type": "stat" if kind == "stat" else "timeseries", "title": title, "gridPos": place, "datasource": source,
         "fieldConfig": {"defaults": {"unit": unit, "min": 0}, "overrides": []},
-        "targets": [{"refId": chr(ord("A") + at), "expr": placed(expression), "legendFormat": legend, "datasource": source}
+        "targets": [{"refId": chr(ord("A") + at), "expr": placed(expression), "legendFormat": legend_of(expression, legend), "datasource": source}
                     for at, (expression, legend) in enumerate(queries)],
     }
     if text:
@@ -163,11 +169,15 @@ def dashboard() -> dict[str, object]:
             panels.append(panel(len(panels) + 1, row, place))
         top += -(-len(rows) // columns) * height
     source = {"type": "prometheus", "uid": "${datasource}"}
+    several = {"type": "query", "datasource": source, "refresh": 2, "multi": True, "includeAll": True,
+               # Not `.*`: counters of `cenote serve` have no region, and are those of an exporter again.
+               "allValue": ".+", "current": {"text": "All", "value": "$__all"}}
     variables = [
         {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Prometheus"},
-        {"name": "region", "type": "query", "label": "Region", "datasource": source, "refresh": 2, "multi": True, "includeAll": True,
-         "allValue": ".*", "query": {"query": "label_values(cenote_region_present, region)", "refId": "region"},
-         "current": {"text": "All", "value": "$__all"}},
+        several | {"name": "region", "label": "Region",
+                   "query": {"query": "label_values(cenote_region_present, region)", "refId": "region"}},
+        several | {"name": "instance", "label": "Instance",
+                   "query": {"query": 'label_values(cenote_region_present{region=~"$region"}, instance)', "refId": "instance"}},
     ]
     return {"uid": "cenote", "title": "Cenote", "tags": ["cenote", "kv-cache"], "schemaVersion": 39, "editable": True, "refresh": "10s",
             "time": {"from": "now-1h", "to": "now"}, "templating": {"list": variables}, "annotations": {"list": []}, "panels": panels}

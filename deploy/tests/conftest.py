@@ -13,6 +13,8 @@ ROOT = Path(__file__).parents[2]
 # The waits of the Python package's tests.
 sys.path[:0] = [str(ROOT / "crates/py/tests"), str(Path(__file__).parent)]
 
+import waiting  # noqa: E402
+
 
 def _given(name: str) -> Path:
     value = os.environ.get(f"CENOTE_DEPLOY_{name}")
@@ -58,7 +60,7 @@ class Programs:
         return [str(libraries / "ld-linux-x86-64.so.2"), "--library-path", str(libraries), str(self.folder / "usr/bin" / name)]
 
     def run(self, name: str, *arguments: str, cwd: Path | None = None) -> str:
-        done = subprocess.run([*self.words(name), *arguments], capture_output=True, text=True, cwd=cwd)
+        done = subprocess.run([*self.words(name), *arguments], capture_output=True, text=True, cwd=cwd, timeout=waiting.PATIENCE)
         assert done.returncode == 0, f"{name} {' '.join(arguments)}: {done.stdout}{done.stderr}"
         return done.stdout + done.stderr
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import waiting
 from conftest import ROOT, Programs
 
 # Runs in the new root: a region, its second making, and a server's two answers to one prompt.
@@ -48,7 +49,7 @@ def in_root(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """
     unshare = ["unshare", "--map-root-user", "--mount", "sh", "-c", enter, "sh", str(root), str(ROOT / "models")]
     kept = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin"}
-    return subprocess.run([*unshare, *words], capture_output=True, text=True, env=kept)
+    return subprocess.run([*unshare, *words], capture_output=True, text=True, env=kept, timeout=waiting.PATIENCE)
 
 
 def check_root(root: Path) -> None:
@@ -119,7 +120,7 @@ def installed(deb: Path, base: Path, tmp_path_factory: pytest.TempPathFactory) -
         (root / "usr/bin" / name).symlink_to("busybox")
     for name in ("dev", "proc", "etc"):
         (root / name).mkdir(exist_ok=True)
-    subprocess.run(["dpkg-deb", "--extract", deb, root], check=True)
+    subprocess.run(["dpkg-deb", "--extract", deb, root], check=True, timeout=waiting.PATIENCE)
     return root
 
 
@@ -137,11 +138,11 @@ def test_the_check_on_the_page_of_installation_runs(installed: Path) -> None:
 
 
 def test_the_debian_package_tells_what_it_is(deb: Path, installed: Path) -> None:
-    fields = subprocess.run(["dpkg-deb", "--field", deb], check=True, capture_output=True, text=True).stdout
+    fields = subprocess.run(["dpkg-deb", "--field", deb], check=True, capture_output=True, text=True, timeout=waiting.PATIENCE).stdout
     told = dict(line.split(": ", 1) for line in fields.splitlines() if ": " in line and not line.startswith(" "))
     assert told["Package"] == "cenote" and told["Version"] == version()
     assert told["Depends"].startswith("libc6 (>= 2.") and "libgcc-s1" in told["Depends"]
-    listed = subprocess.run(["dpkg-deb", "--contents", deb], check=True, capture_output=True, text=True).stdout
+    listed = subprocess.run(["dpkg-deb", "--contents", deb], check=True, capture_output=True, text=True, timeout=waiting.PATIENCE).stdout
     assert all(line.split()[1] == "root/root" for line in listed.splitlines())
     for path in ("usr/share/man/man1/cenote-pool-create.1.gz", "usr/share/bash-completion/completions/cenote", "etc/cenote/kv.conf"):
         assert (installed / path).is_file(), path
@@ -150,7 +151,7 @@ def test_the_debian_package_tells_what_it_is(deb: Path, installed: Path) -> None
 
 def test_scripts_of_the_package_are_shell_without_errors(tmp_path: Path) -> None:
     for script in [*(ROOT / "deploy/debian").glob("p*"), ROOT / "deploy/ensure-region"]:
-        subprocess.run(["sh", "-n", script], check=True)
+        subprocess.run(["sh", "-n", script], check=True, timeout=waiting.PATIENCE)
         assert script.read_text().startswith("#!/bin/sh\n"), script
 
 
@@ -158,7 +159,7 @@ def test_the_user_can_be_made(installed: Path) -> None:
     tool = shutil.which("systemd-sysusers")
     if tool is None:
         pytest.skip("systemd-sysusers is not installed here")
-    subprocess.run([tool, f"--root={installed}", installed / "usr/lib/sysusers.d/cenote.conf"], check=True, capture_output=True)
+    subprocess.run([tool, f"--root={installed}", installed / "usr/lib/sysusers.d/cenote.conf"], check=True, capture_output=True, timeout=waiting.PATIENCE)
     assert "cenote:" in (installed / "etc/passwd").read_text() and "cenote:" in (installed / "etc/group").read_text()
 
 
@@ -172,10 +173,10 @@ def test_units_are_whole_and_hardened(installed: Path) -> None:
     for name in names:
         # From 0, no exposure, to 100.
         words = [tool, "security", "--offline=true", "--threshold=25", "--no-pager", units / name]
-        done = subprocess.run(words, capture_output=True, text=True)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=waiting.PATIENCE)
         assert done.returncode == 0, done.stdout[-300:] + done.stderr
         one = name.replace("@", "@kv")
-        done = subprocess.run([tool, "verify", "--recursive-errors=no", f"--root={installed}", one], capture_output=True, text=True)
+        done = subprocess.run([tool, "verify", "--recursive-errors=no", f"--root={installed}", one], capture_output=True, text=True, timeout=waiting.PATIENCE)
         assert done.returncode == 0 and "cenote" not in done.stderr, done.stderr
 
 
@@ -198,11 +199,11 @@ def test_the_bill_of_materials_names_each_crate_once(installed: Path) -> None:
 
 def test_equal_inputs_make_equal_packages(deb: Path, layout: Path) -> None:
     """Times in both are that of the commit."""
-    said = subprocess.run(["git", "log", "-1", "--format=%ct"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
+    said = subprocess.run(["git", "log", "-1", "--format=%ct"], capture_output=True, text=True, cwd=ROOT, timeout=waiting.PATIENCE).stdout.strip()
     moment = int(said or 0)
     for path in (layout / "blobs/sha256").iterdir():
         assert int(os.stat(path).st_mtime) == moment
-    content = subprocess.run(["dpkg-deb", "--fsys-tarfile", deb], check=True, capture_output=True).stdout
+    content = subprocess.run(["dpkg-deb", "--fsys-tarfile", deb], check=True, capture_output=True, timeout=waiting.PATIENCE).stdout
     import io
 
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
