@@ -124,13 +124,17 @@ fn check(root: &Path, steps: &mut Steps) -> Result<(), String> {
 /// What is installed and operated, after the tests, whose build of the command is packed.
 fn operations(root: &Path, steps: &mut Steps) -> Result<(), String> {
     let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<BTreeSet<String>>();
-    let of_deny = names(&["Cargo.lock", "Cargo.toml", "deny.toml", "deploy/tests/requirements.txt"]);
-    steps.once_or_missing("cargo deny", &of_deny, || deploy::deny(root))?;
+    let members = steps.packages.members().map(|name| format!("{}/Cargo.toml", steps.packages.folder(name)));
+    let manifests: BTreeSet<String> = members.chain(["Cargo.toml".to_owned()]).collect();
+    let mut of_deny = names(&["Cargo.lock", "deny.toml", "deploy/tests/requirements.txt", "xtask/src/deploy.rs"]);
+    of_deny.extend(manifests.iter().cloned());
+    steps.once_or_missing("cargo deny", &of_deny, &[deploy::advisories()], || deploy::deny(root))?;
     if !deploy::has_advisories() {
         // A machine that reaches registries alone cannot have it, so this fails no run.
         steps.notices.push("NOT CHECKED: advisories about crates; `cargo deny fetch` brings their database".to_owned());
     }
-    if version("helm", &["version"]).is_empty() {
+    let helm = version("helm", &["version"]);
+    if helm.is_empty() {
         steps.notices.push("NOT CHECKED: `helm lint` of the chart; helm is not installed".to_owned());
     }
     let of_chart = names(&[
@@ -139,12 +143,16 @@ fn operations(root: &Path, steps: &mut Steps) -> Result<(), String> {
         "deploy/kubernetes",
         "deploy/prometheus",
         "deploy/tests",
+        "crates/py/tests/waiting.py",
         "xtask/src/deploy.rs",
     ]);
-    steps.once_or_missing("chart", &of_chart, || deploy::chart(root))?;
+    steps.once_or_missing("chart", &of_chart, &[helm], || deploy::chart(root))?;
     let mut of_deploy = steps.packages.inputs("cenote-cli");
-    of_deploy.extend(names(&["deploy", "docs/guides", "CHANGELOG.md", "xtask/src"]));
-    steps.once_or_missing("packages, alerts, manifests", &of_deploy, || deploy::test(root, None, &[]))
+    of_deploy.extend(names(&["deploy", "docs/guides", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT", "xtask/src"]));
+    of_deploy.insert("crates/py/tests/waiting.py".to_owned());
+    // Bills of all artefacts come from them.
+    of_deploy.extend(manifests);
+    steps.once_or_missing("packages, alerts, manifests", &of_deploy, &[], || deploy::test(root, None, &[]))
 }
 
 /// How `cargo clippy -- -D warnings` calls the compiler. A build of documentation that calls it alike
@@ -252,10 +260,11 @@ impl Steps {
         &mut self,
         name: &str,
         inputs: &BTreeSet<String>,
+        tools: &[String],
         step: impl FnOnce() -> Result<Option<String>, String>,
     ) -> Result<(), String> {
         let mut missing = None;
-        self.once_whole(name, inputs, &[], || {
+        self.once_whole(name, inputs, tools, || {
             missing = step()?;
             Ok(missing.is_none())
         })?;

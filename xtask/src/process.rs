@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -26,16 +26,32 @@ pub fn output(command: &mut Command, what: &str, log: &Path, limit: Duration) ->
 pub fn run(command: &mut Command, what: &str, to: &Path, limit: Duration) -> Result<(), String> {
     let complaints = to.with_extension("err");
     let (out, err) = (create(to)?, create(&complaints)?);
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(out)
-        .stderr(err)
-        .spawn()
-        .map_err(|error| format!("{what} cannot be run: {error}"))?;
+    let status = ended(command.stdin(Stdio::null()).stdout(out).stderr(err), what, limit)?;
+    if status.success() {
+        return Ok(());
+    }
+    let said = read_lossy(&complaints)? + "\n" + &read_lossy(to)?;
+    let last = said.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("it said nothing");
+    // apt's errors stand before its warnings.
+    let error = said.lines().find(|line| line.starts_with("E: ")).unwrap_or(last);
+    Err(format!("{what} failed ({status}): {error}"))
+}
+
+/// Runs a program to its end with visible output.
+///
+/// # Errors
+/// It cannot be started, does not end within `limit`, or fails.
+pub fn shown(command: &mut Command, what: &str, limit: Duration) -> Result<(), String> {
+    let status = ended(command, what, limit)?;
+    if status.success() { Ok(()) } else { Err(format!("{what} failed ({status})")) }
+}
+
+fn ended(command: &mut Command, what: &str, limit: Duration) -> Result<ExitStatus, String> {
+    let mut child = command.spawn().map_err(|error| format!("{what} cannot be run: {error}"))?;
     let start = Instant::now();
-    let status = loop {
+    loop {
         match child.try_wait() {
-            Ok(Some(status)) => break status,
+            Ok(Some(status)) => return Ok(status),
             Ok(None) if start.elapsed() < limit => sleep(GLANCE),
             other => {
                 // It may have just ended by itself.
@@ -47,15 +63,7 @@ pub fn run(command: &mut Command, what: &str, to: &Path, limit: Duration) -> Res
                 });
             }
         }
-    };
-    if status.success() {
-        return Ok(());
     }
-    let said = read_lossy(&complaints)? + "\n" + &read_lossy(to)?;
-    let last = said.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("it said nothing");
-    // apt's errors stand before its warnings.
-    let error = said.lines().find(|line| line.starts_with("E: ")).unwrap_or(last);
-    Err(format!("{what} failed ({status}): {error}"))
 }
 
 pub fn create(path: &Path) -> Result<File, String> {

@@ -2,18 +2,21 @@
 //! and checksums. Nothing is published from here.
 
 use crate::package::{self, Kind, Order, licenses, metadata, sbom};
-use crate::process::{make_empty, make_folder, names_in, read, read_lossy, write};
+use crate::process::{make_empty, make_folder, names_in, output, read, read_lossy, write};
 use crate::{deploy, install_c, python};
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// What is linked into each artefact: its name, and the packages of the workspace.
+/// Artefacts by name, with the packages of the workspace that each links.
 const LINKED: [(&str, &[&str]); 3] =
     [("command", &["cenote-cli"]), ("wheel", &["cenote-cli", "cenote-py"]), ("libcenote", &["cenote-capi"])];
 const SUMS: &str = "SHA256SUMS";
+/// For a build of the benchmarks and their run.
+const BENCH_LIMIT: Duration = Duration::from_secs(7200);
 
 /// `cargo xtask release [--dry-run [--binary FILE]]`. A dry run makes what is cheap: packages of FILE or of
 /// the tests' command instead of a build for older C libraries, and no wheel.
@@ -45,7 +48,12 @@ pub fn run(root: &Path, arguments: &[&str]) -> Result<(), String> {
     if is_dry {
         left_out.push("the wheel and libcenote, which take many minutes to build".to_owned());
         left_out.push("the table of benchmarks".to_owned());
+        left_out.push("the tests of the packages: cargo xtask deploy".to_owned());
     } else {
+        // Packages of the same command, so of the same bytes.
+        if let Some(reason) = deploy::test(root, Some(&command), &[])? {
+            return Err(format!("the tests of the packages: {reason}"));
+        }
         copy_into(&python::portable_wheel(root)?, &out)?;
         libcenote(root, &out)?;
         benchmarks(root, &out)?;
@@ -128,11 +136,9 @@ fn benchmarks(root: &Path, out: &Path) -> Result<(), String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut bench = Command::new(cargo);
     bench.args(["run", "--release", "--quiet", "-p", "cenote-lab", "--", "bench", "ttft", "--lengths", "512,1792"]);
-    let said = bench.args(["--hits", "0,1"]).current_dir(root).output().map_err(|error| format!("cargo: {error}"))?;
-    if !said.status.success() {
-        return Err(format!("cenote-lab bench ttft: {}", String::from_utf8_lossy(&said.stderr).trim()));
-    }
-    write(&out.join("BENCHMARKS.txt"), said.stdout)
+    bench.args(["--hits", "0,1"]).current_dir(root);
+    let table = output(&mut bench, "cenote-lab bench ttft", &root.join("target/benchmarks.txt"), BENCH_LIMIT)?;
+    write(&out.join("BENCHMARKS.txt"), table)
 }
 
 fn copy_into(file: &Path, folder: &Path) -> Result<(), String> {
