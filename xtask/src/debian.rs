@@ -2,6 +2,7 @@
 //! packages alone: apt gets its own state, and `dpkg-deb` only unpacks, so nothing is started.
 
 use crate::process::{make_empty, make_folder, names_in, output, read_lossy, run, write};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,6 +11,8 @@ use std::time::Duration;
 /// The release of most programs, whatever the machine itself runs.
 pub const SUITE: &str = "trixie";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+/// What the tree is made of: the order, and a line for each archive.
+const LIST: &str = "packages.txt";
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// For one call of apt; the largest fetches some 40 MB.
 const FETCH_LIMIT: Duration = Duration::from_secs(600);
@@ -36,7 +39,7 @@ impl Tree {
         let folder = cache.join("debian");
         let tree = Self { folder: folder.join("tools"), log: cache.join("last.log") };
         // Written last, so that an incomplete tree is made again.
-        let stamp = folder.join("packages.txt");
+        let stamp = folder.join(LIST);
         let recipe = format!("{suite}: {}\n", packages.join(" "));
         if !read_lossy(&stamp).is_ok_and(|text| text.starts_with(&recipe)) {
             make_empty(&folder)?;
@@ -66,6 +69,14 @@ impl Tree {
             run(&mut command, &format!("dpkg-deb of {package}"), &self.log, SHORT_LIMIT)?;
         }
         Ok(packages)
+    }
+
+    /// Versions of the packages, by name.
+    ///
+    /// # Errors
+    /// The tree's list is gone.
+    pub fn versions(&self) -> Result<BTreeMap<String, String>, String> {
+        Ok(versions(&read_lossy(&self.folder.with_file_name(LIST))?))
     }
 
     /// A program of the tree, with the tree's libraries: this machine's may be older.
@@ -191,6 +202,15 @@ impl Apt {
     }
 }
 
+/// Archives are named `NAME_VERSION_ARCHITECTURE.deb`.
+fn versions(listed: &str) -> BTreeMap<String, String> {
+    let of_archive = |line: &str| {
+        let (name, rest) = line.strip_suffix(".deb")?.split_once('_')?;
+        Some((name.to_owned(), rest.rsplit_once('_')?.0.replace("%3a", ":")))
+    };
+    listed.lines().filter_map(of_archive).collect()
+}
+
 /// This machine's mirror of Debian itself, from lines of a place and a suite.
 fn mirror(listed: &str) -> Option<&str> {
     const SUITES: [&str; 9] =
@@ -205,6 +225,13 @@ fn mirror(listed: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn archives_tell_the_versions() {
+        let found = versions("trixie: a libc6\na_1%3a1.37.0-6+b9_amd64.deb\nlibc6_2.41-12+deb13u5_amd64.deb");
+        let expected = [("a", "1:1.37.0-6+b9"), ("libc6", "2.41-12+deb13u5")];
+        assert_eq!(found, expected.map(|(name, version)| (name.to_owned(), version.to_owned())).into());
+    }
 
     #[test]
     fn the_mirror_is_debians_own() {

@@ -20,8 +20,9 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(300);
 /// One line about the product.
 pub const DESCRIPTION: &str = "A shared, crash-proof KV-cache pool for LLM serving";
-/// Programs and libraries of the image, and the package that has the text of their licence.
-pub const IMAGE_PACKAGES: [&str; 5] = ["busybox-static", "ca-certificates", "gcc-14-base", "libc6", "libgcc-s1"];
+/// Programs and libraries of the image, and the packages that have the texts of their licences.
+pub const IMAGE_PACKAGES: [&str; 6] =
+    ["base-files", "busybox-static", "ca-certificates", "gcc-14-base", "libc6", "libgcc-s1"];
 
 /// A kind of package.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,7 +31,7 @@ pub enum Kind {
     Image,
 }
 
-/// What is to be packed.
+/// An order of packages.
 pub struct Order<'a> {
     pub root: &'a Path,
     pub kinds: &'a [Kind],

@@ -32,6 +32,7 @@ pub fn make(work: &Work, texts: &Texts) -> Result<PathBuf, String> {
     put(&tree.join("DEBIAN/md5sums"), sums.as_bytes(), 0o644)?;
     let package = work.out.join(format!("cenote_{}_{}.deb", work.version, architecture()));
     make_folder(&work.out)?;
+    files::set_modes(&tree)?;
     let mut pack = Command::new("dpkg-deb");
     // A higher level saves a tenth of the bytes and costs minutes on small machines.
     pack.args(["--root-owner-group", "-Zxz", "-z1", "--build"]).arg(&tree).arg(&package);
@@ -50,7 +51,7 @@ fn control(work: &Work, tree: &Path) -> Result<String, String> {
          Architecture: {}\n\
          Maintainer: The Cenote maintainers <maintainers@cenote.invalid>\n\
          Installed-Size: {used}\n\
-         Depends: libc6 (>= {libc}), libgcc-s1\n\
+         Depends: libc6 (>= {libc}), libgcc-s1, passwd\n\
          Recommends: ca-certificates\n\
          Suggests: prometheus\n\
          Section: admin\n\

@@ -39,6 +39,23 @@ pub fn put(to: &Path, content: &[u8], mode: u32) -> Result<(), String> {
     fs::set_permissions(to, fs::Permissions::from_mode(mode)).map_err(|error| format!("{}: {error}", to.display()))
 }
 
+/// Gives folders and files of a tree the modes of a package, whatever the umask of its maker: all may read,
+/// and the owner alone may write. Files keep whether they are programs.
+pub fn set_modes(tree: &Path) -> Result<(), String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", tree.display());
+    let kind = fs::symlink_metadata(tree).map_err(failed)?;
+    if kind.is_symlink() {
+        return Ok(());
+    }
+    let is_open = kind.is_dir() || kind.permissions().mode() & 0o100 != 0;
+    let mode = if is_open { 0o755 } else { 0o644 };
+    fs::set_permissions(tree, fs::Permissions::from_mode(mode)).map_err(failed)?;
+    if kind.is_dir() {
+        names_in(tree)?.iter().try_for_each(|name| set_modes(&tree.join(name)))?;
+    }
+    Ok(())
+}
+
 /// The command and its script.
 pub fn command(work: &Work, root: &Path) -> Result<(), String> {
     install(&work.binary, &root.join("usr/bin/cenote"), 0o755)?;
@@ -70,11 +87,33 @@ pub fn documents(work: &Work, texts: &Texts, root: &Path) -> Result<(), String> 
     install(&work.root.join("CHANGELOG.md"), &to.join("CHANGELOG.md"), 0o644)?;
     install(&work.root.join("deploy/prometheus/alerts.yml"), &root.join("usr/share/cenote/alerts.yml"), 0o644)?;
     install(&work.root.join("deploy/grafana/cenote.json"), &root.join("usr/share/cenote/dashboard.json"), 0o644)?;
-    legal(texts, &to)
+    legal(work, texts, &to)
 }
 
 /// Licences and the bill of materials.
-pub fn legal(texts: &Texts, to: &Path) -> Result<(), String> {
+pub fn legal(work: &Work, texts: &Texts, to: &Path) -> Result<(), String> {
+    for name in ["LICENSE-APACHE", "LICENSE-MIT"] {
+        install(&work.root.join(name), &to.join(name), 0o644)?;
+    }
     put(&to.join("third-party-licenses.txt"), texts.licenses.as_bytes(), 0o644)?;
     put(&to.join("sbom.cdx.json"), texts.sbom.as_bytes(), 0o644)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_umask_of_the_builder_is_not_that_of_the_package() {
+        let tree = std::env::temp_dir().join(format!("cenote-modes-{}", std::process::id()));
+        put(&tree.join("usr/bin/program"), b"", 0o700).expect("a file");
+        put(&tree.join("usr/text"), b"", 0o660).expect("a file");
+        for (folder, mode) in [("usr", 0o775), ("usr/bin", 0o700)] {
+            fs::set_permissions(tree.join(folder), fs::Permissions::from_mode(mode)).expect("it is there");
+        }
+        set_modes(&tree).expect("all are this user's");
+        let mode = |path: &str| fs::metadata(tree.join(path)).expect("it is there").permissions().mode() & 0o7777;
+        assert_eq!(["usr", "usr/bin", "usr/bin/program", "usr/text"].map(mode), [0o755, 0o755, 0o755, 0o644]);
+        fs::remove_dir_all(tree).expect("it was made");
+    }
 }

@@ -1,6 +1,6 @@
 //! A container image in the layout of the Open Container Initiative: one layer, a configuration, a manifest
-//! and an index (github.com/opencontainers/image-spec), in one tar file that podman, skopeo, containerd and
-//! Docker load.
+//! and an index (github.com/opencontainers/image-spec). Its tar file is also what `docker save` writes: stores
+//! of Docker without containerd read `manifest.json` alone.
 
 use super::files::{self, Texts, install, put};
 use super::{Work, architecture};
@@ -17,6 +17,16 @@ use std::process::Command;
 const APPLETS: [&str; 10] = ["cat", "chgrp", "chmod", "df", "env", "ls", "mkdir", "ps", "sh", "stat"];
 /// Certificates of authorities, for object stores as a cold tier.
 const CERTIFICATES: &str = "etc/ssl/certs/ca-certificates.crt";
+
+/// Packages of Debian in the image, and the licences of their part in it.
+const COPIED: [(&str, &str); 4] = [
+    ("busybox-static", "GPL-2.0-only"),
+    ("ca-certificates", "MPL-2.0"),
+    ("libc6", "LGPL-2.1-or-later"),
+    ("libgcc-s1", "GPL-3.0-or-later WITH GCC-exception-3.1"),
+];
+/// Texts that Debian's files `copyright` name.
+const LICENSES: &str = "usr/share/common-licenses";
 
 pub fn make(work: &Work, texts: &Texts, debian: &Tree) -> Result<PathBuf, String> {
     let root = work.folder.join("root");
@@ -40,11 +50,20 @@ pub fn make(work: &Work, texts: &Texts, debian: &Tree) -> Result<PathBuf, String
     });
     let mut entry = blobs.add("application/vnd.oci.image.manifest.v1+json", manifest.to_string().as_bytes())?;
     entry["platform"] = json!({"architecture": architecture(), "os": "linux"});
-    // Docker and containerd read the name from the second key.
+    // A name with a registry, as in the manifests of deploy: engines look up `cenote` as a public image.
+    let name = format!("localhost/cenote:{}", work.version);
+    // containerd reads the name from the second key.
     entry["annotations"] = json!({
         "org.opencontainers.image.ref.name": work.version,
-        "io.containerd.image.name": format!("cenote:{}", work.version),
+        "io.containerd.image.name": name,
     });
+    let path = |blob: &Value| blob["digest"].as_str().unwrap_or_default().replace("sha256:", "blobs/sha256/");
+    let saved = json!([{
+        "Config": path(&manifest["config"]),
+        "RepoTags": [name],
+        "Layers": [path(&manifest["layers"][0])],
+    }]);
+    write(&layout.join("manifest.json"), saved.to_string())?;
     let index = json!({
         "schemaVersion": 2,
         "mediaType": "application/vnd.oci.image.index.v1+json",
@@ -53,6 +72,7 @@ pub fn make(work: &Work, texts: &Texts, debian: &Tree) -> Result<PathBuf, String
     write(&layout.join("index.json"), index.to_string())?;
     write(&layout.join("oci-layout"), json!({"imageLayoutVersion": "1.0.0"}).to_string())?;
     let image = work.out.join(format!("cenote-{}-{}.oci.tar", work.version, architecture()));
+    files::set_modes(&layout)?;
     work.tar(&layout, &image)?;
     Ok(image)
 }
@@ -73,19 +93,27 @@ fn fill(work: &Work, texts: &Texts, debian: &Tree, root: &Path) -> Result<(), St
     put(&root.join(CERTIFICATES), &certificates(&debian.folder)?, 0o644)?;
     put(&root.join("etc/passwd"), b"root:x:0:0:root:/:/bin/sh\ncenote:x:6470:6470:cenote:/:/bin/sh\n", 0o644)?;
     put(&root.join("etc/group"), b"root:x:0:\ncenote:x:6470:\n", 0o644)?;
-    for (folder, mode) in [("dev", 0o755), ("proc", 0o755), ("sys", 0o755), ("tmp", 0o1777)] {
-        let folder = root.join(folder);
-        make_folder(&folder)?;
-        let mode = Permissions::from_mode(mode);
-        set_permissions(&folder, mode).map_err(|error| format!("{}: {error}", folder.display()))?;
-    }
+    ["dev", "proc", "sys", "tmp"].iter().try_for_each(|folder| make_folder(&root.join(folder)))?;
     let documents = root.join("usr/share/doc");
     for package in super::IMAGE_PACKAGES {
         let copyright = Path::new(package).join("copyright");
         install(&debian.folder.join("usr/share/doc").join(&copyright), &documents.join(&copyright), 0o644)?;
     }
     install(&work.root.join("deploy/debian/copyright"), &documents.join("cenote/copyright"), 0o644)?;
-    files::legal(texts, &documents.join("cenote"))
+    for name in names_in(&debian.folder.join(LICENSES))? {
+        install(&debian.folder.join(LICENSES).join(&name), &root.join(LICENSES).join(&name), 0o644)?;
+    }
+    let (versions, mut sbom) = (debian.versions()?, texts.sbom.clone());
+    for (name, license) in COPIED {
+        let version = versions.get(name).ok_or_else(|| format!("the archive of {name} is not listed"))?;
+        sbom = super::sbom::with_debian(&sbom, name, version, license)?;
+    }
+    let texts = Texts { licenses: texts.licenses.clone(), sbom };
+    files::legal(work, &texts, &documents.join("cenote"))?;
+    files::set_modes(root)?;
+    let temporary = root.join("tmp");
+    set_permissions(&temporary, Permissions::from_mode(0o1777))
+        .map_err(|error| format!("{}: {error}", temporary.display()))
 }
 
 /// All authorities in one file.

@@ -22,6 +22,26 @@ pub fn text(crates: &[Crate], name: &str, time: u64) -> String {
     serde_json::to_string_pretty(&document).expect("it has no odd keys") + "\n"
 }
 
+/// The document `text` with a package of Debian, its version and its licence.
+///
+/// # Errors
+/// The text is no such document.
+pub fn with_debian(text: &str, name: &str, version: &str, license: &str) -> Result<String, String> {
+    let failed = "the bill of materials has no components";
+    let mut document: Value = serde_json::from_str(text).map_err(|error| format!("{failed}: {error}"))?;
+    let url = format!("pkg:deb/debian/{name}@{}", version.replace('+', "%2B"));
+    let made = json!({
+        "type": "library",
+        "bom-ref": url,
+        "name": name,
+        "version": version,
+        "purl": url,
+        "licenses": [{"expression": license}],
+    });
+    document["components"].as_array_mut().ok_or(failed)?.push(made);
+    Ok(serde_json::to_string_pretty(&document).expect("it has no odd keys") + "\n")
+}
+
 fn component(one: &Crate, kind: &str) -> Value {
     let url = reference(&one.name, &one.version);
     let mut made = json!({
@@ -80,6 +100,14 @@ mod tests {
         assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
         assert_eq!(rfc3339(951_782_400), "2000-02-29T00:00:00Z");
         assert_eq!(rfc3339(1_795_751_008), "2026-11-27T03:43:28Z");
+    }
+
+    #[test]
+    fn a_package_of_debian_is_a_component() {
+        let bill = with_debian(&text(&[], "x", 0), "libc6", "2.41-12+deb13u5", "LGPL-2.1-or-later");
+        let bill: Value = serde_json::from_str(&bill.expect("a bill")).expect("JSON");
+        assert_eq!(bill["components"][0]["purl"], "pkg:deb/debian/libc6@2.41-12%2Bdeb13u5");
+        assert!(with_debian("{}", "libc6", "2", "MIT").is_err());
     }
 
     #[test]
