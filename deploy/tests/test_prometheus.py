@@ -60,12 +60,13 @@ class World:
     def begin(self) -> None:
         programs, folder = self.programs, self.folder
         self.run("pool", "create", "--size", "64MiB")
-        self.exporter, self.server, self.prometheus = free_port(), free_port(), free_port()
-        self.start("exporter", self.command, "pool", "metrics", "--region", self.region, "--listen", f"127.0.0.1:{self.exporter}")
-        self.engine = self.start("server", self.command, "serve", "--region", self.region, "--port", str(self.server),
+        self.start("exporter", self.command, "pool", "metrics", "--region", self.region, "--listen", "127.0.0.1:0")
+        self.engine = self.start("server", self.command, "serve", "--region", self.region, "--port", "0",
                                  "--model", str(ROOT / "models/demo"))
+        self.exporter, self.server = self.port_of("exporter"), self.port_of("server")
         waiting.until("the server is ready", lambda: answers(f"http://127.0.0.1:{self.server}/ready"))
         self.write_settings()
+        self.prometheus = free_port()
         self.start("prometheus", *programs.words("prometheus"), f"--config.file={folder / 'prometheus.yml'}",
                    f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address=127.0.0.1:{self.prometheus}")
         waiting.until("Prometheus is ready", lambda: answers(f"http://127.0.0.1:{self.prometheus}/-/ready"))
@@ -92,6 +93,12 @@ class World:
             process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *words], stdout=log, stderr=log)
         self.processes.append(process)
         return process
+
+    def port_of(self, name: str) -> int:
+        """The port that a program of this project has got and prints."""
+        log = self.folder / f"{name}.log"
+        found = waiting.until(log.read_text, lambda: re.search(r"^http://127\.0\.0\.1:(\d+)$", log.read_text(), re.MULTILINE))
+        return int(found[1])
 
     def run(self, *words: str) -> None:
         done = subprocess.run([self.command, *words, "--region", self.region], capture_output=True, text=True, timeout=waiting.PATIENCE)
