@@ -89,8 +89,10 @@ def test_the_chart_with_everything_is_valid(renderer: Path) -> None:
         assert kinds[kind]["metadata"]["labels"]["release"] == "prometheus"
     region = kinds["DaemonSet"]["spec"]["template"]["spec"]
     assert region["imagePullSecrets"] == [{"name": "registry"}]
-    assert region["securityContext"]["runAsUser"] == 1000640000 and region["securityContext"]["runAsGroup"] == 1000650000
-    assert region["securityContext"]["runAsNonRoot"] is True
+    rights = region["securityContext"]
+    # Compared as text: a float is equal to an integer, and the kubelet refuses it.
+    assert f"{rights['runAsUser']} {rights['runAsGroup']}" == "1000640000 1000650000"
+    assert rights["runAsNonRoot"] is True
     check_selectors(objects)
     assert json.loads(kinds["ConfigMap"]["data"]["cenote.json"])["title"] == "Cenote"
     assert kinds["DaemonSet"]["spec"]["template"]["spec"]["containers"][0]["args"][-1] == "0.0.0.0:9471"
