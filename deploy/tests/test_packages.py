@@ -168,6 +168,20 @@ def test_the_debian_package_tells_what_it_is(deb: Path, installed: Path) -> None
     assert "Apache License" in (installed / "usr/share/doc/cenote/third-party-licenses.txt").read_text()
 
 
+def test_links_between_pages_of_the_package_lead_somewhere(installed: Path) -> None:
+    pages = installed / "usr/share/doc/cenote"
+    found = 0
+    for page in pages.glob("*/*.md"):
+        # Sources of the repository are no part of the package.
+        for link in re.findall(r"\]\(((?!https?:|\.\./\.\./)[^)#]+\.md)", page.read_text()):
+            assert (page.parent / link).is_file(), f"{page.name} links to {link}"
+            found += 1
+    assert found > 100
+    for unit in (installed / "usr/lib/systemd/system").iterdir():
+        (named,) = re.findall(r"^Documentation=file://(.*)$", unit.read_text(), re.MULTILINE)
+        assert (installed / named.removeprefix("/")).is_file(), f"{unit.name} names {named}"
+
+
 def test_scripts_of_the_package_are_shell_without_errors(tmp_path: Path) -> None:
     for script in [*(ROOT / "deploy/debian").glob("p*"), ROOT / "deploy/ensure-region"]:
         subprocess.run(["sh", "-n", script], check=True, timeout=waiting.PATIENCE)

@@ -148,7 +148,7 @@ fn operations(root: &Path, steps: &mut Steps) -> Result<(), String> {
     ]);
     steps.once_or_missing("chart", &of_chart, &[helm], || deploy::chart(root))?;
     let mut of_deploy = steps.packages.inputs("cenote-cli");
-    of_deploy.extend(names(&["deploy", "docs/guides", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT", "xtask/src"]));
+    of_deploy.extend(names(&["deploy", "docs", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT", "xtask/src"]));
     of_deploy.insert("crates/py/tests/waiting.py".to_owned());
     // Bills of all artefacts come from them.
     of_deploy.extend(manifests);

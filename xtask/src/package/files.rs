@@ -80,9 +80,12 @@ pub fn manuals(work: &Work, root: &Path) -> Result<(), String> {
 /// Guides, alerts, dashboard, licences and the bill of materials.
 pub fn documents(work: &Work, texts: &Texts, root: &Path) -> Result<(), String> {
     let to = root.join("usr/share/doc/cenote");
-    let guides = work.root.join("docs/guides");
-    for name in names_in(&guides)? {
-        install(&guides.join(&name), &to.join(&name), 0o644)?;
+    // Guides link to the other two.
+    for folder in ["guides", "internals", "evidence"] {
+        let from = work.root.join("docs").join(folder);
+        for name in names_in(&from)? {
+            install(&from.join(&name), &to.join(folder).join(&name), 0o644)?;
+        }
     }
     install(&work.root.join("CHANGELOG.md"), &to.join("CHANGELOG.md"), 0o644)?;
     install(&work.root.join("deploy/prometheus/alerts.yml"), &root.join("usr/share/cenote/alerts.yml"), 0o644)?;
