@@ -188,3 +188,12 @@ fn the_format_document_matches_the_pool() {
         assert_eq!((info.num_chunks, info.blocks_ready, info.objects), (map.chunks, states(1), states(3)));
     }
 }
+
+/// A chunk whose line names larger slots than it has was released, and only so many of its free slots
+/// left the free list as the line has. Another class took the chunk, so that one list led into the
+/// other, and a slot of the smaller size served a larger payload: past its chunk, and the region.
+#[test]
+fn a_released_chunk_leaves_no_slot_in_a_list() {
+    let mut world = World::new(Kind::OneHost, Flushing::Real).expect("every processor can be one host");
+    world.run(include_bytes!("../inputs/slots-of-a-released-chunk"));
+}

@@ -127,6 +127,9 @@ pub enum FormatError {
     /// A format with a table scale came without one.
     #[error("rows of e4m3 need the scale of their table (`weight_scale`)")]
     ScaleMissing,
+    /// A scale that is no number, or none that values can have: bf16 has no number so large.
+    #[error("the scale of a table is {0}; give a finite number that bf16 can hold")]
+    ScaleInfinite(f32),
     /// A scale came with a format that has none.
     #[error("rows of {0} have no table scale; omit it")]
     ScaleUnused(&'static str),

@@ -113,7 +113,10 @@ impl RowFormat {
     /// The scale is missing or has no meaning.
     pub fn new(stored: Stored, scale: Option<f32>) -> Result<Self, FormatError> {
         let scale = match (stored, scale) {
-            (Stored::E4m3, Some(scale)) => f32::from_bits(u32::from(bf16_bits(scale)) << 16),
+            (Stored::E4m3, Some(given)) => match f32::from_bits(u32::from(bf16_bits(given)) << 16) {
+                scale if scale.is_finite() => scale,
+                _ => return Err(FormatError::ScaleInfinite(given)),
+            },
             (Stored::E4m3, None) => return Err(FormatError::ScaleMissing),
             (other, Some(_)) => return Err(FormatError::ScaleUnused(other.name())),
             (_, None) => 1.0,
@@ -305,6 +308,9 @@ mod tests {
         let refused = |error: FormatError, words: &str| assert!(error.to_string().contains(words), "{error}");
         refused("nvfp4".parse::<Stored>().unwrap_err(), "`nvfp4` is no row format");
         refused(RowFormat::new(Stored::E4m3, None).unwrap_err(), "need the scale");
+        for scale in [f32::NAN, f32::INFINITY, f32::MAX] {
+            refused(RowFormat::new(Stored::E4m3, Some(scale)).unwrap_err(), "finite number that bf16 can hold");
+        }
         refused(RowFormat::new(Stored::Bf16, Some(1.0)).unwrap_err(), "have no table scale");
         refused(Stored::E4m3Ue8m0.row_bytes(100).unwrap_err(), "multiple of 32 values; 100 is none");
         refused(Stored::E4m3Ue8m0.row_values(263).unwrap_err(), "multiple of 33 bytes");

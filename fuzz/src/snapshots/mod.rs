@@ -34,6 +34,8 @@ pub const MEMORY_MAX: u64 = 48 << 20;
 const REGION_BYTES_MAX: u64 = 4 << 20;
 const REGION_BYTES: u64 = 1 << 20;
 const EDITS_MAX: u8 = 7;
+/// Longest payload that an edit makes.
+const PAYLOAD_BYTES_MAX: usize = 1 << 20;
 
 /// Payload bytes of the namespaces' blocks.
 const BLOCK_BYTES: [u64; 2] = [4096, 1024];
@@ -335,6 +337,8 @@ impl Changed {
     fn replace(&mut self, at: Range<usize>, kind: Kind, change: impl FnOnce(&mut Vec<u8>)) {
         let mut payload = format::payload(&self.bytes[at.clone()]).to_vec();
         change(&mut payload);
+        // Repeated values would grow without bound.
+        payload.truncate(PAYLOAD_BYTES_MAX);
         self.bytes.splice(at, format::encode(kind, &payload));
     }
 }

@@ -146,9 +146,10 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
         let Ok(chunks) = self.lock_chunks(self.locks.serving()) else { return };
         region.refresh_chunk(chunk);
         let Some(line) = region.read_chunk(chunk) else { return };
-        let slots = region.layout.blocks_of(chunk, line.slot_bytes);
         if let Some(class) = region.unlist_chunk(chunk) {
-            self.unlist(heap, class, |block| slots.contains(&block.0));
+            // All of them, whatever number of slots a corrupt line names: another class may take the
+            // chunk, and a slot in two lists would lead from one into the other.
+            self.unlist(heap, class, |block| region.layout.chunk_of(block) == chunk);
         }
         if !region.is_coherent() {
             // Lines written in place may be dirty in this host's caches and would later overwrite

@@ -104,9 +104,11 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
         let region = &self.region;
         let head = region.class_head(class);
         let block = BlockIndex(u64::from(head.load(Relaxed).checked_sub(1)?));
-        if region.slot_owner(block).load(Acquire) != FREE {
-            // A list that leads to a taken slot is corrupt from here on. Drop the rest: `gc` finds
-            // lost slots, but a taken slot must not be reserved again.
+        let end = (block.0 % region.layout.descriptors_per_chunk + 1) * region.class_bytes(class).load(Relaxed);
+        if end > region.layout.chunk_bytes || region.slot_owner(block).load(Acquire) != FREE {
+            // A list that leads to a taken slot, or to one that no chunk of the class has, is corrupt
+            // from here on. Drop the rest: `gc` finds lost slots, but a taken slot must not be reserved
+            // again, and the payload of the other would lie behind its chunk.
             region.counters().add(Counter::Damaged, 1);
             head.store(0, Release);
             return None;
