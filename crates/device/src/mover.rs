@@ -38,6 +38,7 @@ use crate::locking::Progress;
 use crate::memory::{Registered, Staging};
 use cenote_base::Clock;
 use kit::Kit;
+use load::Unordered;
 use queue::Queue;
 use save::Step;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -126,8 +127,10 @@ pub(crate) struct Shared {
     step: Mutex<Step>,
     /// Number of the engine's step; changed under `step`.
     step_number: AtomicU64,
-    /// A panic left memory that the device may still access. It is kept until the process ends.
+    /// A panic left memory that the device may still access. It is kept until the process ends, and so is
+    /// this value.
     keeps: AtomicBool,
+    unordered: Mutex<Unordered>,
     /// Bytes of saves that have not ended.
     saved_bytes: AtomicU64,
     counts: Mutex<Counts>,
@@ -174,6 +177,7 @@ impl Mover {
             step: Mutex::default(),
             step_number: AtomicU64::new(0),
             keeps: AtomicBool::new(false),
+            unordered: Mutex::default(),
             saved_bytes: AtomicU64::new(0),
             counts: Mutex::default(),
             told: Mutex::default(),
@@ -278,6 +282,13 @@ impl Drop for Mover {
 impl Shared {
     fn path(&self) -> Result<Arc<Path>, DeviceError> {
         lock(&self.route).clone().ok_or_else(|| DeviceError::new("a load or save", "the memory was closed"))
+    }
+
+    /// Keeps the streams, the page-lock and the region until the process ends.
+    fn keep(self: &Arc<Self>) {
+        if !self.keeps.swap(true, Ordering::AcqRel) {
+            std::mem::forget(Arc::clone(self));
+        }
     }
 
     fn tell(&self, error: &DeviceError) {
