@@ -26,6 +26,8 @@ mod lost;
 mod proof;
 mod queue;
 mod save;
+#[cfg(test)]
+mod tests;
 mod threads;
 mod trial;
 
@@ -262,7 +264,7 @@ impl Mover {
         let is_free = queue.under_way() == 0 && queue.lost.is_empty() && !self.0.keeps.load(Ordering::Acquire);
         let threads = if queue.threads == 0 { std::mem::take(&mut *lock(&self.1)) } else { Vec::new() };
         drop(queue);
-        // None is within a call of the driver any more, which a process that ends would tear down.
+        // None of them is within a call of the driver any more, which a process that ends would tear down.
         threads.into_iter().for_each(|thread| drop(thread.join()));
         let path = lock(&self.0.route).take_if(|_| is_free);
         if let Some(registered) = path.as_ref().and_then(|path| path.registered()) {
