@@ -26,6 +26,8 @@ mod lost;
 mod proof;
 mod queue;
 mod save;
+#[cfg(test)]
+mod tests;
 mod threads;
 mod trial;
 
@@ -38,6 +40,7 @@ use crate::locking::Progress;
 use crate::memory::{Registered, Staging};
 use cenote_base::Clock;
 use kit::Kit;
+use load::Unordered;
 use queue::Queue;
 use save::Step;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -126,8 +129,10 @@ pub(crate) struct Shared {
     step: Mutex<Step>,
     /// Number of the engine's step; changed under `step`.
     step_number: AtomicU64,
-    /// A panic left memory that the device may still access. It is kept until the process ends.
+    /// A panic left memory that the device may still access. It is kept until the process ends, and so is
+    /// this value.
     keeps: AtomicBool,
+    unordered: Mutex<Unordered>,
     /// Bytes of saves that have not ended.
     saved_bytes: AtomicU64,
     counts: Mutex<Counts>,
@@ -174,6 +179,7 @@ impl Mover {
             step: Mutex::default(),
             step_number: AtomicU64::new(0),
             keeps: AtomicBool::new(false),
+            unordered: Mutex::default(),
             saved_bytes: AtomicU64::new(0),
             counts: Mutex::default(),
             told: Mutex::default(),
@@ -258,7 +264,7 @@ impl Mover {
         let is_free = queue.under_way() == 0 && queue.lost.is_empty() && !self.0.keeps.load(Ordering::Acquire);
         let threads = if queue.threads == 0 { std::mem::take(&mut *lock(&self.1)) } else { Vec::new() };
         drop(queue);
-        // None is within a call of the driver any more, which a process that ends would tear down.
+        // None of them is within a call of the driver any more, which a process that ends would tear down.
         threads.into_iter().for_each(|thread| drop(thread.join()));
         let path = lock(&self.0.route).take_if(|_| is_free);
         if let Some(registered) = path.as_ref().and_then(|path| path.registered()) {
@@ -278,6 +284,13 @@ impl Drop for Mover {
 impl Shared {
     fn path(&self) -> Result<Arc<Path>, DeviceError> {
         lock(&self.route).clone().ok_or_else(|| DeviceError::new("a load or save", "the memory was closed"))
+    }
+
+    /// Keeps the streams, the page-lock and the region until the process ends.
+    fn keep(self: &Arc<Self>) {
+        if !self.keeps.swap(true, Ordering::AcqRel) {
+            std::mem::forget(Arc::clone(self));
+        }
     }
 
     fn tell(&self, error: &DeviceError) {

@@ -29,7 +29,7 @@ use cenote_mem::fork::ProcessStamp;
 use cenote_mem::{Fabric, numa};
 use cenote_pool::Names;
 use pyo3::prelude::*;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -56,28 +56,42 @@ fn duration(seconds: Option<f64>) -> PyResult<Option<Duration>> {
 
 /// A GPU, through the CUDA driver.
 #[pyclass(frozen, module = "cenote")]
-pub struct Gpu(Arc<Device>);
+pub struct Gpu {
+    device: ManuallyDrop<Arc<Device>>,
+    stamp: ProcessStamp,
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        // A forked child has no use of its parent's context in the driver.
+        if !self.stamp.is_inherited() {
+            // SAFETY: this value ends here, so nothing uses the device after its drop.
+            unsafe { ManuallyDrop::drop(&mut self.device) };
+        }
+    }
+}
 
 #[pymethods]
 impl Gpu {
     #[new]
     #[pyo3(signature = (number, *, library="libcuda.so.1"))]
     fn new(py: Python<'_>, number: u32, library: &str) -> PyResult<Self> {
-        py.detach(|| Device::open(library, number, clock())).map(Self).map_err(|error| of_device(&error))
+        let device = py.detach(|| Device::open(library, number, clock())).map_err(|error| of_device(&error))?;
+        Ok(Self { device: ManuallyDrop::new(device), stamp: ProcessStamp::current() })
     }
 
     /// Why each copy is a call of the driver; empty if many copies are one call.
     #[getter]
     fn why_one_by_one(&self) -> &str {
-        self.0.why_one_by_one()
+        self.device.why_one_by_one()
     }
 
     /// Page-locks a region, which all users of this process share. Waits at most `timeout` seconds.
     #[pyo3(signature = (region, *, piece_bytes=1 << 30, timeout=600.0))]
     fn register(&self, py: Python<'_>, region: &Region, piece_bytes: usize, timeout: f64) -> PyResult<Registration> {
-        let timeout = duration(Some(timeout))?.unwrap_or_default();
+        let (device, timeout) = (self.device()?, duration(Some(timeout))?.unwrap_or_default());
         let seen = || {
-            let shared = self.share(&region.open.pool()?, piece_bytes);
+            let shared = share(device, &region.open.pool()?, piece_bytes);
             let _ = shared.wait(timeout);
             shared.seen().map(|seen| (shared, seen)).map_err(|error| of_device(&error))
         };
@@ -87,17 +101,25 @@ impl Gpu {
 }
 
 impl Gpu {
-    fn share(&self, pool: &cenote_pool::HostPool, piece_bytes: usize) -> Registered {
-        let fabric = pool.fabric();
-        // The driver locks whole pages, and refuses a page twice.
-        let page = usize::try_from(fabric.mapping().obtained().page_bytes).unwrap_or(1).max(4096);
-        let piece_bytes = piece_bytes.clamp(1, PIECE_BYTES_MAX).next_multiple_of(page);
-        let place = (fabric.address(0, LINE).addr(), fabric.len() as usize);
-        let pieces = Pieces { bytes: piece_bytes, threads: touching_threads() };
-        let memory = Arc::new(Memory { fabric: Arc::clone(fabric), address: place.0 });
-        // SAFETY: the fabric keeps the region mapped.
-        unsafe { Registered::share(&self.0, place, memory, pieces, clock()) }
+    /// Refuses the GPU of a forked child's parent: the driver's state and locks are that process's.
+    fn device(&self) -> PyResult<&Arc<Device>> {
+        match self.stamp.is_inherited() {
+            false => Ok(&self.device),
+            true => Err(CenoteError::new_err("another process opened this GPU; open it in this one")),
+        }
     }
+}
+
+fn share(device: &Arc<Device>, pool: &cenote_pool::HostPool, piece_bytes: usize) -> Registered {
+    let fabric = pool.fabric();
+    // The driver locks whole pages, and refuses a page twice.
+    let page = usize::try_from(fabric.mapping().obtained().page_bytes).unwrap_or(1).max(4096);
+    let piece_bytes = piece_bytes.clamp(1, PIECE_BYTES_MAX).next_multiple_of(page);
+    let place = (fabric.address(0, LINE).addr(), fabric.len() as usize);
+    let pieces = Pieces { bytes: piece_bytes, threads: touching_threads() };
+    let memory = Arc::new(Memory { fabric: Arc::clone(fabric), address: place.0 });
+    // SAFETY: the fabric keeps the region mapped.
+    unsafe { Registered::share(device, place, memory, pieces, clock()) }
 }
 
 /// Threads that touch a region's pages. One page-locks beside them, and an engine starts meanwhile.
@@ -171,6 +193,9 @@ struct Order {
     names: Vec<Names>,
 }
 
+/// A block of a call, by its order's `id` and its hash.
+type Name = (usize, BlockHash);
+
 type Given<'py> = (Bound<'py, Namespace>, Bound<'py, PyAny>, Items<u32>, Items<usize>, Option<Items<u64>>, u64);
 
 impl Order {
@@ -211,11 +236,13 @@ impl Order {
     }
 
     /// Drops blocks that are there already: earlier in this call, because requests of one step may
-    /// share a prefix. Returns their number.
-    fn drop_repeated(&mut self, seen: &mut HashSet<(usize, BlockHash)>) -> u64 {
+    /// share a prefix. Returns their names.
+    fn take_repeated(&mut self, seen: &mut HashSet<Name>) -> Vec<Name> {
         let new: Vec<bool> = self.hashes.iter().map(|&hash| seen.insert((self.id, hash))).collect();
+        let repeated = self.hashes.iter().zip(&new).filter(|(_, new)| !**new).map(|(&hash, _)| (self.id, hash));
+        let repeated = repeated.collect();
         self.keep(&new);
-        new.iter().filter(|new| !**new).count() as u64
+        repeated
     }
 
     /// Keeps these blocks.
@@ -285,7 +312,7 @@ impl DeviceMemory {
         gpu_buffer_bytes: u64,
         scatter_below: Option<u64>,
     ) -> PyResult<Self> {
-        let layers = layers.0;
+        let (device, layers) = (gpu.device()?, layers.0);
         let num_blocks = layers.first().map_or(0, |(_, layout)| layout.num_blocks);
         if layers.iter().any(|(_, layout)| layout.num_blocks != num_blocks) || !(1..=64).contains(&threads) {
             let count = layers.len();
@@ -309,16 +336,16 @@ impl DeviceMemory {
             ""
         };
         let made = py.detach(|| {
-            let staging = Staging::new(&gpu.0, layout.block_bytes() as usize, staging_bytes)?;
+            let staging = Staging::new(device, layout.block_bytes() as usize, staging_bytes)?;
             let slots = Arc::new(Pages::of_slots(staging.address(), &pages, staging.count()));
             let route = match why_staged {
-                "" => Route::Direct(gpu.share(&pool, piece_bytes), staging),
+                "" => Route::Direct(share(device, &pool, piece_bytes), staging),
                 _ => Route::Staged(staging),
             };
             let near = Arc::clone(pool.fabric());
             let place = move || _ = numa::stay_near(near.mapping());
             let settings = Settings { threads, backlog_bytes, gpu_buffer_bytes, scatter_below, clock: clock() };
-            Ok((Mover::start(&gpu.0, layout, route, settings, place)?, slots))
+            Ok((Mover::start(device, layout, route, settings, place)?, slots))
         });
         let (mover, slots) = made.map_err(|error: DeviceError| match error.is_of_arguments() {
             true => wrong(error.to_string()),
@@ -402,8 +429,10 @@ impl DeviceMemory {
     /// saves that it does not wait for yet, and blocks that still wait for a buffer are dropped.
     fn end_step(&self, py: Python<'_>) -> PyResult<()> {
         let (mover, engine) = (self.mover()?, self.engine(py)?);
-        py.detach(|| mover.end_step(engine));
-        Ok(())
+        guarded(|| {
+            py.detach(|| mover.end_step(engine));
+            Ok(())
+        })
     }
 
     /// Counts of save outcomes since the last call, by name.
@@ -432,7 +461,9 @@ impl DeviceMemory {
         let mover = self.mover()?;
         let is_free = py.detach(|| mover.close(timeout));
         if is_free {
-            drop(self.owner.lock().unwrap_or_else(PoisonError::into_inner).take());
+            let owner = self.owner.lock().unwrap_or_else(PoisonError::into_inner).take();
+            // Without the lock: finalizers may let another thread run that closes too.
+            drop(owner);
         }
         Ok(is_free)
     }
@@ -541,21 +572,22 @@ impl DeviceMemory {
     fn begin_save(&self, mover: &Mover, mut orders: Vec<Order>, engine: EngineStream) -> Result<(), DeviceError> {
         let mut room = mover.room();
         let mut parts = Vec::<Saving>::new();
-        let mut seen = HashSet::new();
+        let (mut seen, mut repeated, mut dropped) = (HashSet::new(), Vec::new(), HashMap::new());
         for order in &mut orders {
-            let mut known = order.drop_repeated(&mut seen);
+            repeated.append(&mut order.take_repeated(&mut seen));
             let new: Vec<bool> = order.to.pool.duplicates(&order.hashes).into_iter().map(|there| !there).collect();
-            known += new.iter().filter(|new| !**new).count() as u64;
+            add(&self.outcomes, "duplicate", new.iter().filter(|new| !**new).count() as u64);
             order.keep(&new);
-            add(&self.outcomes, "duplicate", known);
             // Only new blocks take room.
             let (count, kept) = (order.blocks.len(), order.blocks.len().min(room));
-            add(&self.outcomes, "busy", (count - kept) as u64);
+            let id = order.id;
+            dropped.extend(order.hashes[kept..].iter().map(|&hash| ((id, hash), "busy")));
             order.keep(&(0..count).map(|number| number < kept).collect::<Vec<_>>());
             room -= kept;
             match &self.direct {
                 Some(_) => {
-                    let reserved = blocks::reserve(order, &self.outcomes);
+                    let (reserved, refused) = blocks::reserve(order);
+                    dropped.extend(refused.into_iter().map(|(hash, why)| ((id, hash), why)));
                     let split = self.parts(mover, reserved.into_iter(), |(filling, ..)| Some(filling.extent()));
                     let part = |(part, is_staged)| Reserved::part(order, part, is_staged, &self.outcomes);
                     parts.extend(split.into_iter().map(part));
@@ -563,6 +595,9 @@ impl DeviceMemory {
                 None => Copied::add_parts(order, mover.part_blocks(true), &self.slots, &self.outcomes, &mut parts),
             }
         }
+        dropped.values().for_each(|why| add(&self.outcomes, why, 1));
+        // A block that is repeated is there if its first one is.
+        repeated.iter().for_each(|name| add(&self.outcomes, dropped.get(name).copied().unwrap_or("duplicate"), 1));
         let count = parts.iter().map(|part| part.blocks.len() as u64).sum::<u64>();
         let begun = mover.save(parts, engine);
         if begun.is_err() {
@@ -614,14 +649,16 @@ impl DeviceLoad {
     /// After its end, later work of the engine on these blocks comes after the remaining copies.
     fn failed(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
         let (load, engine) = (self.load()?, self.engine(py)?);
-        Ok(py.detach(|| load.failed(engine)))
+        guarded(|| py.detach(|| Ok(load.failed(engine))))
     }
 
     /// Cancels the load. Later work of the engine comes after the remaining copies.
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
         let (load, engine) = (self.load()?, self.engine(py)?);
-        py.detach(|| load.cancel(engine));
-        Ok(())
+        guarded(|| {
+            py.detach(|| load.cancel(engine));
+            Ok(())
+        })
     }
 
     fn __len__(&self) -> usize {

@@ -348,6 +348,19 @@ def test_saves_beyond_the_backlog_are_dropped(region: cenote.Region, blocks: cen
     assert memory.close(PATIENCE)
 
 
+def test_a_repeated_block_is_as_the_first_one(region: cenote.Region, blocks: cenote.Namespace) -> None:
+    """Of eight blocks, the last three have no room in the backlog, and a second request has all of them too."""
+    device = FakeDevice(BLOCKS * BLOCK)
+    memory = device.of(region, [(device.base, PageLayout(BLOCK, ((0, BLOCK),), BLOCKS))], backlog_bytes=5 * BLOCK)
+    device.hold(FakeDevice.FROM_GPU)
+    order = (blocks, names_of(blocks, 8), range(8), range(8), None, 0)
+    memory.save([order, order])
+    assert memory.take_outcomes() == {"busy": 6, "duplicate": 5}
+    device.hold()
+    assert outcomes_of(device, memory, 5) == {"published": 5}
+    assert memory.close(PATIENCE)
+
+
 @pytest.mark.parametrize("way", ["staged", "unregistered"])
 def test_staged_saves_wait_for_slots(region: cenote.Region, blocks: cenote.Namespace, way: str) -> None:
     engine = Engine(region, 6, way)
@@ -637,25 +650,30 @@ def test_a_block_that_is_there_is_used_by_the_save_that_finds_it(region: cenote.
     assert region.counters()["pool_duplicates_total"] == before + 4
 
 
-def test_a_forked_child_touches_neither_its_parents_load_nor_its_registration(region: cenote.Region, blocks: cenote.Namespace) -> None:
+def test_a_forked_child_touches_nothing_of_its_parents_gpu(region: cenote.Region, blocks: cenote.Namespace) -> None:
     names = save_all(region, blocks, 4)
     engine = Engine(region, 8)
-    registration = engine.device.register(region)
+    gpu, registration = engine.device.gpu, engine.device.register(region)
+    kernel = cenote.device.RowKernel(gpu)
     engine.device.hold(FakeDevice.TO_GPU)
     load = engine.memory.load(blocks.lookup(names), range(4))
     until("the copies", lambda: engine.device.copies == 1)
     pid = os.fork()
     if pid == 0:
         refused = 0
-        for call in (lambda: load.wait(None), load.failed, load.cancel, registration.close):
+        for call in (
+            lambda: load.wait(None), load.failed, load.cancel, registration.close, lambda: gpu.register(region),
+            lambda: cenote.device.RowKernel(gpu),
+        ):  # fmt: skip
             try:
                 call()
             except cenote.CenoteError as error:
                 refused += "another process" in str(error)
-        del registration, load, call
+        del registration, load, call, kernel
         gc.collect()
         os._exit(refused)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 4
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 6
+    del kernel
     registration.close()
     engine.device.hold()
     assert load.wait(PATIENCE)
@@ -744,6 +762,7 @@ def test_a_save_waits_for_no_load(region: cenote.Region, blocks: cenote.Namespac
     others = blocks.alias([bytes([number]) * 32 for number in range(8)])
     engine.memory.save([(blocks, others, range(8), range(80, 88), None, 0)])
     assert engine.device.copies == 1, "the save's copies are queued, and none of the load's"
+    assert not load.done, "the engine's thread asks without a wait for the thread in the driver"
     engine.device.call("gate", COPY.encode(), False)
     engine.device.run_until("eight published blocks", lambda: blocks.count(others) == 8)
     assert not load.done

@@ -8,14 +8,28 @@ use crate::driver::{Copies, DeviceError, EngineStream, Event};
 use crate::kernels::{LANES, SUM_WORDS};
 use crate::layout::Way;
 use crate::memory::Slots;
-use cenote_base::Deadline;
+use cenote_base::{Clock, Deadline};
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Longest wait of an engine's thread for copies that the device cannot order before its work.
+/// Longest wait of an engine's thread for copies that the device cannot order before its work: of all loads
+/// together, until the device is well again or some time has passed.
 const UNORDERED_PATIENCE: Duration = Duration::from_secs(5);
+const UNORDERED_AGAIN: Duration = Duration::from_secs(60);
+
+/// The wait for a device that does not order copies, of all loads.
+#[derive(Default)]
+pub(super) struct Unordered(Option<(Deadline, Deadline)>);
+
+impl Unordered {
+    /// The end of the wait that the first refusal began.
+    fn deadline(&mut self, clock: Clock) -> Deadline {
+        let begun = self.0.filter(|(_, again)| !again.passed());
+        self.0.insert(begun.unwrap_or_else(|| (clock.after(UNORDERED_PATIENCE), clock.after(UNORDERED_AGAIN)))).0
+    }
+}
 
 /// Some blocks of a load, in order. They stay where they are until the value is dropped.
 pub trait Source: Send {
@@ -77,6 +91,8 @@ pub(crate) struct LoadPart {
     /// Numbers of the blocks in the load.
     numbers: Vec<usize>,
     pub is_staged: bool,
+    /// Its place in the order of all parts.
+    pub ticket: u64,
     /// The copies begin after this event in the engine's stream.
     ready: Arc<Event>,
     /// The device may access the part's memory: its drop keeps that.
@@ -116,7 +132,8 @@ impl Mover {
             bell: Condvar::new(),
         });
         let count = parts.len();
-        let tasks = parts.into_iter().map(|Loading { source, blocks, numbers, is_staged }| {
+        let tickets = shared.enter(count)?;
+        let tasks = parts.into_iter().zip(tickets).map(|(Loading { source, blocks, numbers, is_staged }, ticket)| {
             let (ready, load) = (Arc::clone(&ready), Arc::clone(&load));
             Task::Load(LoadPart {
                 load,
@@ -124,6 +141,7 @@ impl Mover {
                 blocks,
                 numbers,
                 is_staged,
+                ticket,
                 ready,
                 is_on_device: false,
                 is_lost: false,
@@ -133,7 +151,6 @@ impl Mover {
                 ended: false,
             })
         });
-        shared.enter(count)?;
         shared.hand_over(tasks);
         Ok(load)
     }
@@ -171,10 +188,13 @@ impl Load {
     pub fn cancel(&self, engine: EngineStream) {
         // A thread that queues copies holds this lock for one call of the driver.
         let mut state = lock(&self.state);
-        if !state.is_done() {
+        let has_ended = state.is_done();
+        if !has_ended {
             state.cancelled = true;
             self.done.store(true, Ordering::Release);
             self.bell.notify_all();
+        }
+        if !has_ended || state.lost > 0 {
             drop(self.fence(state, engine));
         }
     }
@@ -188,16 +208,19 @@ impl Load {
         let kit = path.as_ref().ok().and_then(|path| path.kit.as_ref());
         let moved = kit.is_none_or(|kit| shared.fence(&kit.loads, engine));
         if copied && moved {
+            lock(&shared.unordered).0 = None;
             return state;
         }
         // Lost parts end when the device tells that it has left them.
         shared.change(|queue| queue.lost.look_now());
-        let deadline = shared.settings.clock.after(UNORDERED_PATIENCE);
+        let deadline = lock(&shared.unordered).deadline(shared.settings.clock);
         let may_write = |state: &mut State| state.lost > 0 || (state.cancelled && state.parts > 0);
         let mut state = deadline.wait_while(&self.bell, state, may_write);
         if may_write(&mut state) {
             let why = format!("the device did not tell within {UNORDERED_PATIENCE:?} when they end");
             shared.tell(&DeviceError::new("copies of a load that the engine no longer waits for", why));
+        } else {
+            lock(&shared.unordered).0 = None;
         }
         state
     }
@@ -263,10 +286,10 @@ impl Drop for LoadPart {
     fn drop(&mut self) {
         let failed = self.failed.take();
         if self.is_on_device {
-            // A panic, or the end of the process.
-            self.load.shared.keeps.store(true, Ordering::Release);
+            // A panic. Nothing tells any more when the device has left the part.
+            self.load.shared.keep();
             std::mem::forget((self.slots.take(), self.board.take()));
-            return self.end(None);
+            return self.lose();
         }
         // SAFETY: the part ends here, so nothing uses the source after its drop.
         unsafe { ManuallyDrop::drop(&mut self.source) };

@@ -143,12 +143,12 @@ impl Shared {
             return;
         }
         let parts = std::mem::take(&mut queue.lost.of_engine);
-        queue.lost.with_engine = parts.len();
+        queue.lost.with_engine += parts.len();
         drop(queue);
         // An error was told when the parts were lost.
         let event = self.device.record_engine(engine).ok().map(Arc::new);
         self.change(|queue| {
-            queue.lost.with_engine = 0;
+            queue.lost.with_engine -= parts.len();
             match event {
                 Some(event) => {
                     queue.lost.parts.extend(parts.into_iter().map(|task| (task, Some(Arc::clone(&event)))));

@@ -3,7 +3,8 @@
 use super::lost::Lost;
 use super::threads::Task;
 use crate::driver::Event;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 /// Looks at the device between two looks at all parts that wait: some may be over behind the first ones.
 const TICKS_A_SWEEP: u64 = 20;
@@ -25,8 +26,10 @@ pub(crate) struct Queue {
     /// while the threads do all else.
     to_queue: VecDeque<Task>,
     ready: VecDeque<Task>,
-    /// Parts that wait, by what they want, in their order. Only the first one of each kind tries.
-    waiting: [VecDeque<Task>; 2],
+    /// Parts that wait, by what they want, in the order of their tickets.
+    waiting: [BTreeMap<u64, Task>; 2],
+    /// The next part's ticket.
+    ticket: u64,
     /// Parts on the device, per lane in the order of its stream.
     lanes: [VecDeque<(Event, Task)>; 4],
     /// Parts that have not ended.
@@ -48,6 +51,8 @@ pub(super) enum Looked {
     Done(Task),
     NotYet(Event, Task),
     Lost(Task),
+    /// A panic has ended the part.
+    Ended,
 }
 
 impl Queue {
@@ -78,8 +83,12 @@ impl Queue {
         self.has_events() || self.lost.may_end() || self.waiting.iter().any(|waiting| !waiting.is_empty())
     }
 
-    pub const fn begin(&mut self, parts: usize) {
+    /// Counts parts that begin. Returns their tickets.
+    pub const fn begin(&mut self, parts: usize) -> Range<u64> {
         self.under_way += parts;
+        let first = self.ticket;
+        self.ticket += parts as u64;
+        first..self.ticket
     }
 
     pub fn hand_over(&mut self, loads: impl Iterator<Item = Task>) {
@@ -93,7 +102,7 @@ impl Queue {
             if waiting.is_empty() {
                 return Some(task);
             }
-            waiting.push_back(task);
+            waiting.insert(task.ticket(), task);
         }
         self.ready.pop_front()
     }
@@ -116,19 +125,19 @@ impl Queue {
         self.end();
     }
 
-    /// Lets a part wait in front: it is new and the only one, or was the first before. Gives it back if the
-    /// device refuses to tell when it ends its work for lost parts, which may keep what this one wants.
+    /// Lets a part wait for its turn. Gives it back if the device refuses to tell when it ends its work for
+    /// lost parts, which may keep what this one wants.
     pub fn put_off(&mut self, task: Task) -> Option<Task> {
         if self.lost.is_refused() {
             return Some(task);
         }
-        self.waiting[task.wants() as usize].push_front(task);
+        self.waiting[task.wants() as usize].insert(task.ticket(), task);
         None
     }
 
-    /// The first parts that wait try again.
+    /// The first part that waits for each kind tries again.
     pub fn retry(&mut self) {
-        self.ready.extend(self.waiting.iter_mut().filter_map(VecDeque::pop_front));
+        self.ready.extend(self.waiting.iter_mut().filter_map(|waiting| waiting.pop_first()).map(|(_, task)| task));
     }
 
     /// After a moment without work.
@@ -139,9 +148,10 @@ impl Queue {
             self.lost.tick();
             let gives_up = self.lost.is_refused();
             for waiting in &mut self.waiting {
-                let (over, others) = waiting.drain(..).partition(|task| gives_up || task.is_over());
+                let (over, others) =
+                    std::mem::take(waiting).into_iter().partition(|(_, task)| gives_up || task.is_over());
                 *waiting = others;
-                self.ready.extend::<VecDeque<Task>>(over);
+                self.ready.extend(BTreeMap::into_values(over));
             }
         }
     }
@@ -168,6 +178,7 @@ impl Queue {
                 }
                 Some(Looked::Done(task)) => self.ready.push_back(task),
                 Some(Looked::Lost(task)) => self.lose(task, false),
+                Some(Looked::Ended) => self.end(),
             }
             goes_on = true;
         }

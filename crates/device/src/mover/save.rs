@@ -55,6 +55,8 @@ pub(crate) struct SavePart {
     sink: ManuallyDrop<Box<dyn Sink>>,
     blocks: Vec<usize>,
     is_staged: bool,
+    /// Its place in the order of all parts.
+    pub ticket: u64,
     /// The device may access the part's memory: its drop keeps that.
     pub is_on_device: bool,
     /// The copies begin after this event in the engine's stream.
@@ -95,16 +97,17 @@ impl Mover {
     pub fn save(&self, parts: Vec<Saving>, engine: EngineStream) -> Result<(), DeviceError> {
         let shared = &self.0;
         let ready = Arc::new(shared.device.record_engine(engine)?);
-        shared.enter(parts.len())?;
+        let tickets = shared.enter(parts.len())?;
         let blocks: usize = parts.iter().map(|part| part.blocks.len()).sum();
         shared.saved_bytes.fetch_add(blocks as u64 * shared.layout.block_bytes(), Ordering::Relaxed);
         let step = shared.step_number.load(Ordering::Acquire);
-        for Saving { sink, blocks, is_staged } in parts {
+        for (Saving { sink, blocks, is_staged }, ticket) in parts.into_iter().zip(tickets) {
             let part = SavePart {
                 shared: Arc::clone(shared),
                 sink: ManuallyDrop::new(sink),
                 blocks,
                 is_staged,
+                ticket,
                 is_on_device: false,
                 ready: Arc::clone(&ready),
                 step,
@@ -166,8 +169,8 @@ impl SavePart {
 impl Drop for SavePart {
     fn drop(&mut self) {
         if self.is_on_device {
-            // A panic, or the end of the process.
-            self.shared.keeps.store(true, Ordering::Release);
+            // A panic. Nothing tells any more when the device has left the part.
+            self.shared.keep();
             std::mem::forget((self.slots.take(), self.board.take()));
         } else {
             // SAFETY: the part ends here, so nothing uses the sink after its drop.

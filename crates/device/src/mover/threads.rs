@@ -6,6 +6,7 @@ use super::queue::{Lane, Looked, Queue};
 use super::save::SavePart;
 use super::{Shared, lock};
 use crate::driver::{DeviceError, Event};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
@@ -49,6 +50,13 @@ impl Task {
         }
     }
 
+    pub(super) const fn ticket(&self) -> u64 {
+        match self {
+            Self::Load(part) | Self::Loaded(part) => part.ticket,
+            Self::Save(part) | Self::Saved(part) => part.ticket,
+        }
+    }
+
     /// What the part waits for.
     pub(super) const fn wants(&self) -> Wants {
         match self {
@@ -80,7 +88,8 @@ pub(crate) fn start(
         let thread = std::thread::Builder::new().name(format!("cenote-device-{number}")).spawn(move || {
             let _ended = Ended(&own);
             own.device.enter_thread();
-            place();
+            // It only makes the thread's work faster.
+            let _ = catch_unwind(AssertUnwindSafe(|| place()));
             own.work();
         });
         match thread {
@@ -118,14 +127,13 @@ pub(crate) enum Next {
 }
 
 impl Shared {
-    /// Counts parts that begin.
-    pub(super) fn enter(&self, parts: usize) -> Result<(), DeviceError> {
+    /// Counts parts that begin. Returns their tickets.
+    pub(super) fn enter(&self, parts: usize) -> Result<Range<u64>, DeviceError> {
         let mut queue = lock(&self.queue);
         if queue.is_closing() {
             return Err(DeviceError::new("a load or save", "the memory was closed"));
         }
-        queue.begin(parts);
-        Ok(())
+        Ok(queue.begin(parts))
     }
 
     /// Hands parts of loads to the threads.
@@ -162,8 +170,8 @@ impl Shared {
         }
     }
 
-    /// Lets a part wait, unless the device keeps what it waits for: then it fails. The calling thread looks
-    /// at the queue next, so it wakes no other.
+    /// Lets a part wait, unless the device keeps what it waits for: then it fails. It wakes no thread: who has
+    /// what the part waits for is followed, or runs and retries.
     fn put_off(&self, task: Task) {
         let refused = lock(&self.queue).put_off(task);
         if let Some(task) = refused {
@@ -232,7 +240,10 @@ impl Shared {
     }
 
     fn look_after(&self, mut lost: Lost) {
-        let ended = lost.look(self);
+        let ended = catch_unwind(AssertUnwindSafe(|| lost.look(self))).unwrap_or_else(|_| {
+            self.tell_panic();
+            Vec::new()
+        });
         self.change(|queue| queue.lost.put_back(lost));
         // Outside of the lock of the queue, because parts give memory back.
         drop(ended);
@@ -251,12 +262,23 @@ impl Shared {
     /// A panic ends the part. Its drop keeps what the device may access.
     pub(super) fn caught(&self, run: impl FnOnce() -> Next) -> Next {
         catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
-            self.tell(&DeviceError::new("a bug in cenote", "a part of a load or save panicked"));
+            self.tell_panic();
             Next::Ended
         })
     }
 
-    fn look(&self, (event, mut task): (Event, Task)) -> Looked {
+    fn tell_panic(&self) {
+        self.tell(&DeviceError::new("a bug in cenote", "a part of a load or save panicked"));
+    }
+
+    fn look(&self, head: (Event, Task)) -> Looked {
+        catch_unwind(AssertUnwindSafe(|| self.look_at(head))).unwrap_or_else(|_| {
+            self.tell_panic();
+            Looked::Ended
+        })
+    }
+
+    fn look_at(&self, (event, mut task): (Event, Task)) -> Looked {
         match event.occurred() {
             Ok(true) => {
                 task.leave_device();

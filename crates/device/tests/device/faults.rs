@@ -3,6 +3,7 @@
 use crate::orders::{pairs, save};
 use crate::rig::{ENGINE, Rig, WAYS, Way};
 use cenote_base::testing::{ManualTime, PATIENCE, until};
+use cenote_device::mover::Load;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,13 +58,15 @@ fn a_save_with_a_failed_call_publishes_whole_blocks_only() {
         if rig.mover.save(rig.saving(blocks), ENGINE).is_err() {
             return false;
         }
+        // What comes too late has other bytes.
+        rig.mover.end_step(ENGINE);
+        rig.queue_compute(&blocks.iter().map(|&(block, _)| (block, 1000)).collect::<Vec<_>>());
         let mut failed = 0;
         until("the outcomes of all blocks", || {
             // What waits for slots that a lost part keeps ends with the step.
             rig.mover.end_step(ENGINE);
             let counts = rig.mover.take_counts();
             failed += (counts.failed + counts.late) as usize;
-            // `publish` compares the bytes.
             (failed + rig.saved.lock().unwrap().len() == blocks.len()).then_some(())
         });
         failed > 0
@@ -148,6 +151,73 @@ fn lost_copies_are_waited_for_if_the_device_cannot_order_them() {
 }
 
 #[test]
+fn one_wait_serves_all_loads_whose_copies_the_device_cannot_order() {
+    let time = ManualTime::start();
+    let mut rig = Rig::new(Way::Pages, 24, time.clock());
+    let blocks = pairs(30, 24);
+    save(&mut rig, &blocks);
+    rig.gpu.hold(0, true);
+    rig.gpu.gate("cuMemcpyBatchAsync", true);
+    let load = |blocks: &[_]| rig.mover.load(rig.loading(blocks), ENGINE, PATIENCE).expect("it begins");
+    let loads: Vec<_> = blocks.chunks(10).map(load).collect();
+    rig.gpu.fail_times("cuEventRecord", 0, 1 << 20);
+    rig.gpu.gate("cuMemcpyBatchAsync", false);
+    assert!(loads.iter().all(|load| load.wait(Some(PATIENCE))));
+    // A thread that nobody joins: a wait that does not end fails the test.
+    let failed = |load: &Arc<Load>| {
+        let load = Arc::clone(load);
+        std::thread::spawn(move || load.failed(ENGINE).len())
+    };
+    let first = failed(&loads[0]);
+    until("the end of the first wait", || {
+        time.advance(Duration::from_millis(10));
+        first.is_finished().then_some(())
+    });
+    for other in &loads[1..] {
+        let other = failed(other);
+        until("an end without another wait", || other.is_finished().then_some(()));
+        assert_eq!(other.join().expect("no panic"), 10);
+    }
+    // A device that is well again is waited for again.
+    rig.gpu.fail_times("cuEventRecord", 0, 0);
+    assert_eq!(loads[0].failed(ENGINE).len(), 10);
+    rig.gpu.fail_times("cuEventRecord", 0, 1 << 20);
+    let again = failed(&loads[0]);
+    let before = rig.gpu.calls("cuEventRecord");
+    until("refused events", || (rig.gpu.calls("cuEventRecord") >= before + 2).then_some(()));
+    rig.gpu.fail_times("cuEventRecord", 0, 0);
+    rig.gpu.hold(0, false);
+    until("the end of the copies", || {
+        time.advance(Duration::from_millis(10));
+        again.is_finished().then_some(())
+    });
+    rig.end("lost");
+}
+
+#[test]
+fn the_engines_writes_come_after_the_lost_copies_of_a_load_that_is_cancelled_after_its_end() {
+    for way in [Way::Pages, Way::Scattered] {
+        let mut rig = Rig::new(way, 25, ManualTime::start().clock());
+        let blocks = pairs(10, 25);
+        save(&mut rig, &blocks);
+        rig.gpu.hold(0, true);
+        // The first event is the engine's, and the second one the first behind the copies.
+        rig.gpu.fail_times("cuEventRecord", 1, 1);
+        let load = rig.mover.load(rig.loading(&blocks), ENGINE, PATIENCE).expect("it begins");
+        assert!(load.wait(Some(PATIENCE)));
+        load.cancel(ENGINE);
+        let elsewhere: Vec<_> = blocks.iter().map(|&(block, _)| (block, 1000)).collect();
+        rig.queue_compute(&elsewhere);
+        rig.gpu.run();
+        assert!(elsewhere.iter().all(|&(block, number)| !rig.holds(block, number)), "{way:?}: the copies are to come");
+        rig.gpu.hold(0, false);
+        rig.gpu.run();
+        assert!(elsewhere.iter().all(|&(block, number)| rig.holds(block, number)), "{way:?}");
+        rig.end(&format!("{way:?}"));
+    }
+}
+
+#[test]
 fn saves_are_not_published_if_the_engine_may_have_written_their_blocks_meanwhile() {
     for (refusals, is_ordered) in [(1, true), (2, false)] {
         let mut rig = Rig::new(Way::Pages, 11, ManualTime::start().clock());
@@ -166,6 +236,7 @@ fn saves_are_not_published_if_the_engine_may_have_written_their_blocks_meanwhile
             (failed + rig.saved.lock().unwrap().len() == blocks.len()).then_some(())
         });
         assert_eq!(failed, if is_ordered { 0 } else { blocks.len() });
+        rig.assert_whole("blocks in order");
         // The next step is in order again.
         rig.mover.end_step(ENGINE);
         let others = pairs(10, 12);

@@ -1,9 +1,11 @@
 //! Bytes, order and completion under the fake driver's schedules.
 
 use crate::rig::{BLOCKS, ENGINE, Rig, WAYS, Way};
+use cenote_base::Clock;
 use cenote_base::prng::Prng;
 use cenote_base::testing::{ManualTime, PATIENCE, until};
-use std::sync::atomic::Ordering;
+use cenote_base::time::TimeSource;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Distinct blocks of the engine, paired with as many numbers of the region.
@@ -130,6 +132,48 @@ fn loads_leave_tables_and_places_to_saves() {
     rig.end("both");
 }
 
+#[test]
+fn many_small_loads_leave_tables_to_saves() {
+    let mut rig = Rig::new(Way::Scattered, 17, ManualTime::start().clock());
+    let blocks = pairs(20, 17);
+    save(&mut rig, &blocks);
+    (0..2).for_each(|what| rig.gpu.hold(what, true));
+    let before = rig.gpu.calls("cuMemcpyBatchAsync");
+    let load = |blocks: &[_]| rig.mover.load(rig.loading(blocks), ENGINE, PATIENCE).expect("it begins");
+    let loads: Vec<_> = blocks.chunks(1).map(load).collect();
+    until("twelve queued loads", || (rig.gpu.calls("cuMemcpyBatchAsync") >= before + 12).then_some(()));
+    let used: Vec<usize> = blocks.iter().map(|&(block, _)| block).collect();
+    let others: Vec<_> = (0..BLOCKS).filter(|block| !used.contains(block)).zip(20..24).collect();
+    rig.compute(&others);
+    for other in others.chunks(1) {
+        rig.mover.save(rig.saving(other), ENGINE).expect("it is queued");
+    }
+    rig.gpu.hold(1, false);
+    rig.await_saved(blocks.len() + others.len());
+    let saved = rig.saved.lock().unwrap().clone();
+    assert!(others.iter().all(|(_, number)| saved[number].is_some()), "they are gathered");
+    assert!(loads.iter().all(|load| !load.is_done()));
+    rig.gpu.hold(0, false);
+    assert!(loads.iter().all(|load| load.wait(Some(PATIENCE)) && load.failed(ENGINE).is_empty()));
+    rig.end("both");
+}
+
+#[test]
+fn saves_that_wait_for_slots_go_in_order() {
+    let mut rig = Rig::new(Way::Staged, 18, ManualTime::start().clock());
+    let blocks = pairs(72, 18);
+    rig.gpu.hold(1, true);
+    rig.compute(&blocks);
+    rig.mover.save(rig.saving(&blocks), ENGINE).expect("it is queued");
+    assert_eq!(rig.mover.free_slots(), 0, "two of six parts have all slots");
+    rig.gpu.hold(1, false);
+    rig.await_saved(blocks.len());
+    let order = rig.published.lock().unwrap().order.clone();
+    let at = |number| order.iter().position(|&published| published == number);
+    assert!(at(24) < at(60), "the first one that waits comes before the last one: {order:?}");
+    rig.end("staged");
+}
+
 /// As [`save`], beside blocks that are saved already.
 fn save_beside(rig: &mut Rig, blocks: &[(usize, usize)], already: usize) {
     rig.compute(blocks);
@@ -137,19 +181,45 @@ fn save_beside(rig: &mut Rig, blocks: &[(usize, usize)], already: usize) {
     rig.await_saved(already + blocks.len());
 }
 
+/// Counts how often it is read. Each part that is tried looks at its deadline.
+struct Counting(Clock, AtomicU64);
+
+impl TimeSource for Counting {
+    fn now_ns(&self) -> u64 {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.now_ns()
+    }
+
+    fn unix(&self) -> Duration {
+        self.0.unix()
+    }
+
+    fn block_for(&self, _: Duration) -> Duration {
+        Duration::from_micros(50)
+    }
+}
+
 #[test]
 fn parts_that_wait_are_not_begun_again_and_again() {
-    for way in [Way::Narrow, Way::Partly] {
-        let mut rig = Rig::new(way, 15, ManualTime::start().clock());
+    for way in [Way::Narrow, Way::Staged] {
+        let counting: &Counting = Box::leak(Box::new(Counting(ManualTime::start().clock(), AtomicU64::new(0))));
+        let mut rig = Rig::new(way, 15, Clock::of(counting));
         let blocks = pairs(90, 15);
         save(&mut rig, &blocks);
-        let parts = rig.loading(&blocks);
-        let direct = parts.iter().filter(|part| !part.is_staged).count();
-        rig.asked.store(0, Ordering::Relaxed);
-        let load = rig.mover.load(parts, ENGINE, PATIENCE).expect("it begins");
-        assert!(load.wait(Some(PATIENCE)) && load.failed(ENGINE).is_empty());
-        assert!(way == Way::Partly || direct == 90, "each block is a part");
-        assert_eq!(rig.asked.load(Ordering::Relaxed), direct, "{way:?}");
+        rig.gpu.hold(0, true);
+        let load = |blocks: &[_]| rig.mover.load(rig.loading(blocks), ENGINE, PATIENCE).expect("it begins");
+        let loads: Vec<_> = blocks.chunks(1).map(load).collect();
+        let counts = || (counting.1.load(Ordering::Relaxed), rig.gpu.calls("cuEventQuery"));
+        let looks = |since: u64, count| until("looks at the device", || (counts().1 >= since + count).then_some(()));
+        // All that have room are on the device.
+        looks(counts().1, 1000);
+        let before = counts();
+        looks(before.1, 1000);
+        let (reads, looks) = (counts().0 - before.0, counts().1 - before.1);
+        // A sweep of all that wait is once in twenty looks.
+        assert!(reads < 12 * looks, "{way:?}: {reads} reads of the clock in {looks} looks");
+        rig.gpu.hold(0, false);
+        assert!(loads.iter().all(|load| load.wait(Some(PATIENCE)) && load.failed(ENGINE).is_empty()));
         rig.end(&format!("{way:?}"));
     }
 }

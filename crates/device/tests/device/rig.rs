@@ -11,7 +11,7 @@ use libloading::Library;
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 
 pub const LAYERS: u64 = 3;
@@ -171,6 +171,15 @@ impl Way {
 /// Blocks with their numbers in a load, each with its number in the region; and whether they are staged.
 type Part = (Vec<(usize, (usize, usize))>, bool);
 
+/// Blocks of the region that the mover published, by their numbers.
+#[derive(Default)]
+pub struct Published {
+    /// All, in order.
+    pub order: Vec<usize>,
+    /// Those that did not have all of their bytes then.
+    wrong: Vec<usize>,
+}
+
 /// An engine, its mover, and a region of as many blocks.
 pub struct Rig {
     pub gpu: Gpu,
@@ -179,8 +188,8 @@ pub struct Rig {
     region: Arc<Vec<u64>>,
     /// The sums of saved blocks, by their numbers in the region.
     pub saved: Arc<Mutex<BTreeMap<usize, Option<[u64; SUM_WORDS]>>>>,
-    /// How often a part of a load or save was asked for its places.
-    pub asked: Arc<AtomicUsize>,
+    /// What the mover published.
+    pub published: Arc<Mutex<Published>>,
     /// Each thread of the mover has a clone.
     pub threads: Arc<()>,
 }
@@ -238,7 +247,7 @@ impl Rig {
         let place = move || assert!(Arc::strong_count(&of_thread) > 0);
         let mover = Mover::start(&device, layout, route, settings, place).expect("threads");
         assert_eq!(mover.why_no_kernels().is_empty(), settings.gpu_buffer_bytes > 0, "{}", mover.why_no_kernels());
-        Self { gpu, mover, blocks, region, saved: Arc::default(), asked: Arc::default(), threads }
+        Self { gpu, mover, blocks, region, saved: Arc::default(), published: Arc::default(), threads }
     }
 
     /// The words of a block that are its own.
@@ -274,16 +283,23 @@ impl Rig {
         }
     }
 
-    /// Lets the device run until all of these blocks were saved. `publish` compares their bytes.
+    /// Lets the device run until all of these blocks were saved.
     pub fn await_saved(&self, count: usize) {
         until("saved blocks", || {
             self.gpu.run();
             (self.saved.lock().unwrap().len() == count).then_some(())
         });
+        self.assert_whole("saved blocks");
+    }
+
+    /// All blocks that were published had all of their bytes.
+    pub fn assert_whole(&self, what: &str) {
+        assert_eq!(self.published.lock().unwrap().wrong, [0; 0], "{what}: blocks with other bytes were published");
     }
 
     /// Ends the mover, which leaves nothing.
     pub fn end(self, what: &str) {
+        self.assert_whole(what);
         assert!(self.mover.close(PATIENCE), "{what}");
         assert_eq!(Arc::strong_count(&self.threads), 1, "{what}: threads are left");
         let left = (self.gpu.locked(), self.gpu.allocations(), self.gpu.wrong());
@@ -300,8 +316,8 @@ impl Rig {
     }
 
     fn place_of(&self, numbers: Vec<usize>) -> Place {
-        let (region, saved, asked) = (Arc::clone(&self.region), Arc::clone(&self.saved), Arc::clone(&self.asked));
-        Place { region, numbers, saved, asked }
+        let (region, saved) = (Arc::clone(&self.region), Arc::clone(&self.saved));
+        Place { region, numbers, saved, published: Arc::clone(&self.published) }
     }
 
     /// Whether the GPU accesses a block of the region in its place.
@@ -360,7 +376,7 @@ struct Place {
     region: Arc<Vec<u64>>,
     numbers: Vec<usize>,
     saved: Arc<Mutex<BTreeMap<usize, Option<[u64; SUM_WORDS]>>>>,
-    asked: Arc<AtomicUsize>,
+    published: Arc<Mutex<Published>>,
 }
 
 impl Place {
@@ -384,7 +400,6 @@ impl Place {
 
 impl Source for Place {
     fn places(&self) -> Vec<u64> {
-        self.asked.fetch_add(1, Ordering::Relaxed);
         self.addresses()
     }
 
@@ -422,7 +437,12 @@ impl Sink for Place {
 
     fn publish(&mut self) {
         for &number in &self.numbers {
-            assert!(self.is_whole(number), "the device has written block {number}");
+            let mut published = self.published.lock().expect("no panic");
+            published.order.push(number);
+            if !self.is_whole(number) {
+                published.wrong.push(number);
+            }
+            drop(published);
             self.saved.lock().expect("no panic").insert(number, None);
         }
     }

@@ -660,7 +660,7 @@ class DeviceLoad:
         After its end, later work of the engine on these blocks comes after the remaining copies.
         """
     def cancel(self) -> None:
-        """Cancels the load. Later work of the engine comes after the remaining copies."""
+        """Cancels the load, if it has not ended. Later work of the engine comes after the remaining copies."""
     def __len__(self) -> int: ...
 
 @final

@@ -74,17 +74,21 @@ pub struct Reserved {
 /// A reserved block, its name, and the engine's block.
 type New = (InPlace<Arc<Mapped>>, BlockHash, usize);
 
-/// Reserves memory for those blocks of an order that are new and have room.
-pub fn reserve(order: &Order, outcomes: &Outcomes) -> Vec<New> {
+/// Reserves memory for those blocks of an order that are new and have room. Returns them, and the outcomes
+/// of the others.
+pub fn reserve(order: &Order) -> (Vec<New>, Vec<(BlockHash, &'static str)>) {
     let new = order.hashes.iter().zip(&order.depths).zip(&order.names);
     let new =
         new.map(|((&hash, &depth), &names)| NewBlock { names, ..NewBlock::new(&order.to.namespace, hash, depth) });
     let begun = order.to.pool.begin_all_in_place(&new.collect::<Vec<_>>());
-    let begun = begun.into_iter().zip(&order.hashes).zip(&order.blocks);
-    let new = begun.filter_map(|((begun, &hash), &block)| {
-        begun.map_err(|why| add(outcomes, outcome(why), 1)).ok().map(|filling| (filling, hash, block))
-    });
-    new.collect()
+    let (mut reserved, mut refused) = (Vec::new(), Vec::new());
+    for ((begun, &hash), &block) in begun.into_iter().zip(&order.hashes).zip(&order.blocks) {
+        match begun {
+            Ok(filling) => reserved.push((filling, hash, block)),
+            Err(why) => refused.push((hash, outcome(why))),
+        }
+    }
+    (reserved, refused)
 }
 
 impl Reserved {

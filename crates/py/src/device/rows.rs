@@ -1,10 +1,12 @@
 //! Rows of tables that a GPU reads out of a registered region.
 
 use super::{Gpu, of_device};
-use crate::errors::wrong;
+use crate::errors::{CenoteError, wrong};
 use cenote_device::driver::EngineStream;
 use cenote_device::rows::{RowGather, RowKernel as Kernel, Stored};
+use cenote_mem::fork::ProcessStamp;
 use pyo3::prelude::*;
+use std::mem::ManuallyDrop;
 
 /// A `cenote.device.TablePlace`.
 #[derive(FromPyObject)]
@@ -36,17 +38,35 @@ struct Wanted {
 
 /// The kernel that gathers rows, loaded on a GPU.
 #[pyclass(frozen, module = "cenote")]
-pub struct RowKernel(Kernel);
+pub struct RowKernel {
+    kernel: ManuallyDrop<Kernel>,
+    stamp: ProcessStamp,
+}
+
+impl Drop for RowKernel {
+    fn drop(&mut self) {
+        // A forked child has no use of its parent's context in the driver.
+        if !self.stamp.is_inherited() {
+            // SAFETY: this value ends here, so nothing uses the kernel after its drop.
+            unsafe { ManuallyDrop::drop(&mut self.kernel) };
+        }
+    }
+}
 
 #[pymethods]
 impl RowKernel {
     #[new]
     fn new(py: Python<'_>, gpu: &Gpu) -> PyResult<Self> {
-        py.detach(|| Kernel::load(&gpu.0)).map(Self).map_err(|error| of_device(&error))
+        let device = gpu.device()?;
+        let kernel = py.detach(|| Kernel::load(device)).map_err(|error| of_device(&error))?;
+        Ok(Self { kernel: ManuallyDrop::new(kernel), stamp: ProcessStamp::current() })
     }
 
     /// Queues the gather of all rows with one launch, on this stream.
     fn gather(&self, py: Python<'_>, table: TablePlace, rows: Wanted, stream: usize) -> PyResult<()> {
+        if self.stamp.is_inherited() {
+            return Err(CenoteError::new_err("another process loaded this kernel; load it in this one"));
+        }
         let stored = match (rows.decode, table.format.as_str()) {
             (false, _) => Stored::AsStored,
             (true, "e4m3-ue8m0") => Stored::E4m3Ue8m0,
@@ -84,7 +104,7 @@ impl RowKernel {
             unused: 0,
         };
         // SAFETY: callers guarantee that the addresses are the GPU's until the kernel has ended.
-        let queued = py.detach(|| unsafe { self.0.gather(EngineStream(stream), &gather) });
+        let queued = py.detach(|| unsafe { self.kernel.gather(EngineStream(stream), &gather) });
         queued.map_err(|error| if error.is_of_arguments() { wrong(error.to_string()) } else { of_device(&error) })
     }
 }

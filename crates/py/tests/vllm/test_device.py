@@ -29,7 +29,7 @@ from test_families import runs as runs_of_family
 from test_sharing import FULL, PROMPT, Job, clean
 
 sys.path.append(str(Path(__file__).parents[1]))
-from fake_device import FakeDevice, on_storages
+from fake_device import NEVER, FakeDevice, on_storages
 from waiting import PATIENCE
 
 
@@ -152,8 +152,8 @@ def test_models_of_each_kind_pass_through_a_device(name: str, copies: str, tmp_p
 LAYERS, PAGE, PLACES, SLOTS = 2, 1024, 40, 12
 
 
-def connector_on(device: FakeDevice, region: cenote.Region) -> tuple[CenoteConnector, cenote.Namespace]:
-    """The connector's worker side, with staged memory of a fake device."""
+def connector_on(device: FakeDevice, region: cenote.Region, staged: bool = True) -> tuple[CenoteConnector, cenote.Namespace]:
+    """The connector's worker side, with memory of a fake device."""
     blocks = region.namespace(b"steps", LAYERS * PAGE)
     group = SimpleNamespace(number=0, layer_names=[])
     part = SimpleNamespace(group=group, blocks=blocks, share=Share(0, 1, 1, 0, 1))
@@ -166,7 +166,7 @@ def connector_on(device: FakeDevice, region: cenote.Region) -> tuple[CenoteConne
     connector._worker = WorkerSide(shards, connector.stats, 0)  # type: ignore[arg-type]
     layers = [(device.base + layer * PLACES * PAGE, PageLayout(PAGE, ((0, PAGE),), PLACES)) for layer in range(LAYERS)]
     [own] = connector._worker.parts[0]
-    own.memory = device.of(region, layers, staged=True, staging_bytes=SLOTS * LAYERS * PAGE)
+    own.memory = device.of(region, layers, staged=staged, staging_bytes=SLOTS * LAYERS * PAGE)
     return connector, blocks
 
 
@@ -224,4 +224,21 @@ def test_no_save_has_what_the_engine_writes_before_its_next_step(region: str, ru
                     assert bytes(back) == bytes([1 + number]) * (LAYERS * PAGE), f"block {number}"
         assert found == SLOTS
         connector._worker.close()  # type: ignore[union-attr]
+        assert not device.wrong, device.wrong
+
+
+def test_a_fault_of_the_last_step_keeps_no_memory(region: str) -> None:
+    """The device refuses the events of a save's copies, and is well again when vLLM ends."""
+    with cenote.Region.open(region, worker="steps") as opened:
+        device = FakeDevice(LAYERS * PLACES * PAGE, seed=4)
+        connector, _ = connector_on(device, opened, staged=False)
+        connector.bind_connector_metadata(CenoteMetadata(saves=[SaveOrder(0, [bytes(32)], 0, [0], None)]))
+        connector.start_load_kv(None)  # type: ignore[arg-type]
+        # The first event is the one before the copies.
+        device.fail("cuEventRecord", 1)
+        for call in ENDS["runner 2"]:
+            call(connector)
+        device.fail("cuEventRecord", NEVER)
+        connector._worker.close()  # type: ignore[union-attr]
+        assert device.locked == 0
         assert not device.wrong, device.wrong

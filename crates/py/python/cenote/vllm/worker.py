@@ -295,6 +295,11 @@ class WorkerSide:
 
     def close(self) -> None:
         """Cancels all loads, aborts all saves and closes the KV memory."""
+        try:
+            # A fault of the last step is asked for once more, so that its memory is not kept.
+            self.leave_step()
+        except Exception as error:
+            self._tell("the last step did not end", f"{type(error).__name__}: {error}")
         for loadings in self.waiting.values():
             for loading in loadings:
                 loading.load.cancel()
