@@ -59,8 +59,8 @@ pub enum Commands {
     Plan(PlanCommands),
     /// Show a region live: fill, hit rate, models, hosts, workers, events; keys: `?`
     ///
-    /// Looks from outside, so it needs no server, and shows a region without live processes. Without
-    /// --region it takes the only region of this machine. `--once --json` has the shape in
+    /// Looks from outside, so it needs no server, and shows a region without live processes. It takes the
+    /// only region of this machine if --region names none. `--once --json` has the shape in
     /// docs/guides/operate.md.
     Top(TopArgs),
     /// Print a region's numbers, one line a second

@@ -35,7 +35,7 @@ impl Asked {
     }
 
     async fn blocks_stored(&self) -> u64 {
-        self.region.info().await["counters"]["published"].as_u64().expect("a counter")
+        self.region.info().await["counters"]["pool_published_total"].as_u64().expect("a counter")
     }
 
     fn file(&self, name: &str, text: &str) -> PathBuf {

@@ -96,16 +96,24 @@ async fn without_a_terminal_or_a_region_top_says_what_to_do() {
 /// A program on a terminal of its own, with what it has written.
 struct Screen {
     keys: File,
-    written: Arc<Mutex<String>>,
+    written: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Screen {
-    fn holds(&self, words: &str) -> bool {
-        self.written.lock().expect("its reader lives").contains(words)
+    /// The terminal after what was written so far. Only changes are written, so the words on it need not
+    /// be in there as they stand.
+    fn terminal(&self) -> vt100::Parser {
+        let mut terminal = vt100::Parser::new(24, 80, 0);
+        terminal.process(&self.written.lock().expect("its reader lives"));
+        terminal
     }
 
     async fn shows(&self, words: &str) {
-        until(words, async || self.holds(words).then_some(())).await;
+        until(words, async || self.terminal().screen().contents().contains(words).then_some(())).await;
+    }
+
+    fn is_second(&self) -> bool {
+        self.terminal().screen().alternate_screen()
     }
 
     fn press(&mut self, keys: &str) {
@@ -138,7 +146,7 @@ async fn top_lives_on_a_terminal_and_leaves_it_as_it_was() {
         let mut piece = [0; 4096];
         // On Linux, reading after the last writer's end is an error (EIO).
         while let Ok(length @ 1..) = ours.read(&mut piece) {
-            written.lock().expect("its users live").push_str(&String::from_utf8_lossy(&piece[..length]));
+            written.lock().expect("its users live").extend_from_slice(&piece[..length]);
         }
     });
     screen.shows("[1 models]").await;
@@ -149,7 +157,7 @@ async fn top_lives_on_a_terminal_and_leaves_it_as_it_was() {
     screen.shows("choose").await;
     screen.press("?/de");
     screen.shows("/de_").await;
-    assert!(!screen.holds("\u{1b}[?1049l"), "it has not left the second screen");
+    assert!(screen.is_second(), "it has not left the second screen");
     screen.press("\u{1b}");
     screen.shows("q quit").await;
     // Ctrl-C is a key there.
@@ -159,5 +167,5 @@ async fn top_lives_on_a_terminal_and_leaves_it_as_it_was() {
     drop(screen.keys.flush());
     reader.join().expect("it reads");
     assert!(status.success(), "{status}");
-    assert!(screen.holds("\u{1b}[?1049l"), "it has left the second screen");
+    assert!(!screen.is_second(), "it has left the second screen");
 }

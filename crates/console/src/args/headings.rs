@@ -59,6 +59,7 @@ const HEADINGS: [(&str, &[&str]); 9] = [
             "eviction",
             "pins_per_worker",
             "events",
+            "removals",
         ],
     ),
     (
