@@ -130,12 +130,13 @@ async fn top_lives_on_a_terminal_and_leaves_it_as_it_was() {
     tcsetwinsize(&ours, Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 }).expect("a size");
     let theirs = File::options().read(true).write(true).open(name).expect("the other end");
     let end = || Stdio::from(theirs.try_clone().expect("a descriptor"));
-    let mut child = Command::new(cenote_program())
+    let mut child = tokio::process::Command::new(cenote_program())
         .args(["top", "--region", &region.name, "--every", "0.1"])
         .env("TERM", "xterm-256color")
         .stdin(end())
         .stdout(end())
         .stderr(end())
+        .kill_on_drop(true)
         .spawn()
         .expect("the program starts");
     drop(theirs);
@@ -162,8 +163,8 @@ async fn top_lives_on_a_terminal_and_leaves_it_as_it_was() {
     screen.shows("q quit").await;
     // Ctrl-C is a key there.
     screen.press("\u{3}");
-    let status = tokio::time::timeout(PATIENCE, tokio::task::spawn_blocking(move || child.wait())).await;
-    let status = status.expect("it ends").expect("the thread ends").expect("it is our child");
+    let status = tokio::time::timeout(PATIENCE, child.wait()).await;
+    let status = status.expect("it ends").expect("it is our child");
     drop(screen.keys.flush());
     reader.join().expect("it reads");
     assert!(status.success(), "{status}");
