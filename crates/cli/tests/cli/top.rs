@@ -8,6 +8,7 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::num::NonZero;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
@@ -103,7 +104,8 @@ impl Screen {
     /// The terminal after what was written so far. Only changes are written, so the words on it need not
     /// be in there as they stand.
     fn terminal(&self) -> vt100::Parser {
-        let mut terminal = vt100::Parser::new(24, 80, 0);
+        let [rows, columns] = [24, 80].map(|count| NonZero::new(count).expect("it is not zero"));
+        let mut terminal = vt100::Parser::new(rows, columns, 0);
         terminal.process(&self.written.lock().expect("its reader lives"));
         terminal
     }
