@@ -418,6 +418,7 @@ def callables(name: str, seed: int) -> Iterator[tuple[str, Callable[[random.Rand
     yield "Namespace.alias", lambda chance: blocks.alias(any_of(chance, BYTES))
     yield "Namespace.count", lambda chance: blocks.count(hashes(chance))
     yield "Namespace.present", lambda chance: blocks.present(hashes(chance))
+    yield "Namespace.removed", lambda chance: blocks.removed(hashes(chance))
     yield "Namespace.lookup", lambda chance: blocks.lookup(hashes(chance)).hashes()
     yield "Namespace.publish", lambda chance: blocks.publish(
         hash_of(chance), number(chance), memory(chance), name=number(chance), parent=number(chance)
