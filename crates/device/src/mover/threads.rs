@@ -170,8 +170,8 @@ impl Shared {
         }
     }
 
-    /// Lets a part wait, unless the device keeps what it waits for: then it fails. It wakes no thread: who has
-    /// what the part waits for is followed, or runs and retries.
+    /// Lets a part wait, unless the device keeps what it waits for: then it fails. It wakes no thread: the
+    /// one that holds what the part waits for is followed, or runs and retries.
     fn put_off(&self, task: Task) {
         let refused = lock(&self.queue).put_off(task);
         if let Some(task) = refused {

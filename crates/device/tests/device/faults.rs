@@ -163,7 +163,7 @@ fn one_wait_serves_all_loads_whose_copies_the_device_cannot_order() {
     rig.gpu.fail_times("cuEventRecord", 0, 1 << 20);
     rig.gpu.gate("cuMemcpyBatchAsync", false);
     assert!(loads.iter().all(|load| load.wait(Some(PATIENCE))));
-    // A thread that nobody joins: a wait that does not end fails the test.
+    // A thread that is not joined: a wait that does not end fails the test.
     let failed = |load: &Arc<Load>| {
         let load = Arc::clone(load);
         std::thread::spawn(move || load.failed(ENGINE).len())
