@@ -137,13 +137,16 @@ class Case:
         self.kv.save([(namespace, hashes, list(range(self.count)), self.sources, None, 0)])
         return Counter()
 
-    def _await_save(self, outcomes: Counter[str]) -> bool:
+    def _await_save(self, outcomes: Counter[str]) -> tuple[bool, float]:
+        """Whether all was published, and the processor time of asking."""
+
         def has_ended() -> bool:
             outcomes.update(self.kv.take_outcomes())
             return sum(outcomes.values()) >= self.count
 
+        begun = time.thread_time()
         wait_for("the outcome of each saved block", has_ended)
-        return outcomes == {"published": self.count}
+        return outcomes == {"published": self.count}, time.thread_time() - begun
 
     def _begin_load(self, names: tuple[cenote.Namespace, cenote.Hashes]) -> Any:
         lease = names[0].lookup(names[1])
@@ -156,8 +159,8 @@ class Case:
         cpu, begun = cpu_seconds(), time.perf_counter()
         outcomes = self._begin_save(names)
         issued = time.perf_counter()
-        is_right = self._await_save(outcomes)
-        return Taken(time.perf_counter() - begun, issued - begun, cpu_seconds() - cpu, is_right)
+        is_right, asking = self._await_save(outcomes)
+        return Taken(time.perf_counter() - begun, issued - begun, cpu_seconds() - cpu - asking, is_right)
 
     def _load(self, names: tuple[cenote.Namespace, cenote.Hashes]) -> Taken:
         self.card.synchronize()
@@ -174,8 +177,8 @@ class Case:
         cpu, begun = cpu_seconds(), time.perf_counter()
         load, outcomes = self._begin_load(there), self._begin_save(new)
         issued = time.perf_counter()
-        is_saved, is_loaded = self._await_save(outcomes), load.wait(20.0)
-        seconds, cpu = time.perf_counter() - begun, cpu_seconds() - cpu
+        (is_saved, asking), is_loaded = self._await_save(outcomes), load.wait(20.0)
+        seconds, cpu = time.perf_counter() - begun, cpu_seconds() - cpu - asking
         return Taken(seconds, issued - begun, cpu, is_saved and is_loaded and load.failed() == [] and self._is_equal())
 
     def _pages(self, blocks: list[int]) -> list[int]:

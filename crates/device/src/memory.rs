@@ -256,10 +256,10 @@ impl Staging {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Takes `count` slots, or none if fewer than `spared` would be left.
-    pub(crate) fn take(self: &Arc<Self>, count: usize, spared: usize) -> Option<Slots> {
+    /// Takes `count` slots, or none if there are fewer.
+    pub(crate) fn take(self: &Arc<Self>, count: usize) -> Option<Slots> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = free.len().checked_sub(count).filter(|&left| left >= spared)?;
+        let left = free.len().checked_sub(count)?;
         Some(Slots { of: Arc::clone(self), numbers: free.split_off(left) })
     }
 }

@@ -25,6 +25,7 @@ mod load;
 mod lost;
 mod proof;
 mod queue;
+mod ring;
 mod save;
 #[cfg(test)]
 mod tests;

@@ -182,6 +182,9 @@ struct PageLayout {
     num_blocks: usize,
 }
 
+/// Parts of a save that are begun together.
+const PARTS_TOGETHER: usize = 2;
+
 /// Blocks of one namespace that are saved at the end of a step.
 struct Order {
     /// The address of the namespace's Python object, which the caller keeps, for comparison.
@@ -573,6 +576,7 @@ impl DeviceMemory {
         let mut room = mover.room();
         let mut parts = Vec::<Saving>::new();
         let (mut seen, mut repeated, mut dropped) = (HashSet::new(), Vec::new(), HashMap::new());
+        let mut begun = Ok(());
         for order in &mut orders {
             repeated.append(&mut order.take_repeated(&mut seen));
             let new: Vec<bool> = order.to.pool.duplicates(&order.hashes).into_iter().map(|there| !there).collect();
@@ -584,20 +588,36 @@ impl DeviceMemory {
             dropped.extend(order.hashes[kept..].iter().map(|&hash| ((id, hash), "busy")));
             order.keep(&(0..count).map(|number| number < kept).collect::<Vec<_>>());
             room -= kept;
-            match &self.direct {
-                Some(_) => {
-                    let (reserved, refused) = blocks::reserve(order);
-                    dropped.extend(refused.into_iter().map(|(hash, why)| ((id, hash), why)));
-                    let split = self.parts(mover, reserved.into_iter(), |(filling, ..)| Some(filling.extent()));
-                    let part = |(part, is_staged)| Reserved::part(order, part, is_staged, &self.outcomes);
-                    parts.extend(split.into_iter().map(part));
+            if self.direct.is_none() {
+                Copied::add_parts(order, mover.part_blocks(true), &self.slots, &self.outcomes, &mut parts);
+                continue;
+            }
+            // The first blocks cross the bus while memory is reserved for the others.
+            let together = PARTS_TOGETHER * mover.part_blocks(false);
+            for first in (0..kept).step_by(together) {
+                let some = first..kept.min(first + together);
+                if begun.is_err() {
+                    dropped.extend(order.hashes[some].iter().map(|&hash| ((id, hash), "failed")));
+                    continue;
                 }
-                None => Copied::add_parts(order, mover.part_blocks(true), &self.slots, &self.outcomes, &mut parts),
+                let (reserved, refused) = blocks::reserve(order, some);
+                dropped.extend(refused.into_iter().map(|(hash, why)| ((id, hash), why)));
+                let split = self.parts(mover, reserved.into_iter(), |(filling, ..)| Some(filling.extent()));
+                let part = |(part, is_staged)| Reserved::part(order, part, is_staged, &self.outcomes);
+                parts.extend(split.into_iter().map(part));
+                if parts.len() >= PARTS_TOGETHER {
+                    begun = self.save_parts(mover, &mut parts, engine);
+                }
             }
         }
         dropped.values().for_each(|why| add(&self.outcomes, why, 1));
         // A block that is repeated is there if its first one is.
         repeated.iter().for_each(|name| add(&self.outcomes, dropped.get(name).copied().unwrap_or("duplicate"), 1));
+        begun.and_then(|()| self.save_parts(mover, &mut parts, engine))
+    }
+
+    fn save_parts(&self, mover: &Mover, parts: &mut Vec<Saving>, engine: EngineStream) -> Result<(), DeviceError> {
+        let parts = std::mem::take(parts);
         let count = parts.iter().map(|part| part.blocks.len() as u64).sum::<u64>();
         let begun = mover.save(parts, engine);
         if begun.is_err() {

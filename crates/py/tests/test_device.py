@@ -41,7 +41,7 @@ class Engine:
         layers = [(self.device.base + layer * BLOCKS * PAGE, layout) for layer in range(LAYERS)]
         self.memory = (self.device.of if is_locked else self.device.locking)(
             region, layers, staging_bytes=SLOTS * BLOCK, staged=way == "staged", piece_bytes=53248,
-            gpu_buffer_bytes=0 if way == "pages" else 64 * BLOCK,
+            gpu_buffer_bytes=0 if way == "pages" else 256 * BLOCK,
         )  # fmt: skip
         self.has_kernels = way in ("direct", "pieces") and region.info()["seal"] == "none"
         # If no piece of the region can be locked, kernels have nothing to do.
@@ -738,7 +738,8 @@ def test_one_save_of_many_requests_is_few_calls_of_the_driver(region: cenote.Reg
     """One new block of each of 32 sequences, as at every 16th step of decoding."""
     engine = Engine(region)
     driver, counts = engine.device.driver, []
-    for first, count in ((0, 1), (1, 32)):
+    # The first save has no events of an earlier one to give back.
+    for first, count in ((0, 1), (1, 1), (2, 32)):
         hashes = [blocks.alias([bytes([first + number]) * 32]) for number in range(count)]
         orders = [(blocks, hashes[number], [7], [first + number], [1], 0) for number in range(count)]
         engine.device.hold(FakeDevice.FROM_GPU)
@@ -747,7 +748,7 @@ def test_one_save_of_many_requests_is_few_calls_of_the_driver(region: cenote.Reg
         counts.append(driver.fake_calls_of_this_thread() - before)
         engine.device.hold()
         assert engine.outcomes(count) == {"published": count}
-    assert counts[0] == counts[1] <= 20, counts
+    assert counts[1] == counts[2] <= 20, counts
     engine.close()
 
 

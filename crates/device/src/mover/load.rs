@@ -1,6 +1,6 @@
 //! Loads: from page-locked memory to the engine's blocks.
 
-use super::kit::{Board, Kit, User};
+use super::kit::{Board, Kit};
 use super::queue::Lane;
 use super::threads::{Next, Task};
 use super::{Mover, Path, Shared, lock};
@@ -313,7 +313,7 @@ impl Shared {
         let kit = path.kit(part.is_staged);
         if let Some(kit) = kit {
             // Others give their tables back when they end.
-            part.board = kit.take(User::Load, part.count(), kit.scatters);
+            part.board = kit.for_load(part.count());
             let Some(board) = &mut part.board else { return Next::Waits(Task::Load(part)) };
             board.fill(&self.layout, &part.blocks, &part.source.lane_keys());
         }
@@ -325,10 +325,10 @@ impl Shared {
         };
         let mut copies = Copies::default();
         let skipped = part.failed.as_deref().unwrap_or_default();
-        let mirror = part.board.as_ref().and_then(|board| board.slots.as_ref()).map(Slots::places);
+        let mirror = part.board.as_ref().map(Board::mirror).unwrap_or_default();
         for (number, (&block, &place)) in part.blocks.iter().zip(&places).enumerate() {
-            match &mirror {
-                Some(mirror) => self.layout.add_whole(&mut copies, Way::ToDevice, mirror[number], place, locked),
+            match mirror.get(number) {
+                Some(&mirror) => self.layout.add_whole(&mut copies, Way::ToDevice, mirror, place, locked),
                 None if skipped.contains(&number) => {}
                 None => self.layout.add(&mut copies, Way::ToDevice, block, place, locked),
             }
@@ -365,7 +365,7 @@ impl Shared {
         // buffer and on the board; the part keeps both until the event behind the kernels.
         unsafe {
             kit.kernels.move_pages(&kit.loads, board.upload())?;
-            if board.slots.is_some() {
+            if kit.scatters {
                 kit.kernels.move_pages(&kit.loads, board.scatter())?;
             }
             kit.kernels.sum(&kit.loads, board.sum_places())
@@ -403,7 +403,7 @@ impl Shared {
 
 /// The addresses of the part's slots, which have its blocks now; `None` if no slots are free.
 fn read_into_slots(path: &Path, part: &mut LoadPart) -> Option<Vec<u64>> {
-    let slots = path.staging().take(part.count(), 0)?;
+    let slots = path.staging().take(part.count())?;
     let whole = part.source.read(&slots);
     let failed = whole.iter().enumerate().filter(|(_, whole)| !**whole).map(|(number, _)| number);
     part.failed = Some(failed.collect());

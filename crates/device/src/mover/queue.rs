@@ -5,6 +5,7 @@ use super::threads::Task;
 use crate::driver::Event;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
+use std::time::Duration;
 
 /// Looks at the device between two looks at all parts that wait: some may be over behind the first ones.
 const TICKS_A_SWEEP: u64 = 20;
@@ -19,6 +20,10 @@ pub(crate) enum Lane {
     SaveKernels,
 }
 
+/// Between two looks at the device, which wake a thread. The driver has no wait with a deadline.
+const LOOK: Duration = Duration::from_micros(50);
+const LOOK_MAX: Duration = Duration::from_micros(500);
+
 /// What is under way.
 #[derive(Default)]
 pub(crate) struct Queue {
@@ -32,6 +37,7 @@ pub(crate) struct Queue {
     ticket: u64,
     /// Parts on the device, per lane in the order of its stream.
     lanes: [VecDeque<(Event, Task)>; 4],
+    paces: [Pace; 4],
     /// Parts that have not ended.
     under_way: usize,
     /// A thread waits for the time to poll.
@@ -44,6 +50,14 @@ pub(crate) struct Queue {
     pub lost: Lost,
     /// Threads that have not ended.
     pub threads: usize,
+}
+
+/// The ends of a lane's parts, which follow each other at about the bus's speed.
+#[derive(Default)]
+struct Pace {
+    last_ns: u64,
+    /// Between the last two ends; 0: unknown.
+    between_ns: u64,
 }
 
 /// A part on the device, after a look at its event.
@@ -165,8 +179,15 @@ impl Queue {
         self.lanes.each_mut().map(VecDeque::pop_front)
     }
 
+    /// How long no part is expected to end: the first look is at three quarters of the usual time.
+    pub fn until_look(&self, now_ns: u64) -> Duration {
+        let lanes = self.lanes.iter().zip(&self.paces).filter(|(lane, _)| !lane.is_empty());
+        let until = lanes.map(|(_, pace)| (pace.last_ns + pace.between_ns / 4 * 3).saturating_sub(now_ns)).min();
+        Duration::from_nanos(until.unwrap_or(0)).clamp(LOOK, LOOK_MAX)
+    }
+
     /// Returns true if a part goes on.
-    pub fn put_back(&mut self, looked: [Option<Looked>; 4]) -> bool {
+    pub fn put_back(&mut self, looked: [Option<Looked>; 4], now_ns: u64) -> bool {
         self.polling = false;
         let mut goes_on = false;
         for (lane, looked) in looked.into_iter().enumerate() {
@@ -181,6 +202,9 @@ impl Queue {
                 Some(Looked::Ended) => self.end(),
             }
             goes_on = true;
+            let (pace, follows) = (&mut self.paces[lane], !self.lanes[lane].is_empty());
+            let since = if pace.last_ns > 0 { now_ns.saturating_sub(pace.last_ns) } else { 0 };
+            *pace = if follows { Pace { last_ns: now_ns, between_ns: since } } else { Pace::default() };
         }
         goes_on
     }

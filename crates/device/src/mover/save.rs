@@ -1,6 +1,6 @@
 //! Saves: from the engine's blocks to page-locked memory.
 
-use super::kit::{Board, Kit, User};
+use super::kit::{Board, Kit};
 use super::queue::Lane;
 use super::threads::{Next, Task};
 use super::{Mover, Shared, lock};
@@ -187,18 +187,19 @@ impl Shared {
     fn issue_for_engine(&self, mut part: SavePart, engine: EngineStream) -> Next {
         let Ok(path) = self.path() else { return Next::Ended };
         let Some(kit) = path.kit(part.is_staged) else { return self.issue_save(part) };
-        let Some(mut board) = kit.take(User::Save, part.blocks.len(), true) else { return self.issue_save(part) };
+        let Some((mut board, before)) = kit.for_save(part.blocks.len()) else { return self.issue_save(part) };
         board.fill(&self.layout, &part.blocks, &part.sink.lane_keys());
         let mut copies = Copies::default();
-        let mirror = board.slots.as_ref().map(Slots::places).unwrap_or_default();
-        for (&slot, place) in mirror.iter().zip(part.sink.places()) {
+        for (slot, place) in board.mirror().into_iter().zip(part.sink.places()) {
             self.layout.add_whole(&mut copies, Way::FromDevice, slot, place, path.registered());
         }
         part.is_on_device = true;
         let board = part.board.insert(board);
+        // Earlier parts have left the places then.
+        let begins = before.iter().try_for_each(|event| self.device.wait_engine(engine, event));
         // SAFETY: the tables name the engine's pages, which the layout checked, and places in the
         // buffer; the part keeps buffer and board until the event behind the kernels.
-        let gathers = unsafe { kit.kernels.move_for_engine(engine, board.gather()) };
+        let gathers = begins.and_then(|()| unsafe { kit.kernels.move_for_engine(engine, board.gather()) });
         let moves = gathers.is_ok().then(|| self.move_gathered(kit, board, &copies, engine));
         match moves {
             None => self.queued(part, &gathers.map(|()| true), Lane::SaveKernels),
@@ -236,6 +237,7 @@ impl Shared {
         });
         let copied = self.device.record(&self.saves)?;
         self.device.wait(&kit.saves, &copied)?;
+        board.end_behind(self.device.record(&kit.saves)?);
         Ok(queued)
     }
 
@@ -244,7 +246,7 @@ impl Shared {
         // A part under way keeps the path.
         let Ok(path) = self.path() else { return Next::Ended };
         let (places, locked) = if part.is_staged {
-            let Some(slots) = path.staging().take(part.blocks.len(), 0) else { return Next::Waits(Task::Save(part)) };
+            let Some(slots) = path.staging().take(part.blocks.len()) else { return Next::Waits(Task::Save(part)) };
             let places = slots.places();
             part.slots = Some(slots);
             (places, None)

@@ -53,7 +53,7 @@ fn drop_part(mover: &Mover) {
             return None;
         }
         let heads = queue.take_heads();
-        let _ = queue.put_back([const { None }; 4]);
+        let _ = queue.put_back([const { None }; 4], 0);
         drop(queue);
         heads.into_iter().flatten().next()
     });

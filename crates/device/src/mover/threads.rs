@@ -12,8 +12,6 @@ use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The driver has no wait with a deadline, so a thread asks it with this period.
-const ASK: Duration = Duration::from_micros(50);
 const IDLE: Duration = Duration::from_secs(1);
 
 /// Work for a native thread.
@@ -210,7 +208,7 @@ impl Shared {
                 drop(queue);
                 let looked = heads.map(|head| head.map(|head| self.look(head)));
                 queue = lock(&self.queue);
-                if queue.put_back(looked) {
+                if queue.put_back(looked, self.settings.clock.now_ns()) {
                     self.bell.notify_all();
                     continue;
                 }
@@ -226,7 +224,8 @@ impl Shared {
             }
             let watches = !queue.watched && queue.wants_watch();
             queue.watched |= watches;
-            let patience = self.settings.clock.after(if watches { ASK } else { IDLE }).block_for();
+            let clock = self.settings.clock;
+            let patience = clock.after(if watches { queue.until_look(clock.now_ns()) } else { IDLE }).block_for();
             let waited;
             (queue, waited) = self.bell.wait_timeout(queue, patience).unwrap_or_else(PoisonError::into_inner);
             queue.watched &= !watches;

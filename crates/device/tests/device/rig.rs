@@ -236,7 +236,7 @@ impl Rig {
             backlog_bytes: u64::MAX,
             gpu_buffer_bytes: match way {
                 Way::Narrow => 3 * BLOCK,
-                way if way.has_kernels() => 40 * BLOCK,
+                way if way.has_kernels() => 80 * BLOCK,
                 _ => 0,
             },
             scatter_below: Some(if way.scatters() { u64::MAX } else { 0 }),

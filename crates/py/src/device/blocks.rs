@@ -13,6 +13,7 @@ use cenote_device::mover::{Saving, Sink, Source};
 use cenote_mem::Mapped;
 use cenote_mem::checksum::{ACCUMULATORS, LANES, fold_lanes, lane_keys};
 use cenote_pool::{Filling, InPlace, Names, NewBlock, Publish, ReadOutcome};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Pinned blocks of a load. No process writes a pinned block, and the checksum's key covers the block
@@ -74,15 +75,16 @@ pub struct Reserved {
 /// A reserved block, its name, and the engine's block.
 type New = (InPlace<Arc<Mapped>>, BlockHash, usize);
 
-/// Reserves memory for those blocks of an order that are new and have room. Returns them, and the outcomes
-/// of the others.
-pub fn reserve(order: &Order) -> (Vec<New>, Vec<(BlockHash, &'static str)>) {
-    let new = order.hashes.iter().zip(&order.depths).zip(&order.names);
+/// Reserves memory for these blocks of an order, as far as they are new and have room. Returns them, and the
+/// outcomes of the others.
+pub fn reserve(order: &Order, some: Range<usize>) -> (Vec<New>, Vec<(BlockHash, &'static str)>) {
+    let hashes = &order.hashes[some.clone()];
+    let new = hashes.iter().zip(&order.depths[some.clone()]).zip(&order.names[some.clone()]);
     let new =
         new.map(|((&hash, &depth), &names)| NewBlock { names, ..NewBlock::new(&order.to.namespace, hash, depth) });
     let begun = order.to.pool.begin_all_in_place(&new.collect::<Vec<_>>());
     let (mut reserved, mut refused) = (Vec::new(), Vec::new());
-    for ((begun, &hash), &block) in begun.into_iter().zip(&order.hashes).zip(&order.blocks) {
+    for ((begun, &hash), &block) in begun.into_iter().zip(hashes).zip(&order.blocks[some]) {
         match begun {
             Ok(filling) => reserved.push((filling, hash, block)),
             Err(why) => refused.push((hash, outcome(why))),
