@@ -19,10 +19,10 @@ from pathlib import Path
 
 import cenote
 import cenote.device
-from gpu import cards, goals, limits, product, rows, serving, sums
+from gpu import cards, goals, limits, product, rows, serving, start, sums
 from gpu.report import GIB, Report, Skip, machine
 
-PARTS = ("limits", "product", "sums", "rows", "serving")
+PARTS = ("limits", "start", "product", "sums", "rows", "serving")
 
 
 def main() -> int:
@@ -46,7 +46,7 @@ def main() -> int:
         if "serving" in wanted:
             _serving(report, name + "-vllm", arguments.engine or serving.ENGINES, arguments.rehearse is not None)
     finally:
-        for made in (name, name + "-vllm"):
+        for made in (name, name + "-start", name + "-vllm"):
             Path("/dev/shm", made.removeprefix("shm:")).unlink(missing_ok=True)
     verdicts = goals.verdicts(report.parts)
     print(report.write(verdicts))
@@ -81,6 +81,8 @@ def _measure(report: Report, name: str, size: int, wanted: list[str] | tuple[str
         if "limits" in wanted:
             report.run("link", 6, on_the_card(lambda card: limits.link(report, card)))
             report.run("page locking", 12, on_the_card(lambda card: limits.page_locking(report, card)))
+        if "start" in wanted:
+            report.run("start", 20, on_the_card(lambda card: start.measure(report, card, name + "-start", size)))
         if "sums" in wanted:
             report.run("sums on the GPU", 15, on_the_card(lambda card: sums.on_the_gpu(report, card)))
             in_place = min(GIB, size // 4)

@@ -43,6 +43,7 @@ def _goals(parts: Records) -> Iterator[tuple[str, float, Callable[[float, float]
     # A share of the link is missing where the figures are of no GPU.
     real = [record for record in direct if record["of_limit"] is not None]
     yield "processor time of a GiB, ms", 5.0, _at_most, [record["cpu_ms_per_GiB"] for record in real if record["what"] != "both"]
+    yield "first prompt saved and loaded after the start, s", 2.0, _at_most, [one["served_s"] for one in parts.get("start", []) if real]
     compared = [record for part in parts.values() for record in part for name in record if name.endswith("equal")]
     wrong = sum(not record[name] for record in compared for name in record if name.endswith("equal"))
     yield "comparisons that found other bytes", 0.0, _at_most, [float(wrong)] if real else []

@@ -91,9 +91,12 @@ class Taken:
 
 
 class Case:
-    """KV memory of one shape. Saves read the first half of random blocks, loads write the second."""
+    """KV memory of one shape. Saves read the first half of random blocks, loads write the second.
 
-    def __init__(self, card: Card, region: cenote.Region, shape: Shape, way: str, tokens: int) -> None:
+    With `waits`, it begins when the region is page-locked.
+    """
+
+    def __init__(self, card: Card, region: cenote.Region, shape: Shape, way: str, tokens: int, waits: bool = True) -> None:
         self.card, self.region, self.shape, self.tokens = card, region, shape, tokens
         self.count = tokens // shape.block_tokens
         self.size = self.count * shape.block
@@ -106,7 +109,7 @@ class Case:
         layers = [(card.address(each), layout) for each in self.memory]
         try:
             self.kv = card.kv(region, layers, self.memory, **WAYS[way])
-            if not self.kv.wait_locked(60):
+            if waits and not self.kv.wait_locked(60):
                 raise TimeoutError("the region is not page-locked within 60 s")
         except TypeError as error:
             raise Skip(f"this build has no switch for it: {error}") from error
@@ -119,15 +122,15 @@ class Case:
 
     def round(self) -> dict[str, Taken]:
         """A save of new blocks, a load of them, and both at once."""
-        first, second = self._names(), self._names()
+        first, second = self.names(), self.names()
         self._clear()
         try:
-            return {"save": self._save(first), "load": self._load(first), "both": self._both(first, second)}
+            return {"save": self.save(first), "load": self.load(first), "both": self._both(first, second)}
         finally:
             first[0].forget()
             second[0].forget()
 
-    def _names(self) -> tuple[cenote.Namespace, cenote.Hashes]:
+    def names(self) -> tuple[cenote.Namespace, cenote.Hashes]:
         number = next(_numbers)
         namespace = self.region.namespace(f"bench {number}".encode(), self.shape.block)
         return namespace, namespace.hash_tokens(list(range(number, number + self.tokens)), self.shape.block_tokens)
@@ -154,7 +157,7 @@ class Case:
             raise RuntimeError(f"{len(lease)} of {self.count} blocks were found")
         return self.kv.load(lease, self.targets, timeout=20.0)
 
-    def _save(self, names: tuple[cenote.Namespace, cenote.Hashes]) -> Taken:
+    def save(self, names: tuple[cenote.Namespace, cenote.Hashes]) -> Taken:
         self.card.synchronize()
         cpu, begun = cpu_seconds(), time.perf_counter()
         outcomes = self._begin_save(names)
@@ -162,7 +165,7 @@ class Case:
         is_right, asking = self._await_save(outcomes)
         return Taken(time.perf_counter() - begun, issued - begun, cpu_seconds() - cpu - asking, is_right)
 
-    def _load(self, names: tuple[cenote.Namespace, cenote.Hashes]) -> Taken:
+    def load(self, names: tuple[cenote.Namespace, cenote.Hashes]) -> Taken:
         self.card.synchronize()
         cpu, begun = cpu_seconds(), time.perf_counter()
         load = self._begin_load(names)

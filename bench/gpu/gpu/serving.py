@@ -48,6 +48,8 @@ def measure(report: Report, name: str, region: str, rehearse: bool) -> None:
     for line in records:
         if line.startswith("@"):
             report.add("serving", engine=name, **json.loads(line[1:]))
+    if status != 0:
+        print("\n".join(said[-40:]), file=sys.stderr)
     if status is None:
         raise TimeoutError(f"vLLM with {name} did not end within the time of this run; see --seconds")
     if status != 0:

@@ -53,34 +53,15 @@ use std::time::Duration;
 /// threads check the first parts of a short prompt side by side.
 pub const PART_BLOCKS: usize = 32;
 
-/// How copies reach the region.
-pub enum Route {
-    /// The device accesses the region where it is page-locked. Other blocks pass through slots.
-    Direct(Registered, Arc<Staging>),
-    /// Blocks pass through page-locked slots.
-    Staged(Arc<Staging>),
-}
-
-/// The route, and what the mover has on the GPU beside it.
+/// What a mover has beside its streams.
 pub(crate) struct Path {
-    route: Route,
+    /// The device accesses the region where it is page-locked. Other blocks, or all, pass through slots.
+    registered: Option<Registered>,
+    staging: Arc<Staging>,
     kit: Option<Kit>,
 }
 
 impl Path {
-    const fn registered(&self) -> Option<&Registered> {
-        match &self.route {
-            Route::Direct(registered, _) => Some(registered),
-            Route::Staged(_) => None,
-        }
-    }
-
-    const fn staging(&self) -> &Arc<Staging> {
-        match &self.route {
-            Route::Direct(_, staging) | Route::Staged(staging) => staging,
-        }
-    }
-
     /// Facilities for blocks that the device accesses in the region.
     fn kit(&self, is_staged: bool) -> Option<&Kit> {
         self.kit.as_ref().filter(|_| !is_staged)
@@ -118,7 +99,7 @@ pub(crate) struct Shared {
     device: Arc<Device>,
     layout: Layout,
     /// None after `close`.
-    route: Mutex<Option<Arc<Path>>>,
+    path: Mutex<Option<Arc<Path>>>,
     why_no_kernels: String,
     loads: Stream,
     saves: Stream,
@@ -144,35 +125,39 @@ pub(crate) struct Shared {
 pub struct Mover(Arc<Shared>, Mutex<Vec<JoinHandle<()>>>);
 
 impl Mover {
-    /// Begins the threads. `place` is called in each of them.
+    /// Begins the threads. `place` is called in each of them. `region` begins the region's page-locking;
+    /// without it, blocks pass through the slots of the staging memory.
     ///
     /// # Errors
     /// The device has no more streams, or the system no more threads.
     pub fn start(
         device: &Arc<Device>,
         layout: Layout,
-        route: Route,
+        staging: Arc<Staging>,
+        region: Option<impl FnOnce() -> Registered>,
         settings: Settings,
         place: impl Fn() + Send + Sync + 'static,
     ) -> Result<Self, DeviceError> {
-        let (Route::Direct(_, staging) | Route::Staged(staging)) = &route;
         let slot_blocks = part_blocks(staging.count());
-        let kit = match &route {
-            Route::Direct(..) => Kit::new(device, &layout, staging, &settings),
-            Route::Staged(_) => Err(DeviceError::new("kernels", "blocks pass through the processor's memory")),
+        let kit = match region {
+            Some(_) => Kit::new(device, &layout, &staging, &settings),
+            None => Err(DeviceError::new("kernels", "blocks pass through the processor's memory")),
         };
         let (kit, why_no_kernels) = match kit {
             Ok(kit) => (Some(kit), String::new()),
             Err(error) => (None, error.to_string()),
         };
         let direct_blocks = kit.as_ref().map_or(PART_BLOCKS, |kit| kit.part_blocks);
+        let (loads, saves) = (Stream::new(device)?, Stream::new(device)?);
+        // Last: the driver's calls for memory are slow while it locks pages.
+        let registered = region.map(|begin| begin());
         let shared = Arc::new(Shared {
             device: Arc::clone(device),
             layout,
-            route: Mutex::new(Some(Arc::new(Path { route, kit }))),
+            path: Mutex::new(Some(Arc::new(Path { registered, staging, kit }))),
             why_no_kernels,
-            loads: Stream::new(device)?,
-            saves: Stream::new(device)?,
+            loads,
+            saves,
             part_blocks: [direct_blocks, slot_blocks],
             settings,
             queue: Mutex::default(),
@@ -210,14 +195,14 @@ impl Mover {
     /// Number of free slots of the staging memory.
     #[must_use]
     pub fn free_slots(&self) -> usize {
-        self.0.path().map_or(0, |path| path.staging().free())
+        self.0.path().map_or(0, |path| path.staging.free())
     }
 
     /// Whether the device can access a payload in its place, from now on. Otherwise it is staged.
     #[must_use]
     pub fn is_direct(&self, address: u64, bytes: u64) -> bool {
         let path = self.0.path();
-        path.is_ok_and(|path| path.registered().is_some_and(|registered| registered.is_locked(address, bytes)))
+        path.is_ok_and(|path| path.registered.as_ref().is_some_and(|registered| registered.is_locked(address, bytes)))
     }
 
     /// Most blocks of one part.
@@ -229,14 +214,14 @@ impl Mover {
     /// How much of the region is page-locked; `None` if no block is accessed in its place.
     #[must_use]
     pub fn page_locked(&self) -> Option<Progress> {
-        self.0.path().ok()?.registered().map(Registered::progress)
+        self.0.path().ok()?.registered.as_ref().map(Registered::progress)
     }
 
     /// Waits until the region is page-locked, or a piece was refused. False after `timeout`.
     #[must_use]
     pub fn wait_locked(&self, timeout: Duration) -> bool {
         let path = self.0.path();
-        path.is_ok_and(|path| path.registered().is_none_or(|registered| registered.wait(timeout)))
+        path.is_ok_and(|path| path.registered.as_ref().is_none_or(|registered| registered.wait(timeout)))
     }
 
     /// Counts since the last call.
@@ -267,8 +252,8 @@ impl Mover {
         drop(queue);
         // None of them is within a call of the driver any more, which a process that ends would tear down.
         threads.into_iter().for_each(|thread| drop(thread.join()));
-        let path = lock(&self.0.route).take_if(|_| is_free);
-        if let Some(registered) = path.as_ref().and_then(|path| path.registered()) {
+        let path = lock(&self.0.path).take_if(|_| is_free);
+        if let Some(registered) = path.as_ref().and_then(|path| path.registered.as_ref()) {
             registered.leave(deadline.remaining());
         }
         is_free
@@ -284,7 +269,7 @@ impl Drop for Mover {
 
 impl Shared {
     fn path(&self) -> Result<Arc<Path>, DeviceError> {
-        lock(&self.route).clone().ok_or_else(|| DeviceError::new("a load or save", "the memory was closed"))
+        lock(&self.path).clone().ok_or_else(|| DeviceError::new("a load or save", "the memory was closed"))
     }
 
     /// Keeps the streams, the page-lock and the region until the process ends.

@@ -24,7 +24,7 @@ use cenote_device::driver::{Device, DeviceError, EngineStream};
 use cenote_device::layout::{Layer, Layout};
 use cenote_device::locking::{PIECE_BYTES_MAX, Progress};
 use cenote_device::memory::{Mapped, Pieces, Registered, Staging};
-use cenote_device::mover::{self, Counts, Loading, Mover, Route, Saving, Settings};
+use cenote_device::mover::{self, Counts, Loading, Mover, Saving, Settings};
 use cenote_mem::fork::ProcessStamp;
 use cenote_mem::{Fabric, numa};
 use cenote_pool::Names;
@@ -341,14 +341,11 @@ impl DeviceMemory {
         let made = py.detach(|| {
             let staging = Staging::new(device, layout.block_bytes() as usize, staging_bytes)?;
             let slots = Arc::new(Pages::of_slots(staging.address(), &pages, staging.count()));
-            let route = match why_staged {
-                "" => Route::Direct(share(device, &pool, piece_bytes), staging),
-                _ => Route::Staged(staging),
-            };
+            let region = why_staged.is_empty().then_some(|| share(device, &pool, piece_bytes));
             let near = Arc::clone(pool.fabric());
             let place = move || _ = numa::stay_near(near.mapping());
             let settings = Settings { threads, backlog_bytes, gpu_buffer_bytes, scatter_below, clock: clock() };
-            Ok((Mover::start(device, layout, route, settings, place)?, slots))
+            Ok((Mover::start(device, layout, staging, region, settings, place)?, slots))
         });
         let (mover, slots) = made.map_err(|error: DeviceError| match error.is_of_arguments() {
             true => wrong(error.to_string()),

@@ -259,6 +259,11 @@ impl LoadPart {
         self.load.is_over()
     }
 
+    /// Whether kernels sum its blocks.
+    pub const fn has_board(&self) -> bool {
+        self.board.is_some()
+    }
+
     /// Ends the part for its load, although the device may still have copies of it.
     pub(crate) fn lose(&mut self) {
         if !std::mem::replace(&mut self.is_lost, true) {
@@ -321,7 +326,7 @@ impl Shared {
             let Some(places) = read_into_slots(&path, &mut part) else { return Next::Waits(Task::Load(part)) };
             (places, None)
         } else {
-            (part.source.places(), path.registered())
+            (part.source.places(), path.registered.as_ref())
         };
         let mut copies = Copies::default();
         let skipped = part.failed.as_deref().unwrap_or_default();
@@ -403,7 +408,7 @@ impl Shared {
 
 /// The addresses of the part's slots, which have its blocks now; `None` if no slots are free.
 fn read_into_slots(path: &Path, part: &mut LoadPart) -> Option<Vec<u64>> {
-    let slots = path.staging().take(part.count())?;
+    let slots = path.staging.take(part.count())?;
     let whole = part.source.read(&slots);
     let failed = whole.iter().enumerate().filter(|(_, whole)| !**whole).map(|(number, _)| number);
     part.failed = Some(failed.collect());

@@ -97,6 +97,11 @@ impl Queue {
         self.has_events() || self.lost.may_end() || self.waiting.iter().any(|waiting| !waiting.is_empty())
     }
 
+    /// Whether there is more than the thread does that asks, or something that a caller of `close` waits for.
+    pub fn wants_others(&self) -> bool {
+        self.to_queue.len() + self.ready.len() > 1 || self.closing || self.under_way == 0
+    }
+
     /// Counts parts that begin. Returns their tickets.
     pub const fn begin(&mut self, parts: usize) -> Range<u64> {
         self.under_way += parts;

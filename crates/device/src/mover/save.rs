@@ -2,7 +2,7 @@
 
 use super::kit::{Board, Kit};
 use super::queue::Lane;
-use super::threads::{Next, Task};
+use super::threads::{Caller, Next, Task};
 use super::{Mover, Shared, lock};
 use crate::driver::{Copies, DeviceError, EngineStream, Event};
 use crate::kernels::{LANES, SUM_WORDS};
@@ -115,7 +115,7 @@ impl Mover {
                 board: None,
                 outcome: Outcome::Failed,
             };
-            shared.go_on(shared.caught(|| shared.issue_for_engine(part, engine)));
+            shared.go_on(shared.caught(|| shared.issue_for_engine(part, engine)), Caller::Engine);
         }
         self.fence_saves(&mut lock(&shared.step), engine);
         Ok(())
@@ -147,6 +147,11 @@ impl SavePart {
     /// Whether the engine has ended the step of these blocks.
     pub fn is_late(&self) -> bool {
         self.shared.step_number.load(Ordering::Acquire) != self.step
+    }
+
+    /// Whether kernels sum its blocks.
+    pub const fn has_board(&self) -> bool {
+        self.board.is_some()
     }
 
     /// Counts the part as failed, although the device may still have copies of it.
@@ -191,7 +196,7 @@ impl Shared {
         board.fill(&self.layout, &part.blocks, &part.sink.lane_keys());
         let mut copies = Copies::default();
         for (slot, place) in board.mirror().into_iter().zip(part.sink.places()) {
-            self.layout.add_whole(&mut copies, Way::FromDevice, slot, place, path.registered());
+            self.layout.add_whole(&mut copies, Way::FromDevice, slot, place, path.registered.as_ref());
         }
         part.is_on_device = true;
         let board = part.board.insert(board);
@@ -246,12 +251,12 @@ impl Shared {
         // A part under way keeps the path.
         let Ok(path) = self.path() else { return Next::Ended };
         let (places, locked) = if part.is_staged {
-            let Some(slots) = path.staging().take(part.blocks.len()) else { return Next::Waits(Task::Save(part)) };
+            let Some(slots) = path.staging.take(part.blocks.len()) else { return Next::Waits(Task::Save(part)) };
             let places = slots.places();
             part.slots = Some(slots);
             (places, None)
         } else {
-            (part.sink.places(), path.registered())
+            (part.sink.places(), path.registered.as_ref())
         };
         let mut copies = Copies::default();
         for (&block, &place) in part.blocks.iter().zip(&places) {

@@ -1,7 +1,7 @@
 //! A part that a panic drops while the device has its copies. No driver makes the mover's own code panic, so
 //! the test takes the part out of the queue.
 
-use super::{Loading, Mover, Route, Settings, Source, lock};
+use super::{Loading, Mover, Settings, Source, lock};
 use crate::driver::{Device, EngineStream};
 use crate::kernels::{LANES, SUM_WORDS};
 use crate::layout::{Layer, Layout};
@@ -88,9 +88,9 @@ fn a_panic_keeps_what_the_device_may_access_and_the_order_of_the_engine() {
     let pieces = Pieces { bytes: 1 << 30, threads: 1 };
     // SAFETY: the region lives as long as the test.
     let registered =
-        unsafe { Registered::share(&device, (place, WORDS * 8), std::sync::Arc::new(Touched), pieces, clock) };
+        || unsafe { Registered::share(&device, (place, WORDS * 8), std::sync::Arc::new(Touched), pieces, clock) };
     let settings = Settings { threads: 2, backlog_bytes: u64::MAX, gpu_buffer_bytes: 0, scatter_below: Some(0), clock };
-    let mover = Mover::start(&device, layout, Route::Direct(registered, staging), settings, || {}).expect("threads");
+    let mover = Mover::start(&device, layout, staging, Some(registered), settings, || {}).expect("threads");
     assert!(mover.wait_locked(PATIENCE));
     hold(GPU, 0, true);
     let part = Loading { source: Box::new(Block(place as u64)), blocks: vec![0], numbers: vec![0], is_staged: false };

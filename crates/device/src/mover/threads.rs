@@ -40,6 +40,15 @@ impl Task {
         }
     }
 
+    /// Whether the thread that runs it is away for long: it calls the driver, or sums or copies payloads.
+    const fn is_long(&self) -> bool {
+        match self {
+            Self::Load(_) | Self::Save(_) => true,
+            Self::Loaded(part) => !part.has_board(),
+            Self::Saved(part) => !part.has_board(),
+        }
+    }
+
     /// Whether a part that waits is given up.
     pub(super) fn is_over(&self) -> bool {
         match self {
@@ -124,6 +133,13 @@ pub(crate) enum Next {
     Lost(Task),
 }
 
+/// Whose thread changes the queue.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Caller {
+    Engine,
+    Mover,
+}
+
 impl Shared {
     /// Counts parts that begin. Returns their tickets.
     pub(super) fn enter(&self, parts: usize) -> Result<Range<u64>, DeviceError> {
@@ -139,16 +155,16 @@ impl Shared {
         self.change(|queue| queue.hand_over(loads));
     }
 
-    /// Ends parts of this kind, or lets the threads follow them.
-    pub(super) fn go_on(&self, next: Next) {
+    /// Ends a part, or lets the threads follow it.
+    pub(super) fn go_on(&self, next: Next, caller: Caller) {
         let (lane, task) = match next {
-            Next::Ended => return self.change(Queue::end),
+            Next::Ended => return self.change_as(caller, Queue::end),
             Next::Waits(task) => return self.put_off(task),
             Next::Lost(task) => return self.lose(task, true),
             Next::Queued(lane, task) => (lane, task),
         };
         match self.record_lane(lane) {
-            Ok(event) => self.change(|queue| queue.follow(lane, event, task)),
+            Ok(event) => self.change_as(caller, |queue| queue.follow(lane, event, task)),
             Err(error) => {
                 self.tell(&error);
                 self.lose(task, false);
@@ -186,15 +202,25 @@ impl Shared {
     }
 
     pub(super) fn change(&self, change: impl FnOnce(&mut Queue)) {
-        change(&mut lock(&self.queue));
-        self.bell.notify_all();
+        self.change_as(Caller::Engine, change);
+    }
+
+    /// A thread of the mover goes on itself, and wakes the others if there is more than it can do.
+    fn change_as(&self, caller: Caller, change: impl FnOnce(&mut Queue)) {
+        let mut queue = lock(&self.queue);
+        change(&mut queue);
+        let wakes = caller == Caller::Engine || queue.wants_others();
+        drop(queue);
+        if wakes {
+            self.bell.notify_all();
+        }
     }
 
     fn work(&self) {
         let mut queue = lock(&self.queue);
         loop {
             if let Some(task) = queue.take_task() {
-                if queue.wants_watch() && !queue.watched {
+                if task.is_long() && queue.wants_watch() && !queue.watched {
                     // Another thread polls meanwhile.
                     self.bell.notify_all();
                 }
@@ -209,7 +235,9 @@ impl Shared {
                 let looked = heads.map(|head| head.map(|head| self.look(head)));
                 queue = lock(&self.queue);
                 if queue.put_back(looked, self.settings.clock.now_ns()) {
-                    self.bell.notify_all();
+                    if queue.wants_others() {
+                        self.bell.notify_all();
+                    }
                     continue;
                 }
             }
@@ -250,12 +278,13 @@ impl Shared {
     }
 
     fn run(&self, task: Task) {
-        self.go_on(self.caught(|| match task {
+        let next = self.caught(|| match task {
             Task::Load(part) => self.issue_load(part),
             Task::Save(part) => self.issue_waiting(part),
             Task::Loaded(part) => self.end_load(part),
             Task::Saved(part) => self.end_save(part),
-        }));
+        });
+        self.go_on(next, Caller::Mover);
     }
 
     /// A panic ends the part. Its drop keeps what the device may access.

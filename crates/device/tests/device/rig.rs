@@ -6,7 +6,7 @@ use cenote_device::driver::{Device, EngineStream};
 use cenote_device::kernels::{LANES, SUM_WORDS};
 use cenote_device::layout::{Layer, Layout};
 use cenote_device::memory::{Mapped, Pieces, Registered, Slots, Staging};
-use cenote_device::mover::{Loading, Mover, Route, Saving, Settings, Sink, Source};
+use cenote_device::mover::{Loading, Mover, Saving, Settings, Sink, Source};
 use libloading::Library;
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -225,12 +225,8 @@ impl Rig {
             _ => {}
         }
         let staging = Staging::new(&device, BLOCK as usize, SLOTS * BLOCK as usize).expect("slots");
-        let route = if way == Way::Staged {
-            Route::Staged(staging)
-        } else {
-            let piece = if matches!(way, Way::Pieces | Way::Partly) { PIECE } else { 1 << 30 };
-            Route::Direct(share(&device, &region, piece, clock), staging)
-        };
+        let piece = if matches!(way, Way::Pieces | Way::Partly) { PIECE } else { 1 << 30 };
+        let registered = (way != Way::Staged).then_some(|| share(&device, &region, piece, clock));
         let settings = Settings {
             threads: 2,
             backlog_bytes: u64::MAX,
@@ -245,7 +241,7 @@ impl Rig {
         let threads = Arc::new(());
         let of_thread = Arc::clone(&threads);
         let place = move || assert!(Arc::strong_count(&of_thread) > 0);
-        let mover = Mover::start(&device, layout, route, settings, place).expect("threads");
+        let mover = Mover::start(&device, layout, staging, registered, settings, place).expect("threads");
         assert_eq!(mover.why_no_kernels().is_empty(), settings.gpu_buffer_bytes > 0, "{}", mover.why_no_kernels());
         Self { gpu, mover, blocks, region, saved: Arc::default(), published: Arc::default(), threads }
     }

@@ -4,7 +4,7 @@ use crate::rig::{Gpu, share};
 use cenote_base::testing::{ManualTime, PATIENCE};
 use cenote_device::layout::{Layer, Layout};
 use cenote_device::memory::Staging;
-use cenote_device::mover::{Mover, Route, Settings};
+use cenote_device::mover::{Mover, Settings};
 use std::sync::Arc;
 
 const COPY: &str = "cuMemcpyBatchAsync";
@@ -22,11 +22,11 @@ fn start(gpu: &Gpu, page: u64, half: u64, fails_after: u64) -> Mover {
     let layer = Layer { address: at, stride: page, runs: vec![(0, page)] };
     let layout = Layout::new(&[layer], 4, &[(at, 4 * page)]).expect("a layout");
     let staging = Staging::new(&device, page as usize, BUFFER as usize).expect("slots");
-    let registered = share(&device, &Arc::new(vec![0; 512]), 1 << 30, clock);
+    let registered = || share(&device, &Arc::new(vec![0; 512]), 1 << 30, clock);
     gpu.fail(COPY, fails_after);
     let (threads, gpu_buffer_bytes) = (2, 2 * half);
     let settings = Settings { threads, backlog_bytes: 0, gpu_buffer_bytes, scatter_below: None, clock };
-    Mover::start(&device, layout, Route::Direct(registered, staging), settings, || ()).expect("threads")
+    Mover::start(&device, layout, staging, Some(registered), settings, || ()).expect("threads")
 }
 
 #[test]
@@ -66,10 +66,10 @@ fn unequal(pages: [u64; 2]) -> (String, usize) {
     let block = pages[0] + pages[1];
     let layout = Layout::new(&layers, 1, &[(start, block)]).expect("a layout");
     let staging = Staging::new(&device, block as usize, block as usize).expect("slots");
-    let registered = share(&device, &Arc::new(vec![0; 512]), 1 << 30, clock);
+    let registered = || share(&device, &Arc::new(vec![0; 512]), 1 << 30, clock);
     let (threads, gpu_buffer_bytes) = (2, 128 * block);
     let settings = Settings { threads, backlog_bytes: 0, gpu_buffer_bytes, scatter_below: Some(0), clock };
-    let mover = Mover::start(&device, layout, Route::Direct(registered, staging), settings, || ()).expect("threads");
+    let mover = Mover::start(&device, layout, staging, Some(registered), settings, || ()).expect("threads");
     let found = (mover.why_no_kernels().to_owned(), mover.part_blocks(false));
     assert!(mover.close(PATIENCE));
     assert_eq!((gpu.locked(), gpu.allocations(), gpu.wrong()), (0, 0, String::new()));
