@@ -12,7 +12,7 @@
 //!
 //! With kernels (`kit.rs`), a save's pages are gathered in GPU memory on the engine's stream, and whole
 //! blocks cross the bus behind it: the engine may reuse its pages as soon as the gather is done. The
-//! GPU sums the blocks. Without a free place in the buffer, a save copies its pages one by one.
+//! GPU sums the blocks. Parts of saves take the buffer's places in turn (`ring.rs`).
 //!
 //! Memory that a device may still access has an owner: a part. Parts end only after the event behind
 //! their copies. If the device does not tell when it occurs, they are kept until it tells (`lost.rs`).
