@@ -1,10 +1,11 @@
 //! The history of a region: the flight recorder, the event log of stored and removed blocks, and the
-//! ring of removed blocks with causes. All are rings of lines that one host writes.
+//! ring of removed blocks with causes.
 
 pub mod events;
 pub mod follow;
 pub mod recorder;
 pub mod removals;
+mod ring;
 pub mod view;
 
 use crate::region::Region;

@@ -8,7 +8,7 @@ use crate::region::counters::Counter;
 use crate::region::hit::Hit;
 use crate::region::host_layout::{CLASSES, DRAINING, FREE, OBJECT, PUBLISHED};
 use crate::region::layout::NAMESPACES;
-use crate::region::lines::{BlockState, ChunkLine, Descriptor, Line};
+use crate::region::lines::{BlockState, ChunkLine, Descriptor, EventLine, Line};
 use crate::region::piece::Kind;
 use crate::sync::{Heap, Holds};
 use cenote_base::BlockIndex;
@@ -410,7 +410,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
     pub(crate) fn check_events(&self, host: u64, report: &mut CheckReport) {
         let (mut used, mut broken) = (0, 0);
         for position in 0..self.region.layout.events_per_host {
-            if self.log.event_at(host, position).is_some() {
+            if self.log.line_at::<EventLine>(host, position).is_some() {
                 used += 1;
             } else if self.region.fabric.load_line(self.region.layout.event(host, position)) != [0; 8] {
                 broken += 1;

@@ -14,6 +14,7 @@
 //! descriptors ([`super::follow`]).
 
 use crate::log::Log;
+use crate::log::ring::RingLine;
 use crate::region::lines::{Descriptor, EventLine};
 use cenote_base::fault::{self, Mistake, Point};
 use cenote_base::{BlockHash, BlockIndex, Generation, NamespaceId};
@@ -49,17 +50,9 @@ impl Kind {
     }
 }
 
-/// Limit of sequence numbers that a host can reach; a line above it is forged.
-const SEQUENCE_MAX: u64 = 1 << 62;
-
 impl EventLine {
     pub(super) fn new(kind: Kind, block: BlockIndex, generation: Generation) -> Self {
         Self { what: kind as u64 | block.0 << 24, which: generation.0, ..Self::default() }
-    }
-
-    /// Whether an event of its number belongs at this place of the ring.
-    pub(super) const fn is_at(&self, position: u64, events: u64) -> bool {
-        self.sequence >= 1 && self.sequence <= SEQUENCE_MAX && (self.sequence - 1) % events == position
     }
 
     pub(super) fn kind(&self) -> Option<Kind> {
@@ -135,39 +128,16 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
     }
 
     fn tell(&self, line: EventLine) {
-        let events = self.region.layout.events_per_host;
-        let next = self.region.next_event();
-        if next.load(Relaxed) == 0 {
-            // New host memory does not record the end of the log.
-            let _ = next.compare_exchange(0, self.last_event() + 1, Relaxed, Relaxed);
-        }
+        let next = self.next_number::<EventLine>();
         let sequence = next.fetch_add(1, Relaxed);
         fault::point(Point::EventNumbered);
-        let at = self.event_place(self.region.host, sequence);
+        let at = EventLine::place(&self.region.layout, self.region.host, sequence);
         self.region.write(at, EventLine { sequence, ..line });
         fault::point(Point::EventTold);
         // A writer that was delayed for a whole round of the ring has overwritten newer events.
-        if next.load(Relaxed).wrapping_sub(sequence) > events {
+        if next.load(Relaxed).wrapping_sub(sequence) > self.region.layout.events_per_host {
             self.tell_gap();
         }
-    }
-
-    /// Offset of a host's event with this number.
-    pub(super) fn event_place(&self, host: u64, sequence: u64) -> u64 {
-        self.region.layout.event(host, sequence.wrapping_sub(1) % self.region.layout.events_per_host)
-    }
-
-    /// The event in a line of a host's ring; `None` if the line is corrupt.
-    pub(crate) fn event_at(&self, host: u64, position: u64) -> Option<EventLine> {
-        let at = self.region.layout.event(host, position);
-        let line = self.region.read::<EventLine>(at)?;
-        line.is_at(position, self.region.layout.events_per_host).then_some(line)
-    }
-
-    /// Number of the last event in this host's ring.
-    fn last_event(&self) -> u64 {
-        let positions = 0..self.region.layout.events_per_host;
-        positions.filter_map(|position| Some(self.event_at(self.region.host, position)?.sequence)).max().unwrap_or(0)
     }
 
     /// Stores a block's names for followers that walk descriptors. The caller fences before a

@@ -9,6 +9,7 @@
 use crate::error::PoolError;
 use crate::log::Log;
 use crate::log::events::{Kind, Names};
+use crate::log::ring::RingLine;
 use crate::log::view::{BlockEvent, LoggedBlock, News, View};
 use crate::region::lines::{BlockState, ChunkLine, Descriptor, EventLine, Line};
 use cenote_base::{BlockHash, BlockIndex, NamespaceId};
@@ -148,7 +149,7 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
     /// those before the last event as holes, those after it as the next events.
     fn read_ring(&self, follower: &mut Follower, host: u64, now: Duration) -> Ring {
         let events = self.region.layout.events_per_host;
-        let lines: Vec<Option<EventLine>> = (0..events).map(|position| self.event_at(host, position)).collect();
+        let lines: Vec<Option<EventLine>> = (0..events).map(|position| self.line_at(host, position)).collect();
         for line in lines.iter().flatten() {
             // The caller walks all blocks after it reads whole rings.
             let _ = follower.learn(line, self.region.layout.num_descriptors());
@@ -170,7 +171,7 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
         for _ in 0..=self.region.layout.events_per_host / ahead {
             let window = |&host: &usize| {
                 let next = follower.rings[host].next;
-                (next..next + ahead).map(move |sequence| self.event_place(host as u64, sequence))
+                (next..next + ahead).map(move |sequence| EventLine::place(&self.region.layout, host as u64, sequence))
             };
             let lines: Vec<u64> = open.iter().flat_map(window).collect();
             self.region.fabric.refresh(&lines);
@@ -189,7 +190,7 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
     fn read_window(&self, follower: &mut Follower, host: usize, ahead: u64, now: Duration) -> Option<Resync> {
         let (events, first) = (self.region.layout.events_per_host, follower.rings[host].next);
         let lines: Vec<Option<EventLine>> =
-            (first..first + ahead).map(|sequence| self.event_at(host as u64, (sequence - 1) % events)).collect();
+            (first..first + ahead).map(|sequence| self.line_at(host as u64, (sequence - 1) % events)).collect();
         let number = |line: &Option<EventLine>| line.map_or(0, |line| line.sequence);
         if (first..).zip(&lines).any(|(sequence, line)| number(line) > sequence) {
             follower.rings[host] = self.read_ring(follower, host as u64, now);
@@ -217,11 +218,12 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
         if holes.is_empty() {
             return None;
         }
-        let lines: Vec<u64> = holes.iter().map(|&(host, sequence)| self.event_place(host, sequence)).collect();
+        let lines: Vec<u64> =
+            holes.iter().map(|&(host, sequence)| EventLine::place(&self.region.layout, host, sequence)).collect();
         self.region.fabric.refresh(&lines);
         let mut resync = None;
         for (host, sequence) in holes {
-            let line = self.event_at(host, (sequence - 1) % self.region.layout.events_per_host);
+            let line = self.line_at::<EventLine>(host, (sequence - 1) % self.region.layout.events_per_host);
             let number = line.map_or(0, |line| line.sequence);
             let holes = &mut follower.rings[host as usize].holes;
             if number >= sequence {

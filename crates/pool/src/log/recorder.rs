@@ -9,8 +9,9 @@
 
 use crate::error::PoolError;
 use crate::log::Log;
+use crate::log::ring::RingLine;
 use crate::region::layout::{Layout, SHARDS};
-use crate::region::lines::{Line, RecordLine};
+use crate::region::lines::RecordLine;
 use crate::region::superblock::Superblock;
 use cenote_mem::{Fabric, HostLocal, Word};
 use serde::Serialize;
@@ -117,9 +118,6 @@ pub struct Record {
     pub what: String,
 }
 
-/// Limit of sequence numbers that a host can reach; a line above it is forged.
-const SEQUENCE_MAX: u64 = 1 << 62;
-
 /// Worker slot of a process that has not joined.
 const NO_WORKER: u64 = 0xffff;
 
@@ -132,24 +130,10 @@ pub fn history<F: Fabric>(fabric: &F) -> Result<Vec<Record>, PoolError> {
     let superblock = Superblock::read(fabric)?;
     let layout = Layout::new(&superblock.config, superblock.region_bytes)?;
     let salt = superblock.salt();
-    let mut records: Vec<Record> = (0..layout.max_hosts)
-        .flat_map(|host| (0..layout.records_per_host).map(move |position| (host, position)))
-        .filter_map(|(host, position)| {
-            let at = layout.record(host, position);
-            fabric.refresh(&[at]);
-            let line = RecordLine::open(fabric.load_line(at), at, salt)?;
-            line.is_at(position, layout.records_per_host).then(|| Record::of(&line, host)).flatten()
-        })
-        .collect();
+    let of_host = |host| RecordLine::all(fabric, salt, &layout, host).filter_map(move |line| Record::of(&line, host));
+    let mut records: Vec<Record> = (0..layout.max_hosts).flat_map(of_host).collect();
     records.sort_by_key(|record| (record.time_us, record.host, record.sequence));
     Ok(records)
-}
-
-impl RecordLine {
-    /// Whether a record with its number belongs at this position of the ring.
-    const fn is_at(&self, position: u64, records: u64) -> bool {
-        self.sequence >= 1 && self.sequence <= SEQUENCE_MAX && (self.sequence - 1) % records == position
-    }
 }
 
 impl Record {
@@ -226,15 +210,10 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
 
     /// As [`Log::record`], for a worker that has no slot yet.
     pub(crate) fn record_as(&self, slot: u64, event: Event, first: u64, second: u64) {
-        let records = self.region.layout.records_per_host;
-        if records == 0 {
+        if self.region.layout.records_per_host == 0 {
             return;
         }
-        let next = self.region.next_record();
-        if next.load(Relaxed) == 0 {
-            // New host memory does not record the end of the ring.
-            let _ = next.compare_exchange(0, self.last_record() + 1, Relaxed, Relaxed);
-        }
+        let next = self.next_number::<RecordLine>();
         let now = RecordLine {
             time: u64::try_from(self.region.area.unix_time().as_micros()).unwrap_or(u64::MAX),
             writer: self.region.host | slot.min(NO_WORKER) << 16 | u64::from(std::process::id()) << 32,
@@ -247,33 +226,15 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
         let line = self
             .record_again(event, &now, next.load(Relaxed).wrapping_sub(1))
             .unwrap_or_else(|| RecordLine { sequence: next.fetch_add(1, Relaxed), ..now });
-        let at = self.record_place(line.sequence);
-        self.region.fabric.store_line(at, &line.seal(at, self.region.salt));
-        // The next fence of this process completes the flush.
-        self.region.fabric.publish_unfenced(at);
-    }
-
-    fn record_place(&self, sequence: u64) -> u64 {
-        self.region.layout.record(self.region.host, sequence.wrapping_sub(1) % self.region.layout.records_per_host)
+        self.put_unfenced(line);
     }
 
     /// The host's last record, changed to count `now` as well.
     fn record_again(&self, event: Event, now: &RecordLine, last: u64) -> Option<RecordLine> {
-        let at = self.record_place(last);
+        let at = RecordLine::place(&self.region.layout, self.region.host, last);
         let line = self.region.read::<RecordLine>(at)?;
         let same = line.sequence == last && line.kind == now.kind;
         let [first, second] = event.again([line.first, line.second], [now.first, now.second]).filter(|_| same)?;
         Some(RecordLine { sequence: last, first, second, times: line.times.saturating_add(1), ..*now })
-    }
-
-    /// Number of the last record in this host's ring.
-    fn last_record(&self) -> u64 {
-        let records = self.region.layout.records_per_host;
-        let lines = (0..records).filter_map(|position| {
-            let at = self.region.layout.record(self.region.host, position);
-            let line = self.region.read::<RecordLine>(at)?;
-            line.is_at(position, records).then_some(line.sequence)
-        });
-        lines.max().unwrap_or(0)
     }
 }

@@ -6,9 +6,10 @@
 //! says nothing of blocks that are there, and needs no reader.
 
 use super::Log;
+use super::ring::RingLine;
 use crate::error::PoolError;
 use crate::region::layout::Layout;
-use crate::region::lines::{Descriptor, Line, RemovalLine};
+use crate::region::lines::{Descriptor, RemovalLine};
 use crate::region::superblock::Superblock;
 use cenote_base::{BlockHash, BlockIndex, NamespaceId};
 use cenote_mem::{Fabric, HostLocal, Word};
@@ -74,9 +75,6 @@ pub struct Removal {
     pub pid: u32,
 }
 
-/// Limit of sequence numbers that a host can reach; a line above it is forged.
-const SEQUENCE_MAX: u64 = 1 << 62;
-
 /// The last removals of all hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Removals {
@@ -98,13 +96,8 @@ pub fn removals<F: Fabric>(fabric: &F) -> Result<Removals, PoolError> {
     let lines = layout.removals_per_host;
     let (mut all, mut since_us) = (Vec::new(), None);
     for host in 0..layout.max_hosts {
-        let line = |position| {
-            let at = layout.removal(host, position);
-            fabric.refresh(&[at]);
-            let line = RemovalLine::open(fabric.load_line(at), at, salt)?;
-            Some((line.sequence, line.at(host, position, lines)?))
-        };
-        let mut of_host: Vec<(u64, Removal)> = (0..lines).filter_map(line).collect();
+        let line = |line: RemovalLine| Some((line.sequence, line.removal(host)?));
+        let mut of_host: Vec<(u64, Removal)> = RemovalLine::all(fabric, salt, &layout, host).filter_map(line).collect();
         of_host.sort_by_key(|(sequence, _)| *sequence);
         // Lines that are torn or damaged do not hide that the ring is full.
         if let (Some((_, oldest)), Some((last, _))) = (of_host.first(), of_host.last())
@@ -120,19 +113,13 @@ pub fn removals<F: Fabric>(fabric: &F) -> Result<Removals, PoolError> {
 }
 
 impl RemovalLine {
-    /// Whether a removal with its number belongs at this position of the ring.
-    const fn is_at(&self, position: u64, removals: u64) -> bool {
-        self.sequence >= 1 && self.sequence <= SEQUENCE_MAX && (self.sequence - 1) % removals == position
-    }
-
-    /// The removal in a host's line; `None`: it belongs to another place, or its cause is unknown.
-    fn at(&self, host: u64, position: u64, removals: u64) -> Option<Removal> {
-        let cause = Cause::from_number(self.what & 0xff)?;
-        self.is_at(position, removals).then(|| Removal {
+    /// The removal in a host's line; `None`: its cause is unknown.
+    fn removal(&self, host: u64) -> Option<Removal> {
+        Some(Removal {
             hash: BlockHash::from_words(self.hash),
             namespace: NamespaceId((self.what >> 8) as u16),
             depth: (self.which >> 48) as u16,
-            cause,
+            cause: Cause::from_number(self.what & 0xff)?,
             time_us: self.time,
             stored: self.which as u32,
             host: host as u8,
@@ -144,20 +131,11 @@ impl RemovalLine {
 impl<F: Fabric, H: HostLocal> Log<F, H> {
     /// Notes that a block leaves, which this descriptor describes.
     pub(crate) fn note_removal(&self, block: BlockIndex, descriptor: &Descriptor, cause: Cause) {
-        let removals = self.region.layout.removals_per_host;
-        if removals == 0 {
+        if self.region.layout.removals_per_host == 0 {
             return;
         }
-        let next = self.region.next_removal();
-        // New host memory does not record the end of the ring, and other users may have forged it.
-        let known = next.load(Relaxed);
-        if known == 0 || known > SEQUENCE_MAX {
-            let _ = next.compare_exchange(known, self.last_removal() + 1, Relaxed, Relaxed);
-        }
-        let sequence = next.fetch_add(1, Relaxed);
-        let at = self.region.layout.removal(self.region.host, sequence.wrapping_sub(1) % removals);
-        let line = RemovalLine {
-            sequence,
+        self.put_unfenced(RemovalLine {
+            sequence: self.next_number::<RemovalLine>().fetch_add(1, Relaxed),
             hash: descriptor.hash,
             time: u64::try_from(self.region.area.unix_time().as_micros()).unwrap_or(u64::MAX),
             what: cause as u64 | u64::from(descriptor.namespace()) << 8 | block.0 << 24,
@@ -166,19 +144,6 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
                 | u64::from(descriptor.depth().min(0xffff)) << 48,
             pid: u64::from(std::process::id()),
             ..RemovalLine::default()
-        };
-        self.region.fabric.store_line(at, &line.seal(at, self.region.salt));
-        // The next fence of this process completes the flush.
-        self.region.fabric.publish_unfenced(at);
-    }
-
-    /// Number of the last removal in this host's ring.
-    fn last_removal(&self) -> u64 {
-        let removals = self.region.layout.removals_per_host;
-        let lines = (0..removals).filter_map(|position| {
-            let line = self.region.read::<RemovalLine>(self.region.layout.removal(self.region.host, position))?;
-            (line.is_at(position, removals) && line.sequence < SEQUENCE_MAX).then_some(line.sequence)
         });
-        lines.max().unwrap_or(0)
     }
 }

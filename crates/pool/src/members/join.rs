@@ -101,6 +101,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             return Err(self.in_use());
         }
         region.set_slot(slot);
+        self.log.find_ends();
         self.blocks.begin_without_doubt();
         self.hosts.pins.adopt(epoch);
         self.name = worker_name.to_owned();
