@@ -16,14 +16,15 @@ TOKENS = 1024
 def measure(report: Report, card: Card, name: str, size: int) -> None:
     """Makes a region, saves and loads a prompt while it is being page-locked, and waits for the end of that."""
     begun = time.perf_counter()
-
-    def now() -> float:
-        return round(time.perf_counter() - begun, 3)
-
     try:
         cenote.Region.create(name, size, chunk_size="32MiB")
+        created = time.perf_counter() - begun
         with cenote.Region.open(name, worker="bench-gpu") as region:
-            created = now()
+            begun = time.perf_counter()
+
+            def now() -> float:
+                return round(time.perf_counter() - begun, 3)
+
             case = Case(card, region, LLAMA, "direct", TOKENS, waits=False)
             made = now()
             names = case.names()
@@ -36,7 +37,7 @@ def measure(report: Report, card: Card, name: str, size: int) -> None:
     finally:
         Path("/dev/shm", name.removeprefix("shm:")).unlink(missing_ok=True)
     report.add(
-        "start", GiB=round(size / GIB, 1), created_s=created, memory_made_s=made, served_s=served, locked_when_served_GiB=round(staged[0] / GIB, 2),
+        "start", GiB=round(size / GIB, 1), created_s=round(created, 3), memory_made_s=made, served_s=served, locked_when_served_GiB=round(staged[0] / GIB, 2),
         save_GBps=rate(case.size, saved.seconds), load_GBps=rate(case.size, loaded.seconds), locked_s=locked if is_locked else None,
-        locking_s_per_GiB=round((locked - made) * GIB / size, 3), equal=saved.is_right and loaded.is_right,
+        locking_s_per_GiB=round(locked * GIB / size, 3), equal=saved.is_right and loaded.is_right,
     )  # fmt: skip

@@ -11,9 +11,38 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+/// Bytes that are touched between two looks for a [`Pause`].
+const TOUCH_BYTES: usize = 64 << 20;
+
 /// Largest piece: one call for hundreds of GiB fails on pages of 4 KiB, and a piece that is being locked
 /// delays a stop by a second at most.
 pub const PIECE_BYTES_MAX: usize = 1 << 30;
+
+/// While a value lives, no thread of this process touches or locks further pages: the driver's calls for
+/// memory are slow beside it, and a mover makes many of them.
+pub(crate) struct Pause(());
+
+/// Number of pauses.
+static PAUSES: Mutex<usize> = Mutex::new(0);
+static GOES_ON: Condvar = Condvar::new();
+
+fn pauses() -> MutexGuard<'static, usize> {
+    PAUSES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pause {
+    pub fn begin() -> Self {
+        *pauses() += 1;
+        Self(())
+    }
+}
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        *pauses() -= 1;
+        GOES_ON.notify_all();
+    }
+}
 
 /// Page-locking of one device.
 pub trait PageLock: Send + Sync + 'static {
@@ -243,6 +272,15 @@ impl Shared {
     fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         self.before.iter().for_each(Ending::wake);
+        // Under the lock, so that no thread is between its look and its wait.
+        let _looking = pauses();
+        GOES_ON.notify_all();
+    }
+
+    /// Waits for the end of all pauses, or for a stop.
+    fn await_pauses(&self) {
+        let waited = GOES_ON.wait_while(pauses(), |pauses| *pauses > 0 && !self.is_stopped());
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
     fn progress(&self) -> Progress {
@@ -275,7 +313,10 @@ impl Shared {
                 return;
             }
             let (address, bytes) = self.piece_at(number);
-            self.pages.touch(address, bytes);
+            for at in (0..bytes).step_by(TOUCH_BYTES) {
+                self.await_pauses();
+                self.pages.touch(address + at, TOUCH_BYTES.min(bytes - at));
+            }
             self.offer(number);
         }
     }
@@ -295,6 +336,7 @@ impl Shared {
             }
             drop(front);
             self.before.iter().for_each(|before| before.wait(|| self.is_stopped()));
+            self.await_pauses();
             if self.is_stopped() {
                 front = self.front();
                 break;

@@ -17,7 +17,8 @@
 //! Memory that a device may still access has an owner: a part. Parts end only after the event behind
 //! their copies. If the device does not tell when it occurs, they are kept until it tells (`lost.rs`).
 //!
-//! Locks, in this order: `Load::state` or `Shared::step`, then `Shared::queue`. No lock is held while
+//! Locks, in this order: `Load::state` or `Shared::step`, then `Shared::queue`; `Ring::turns` and the free
+//! boards alone. No lock is held while
 //! a block is summed, and no lock of the queue during a call of the driver.
 
 mod kit;
@@ -37,7 +38,7 @@ pub use save::{Saving, Sink};
 
 use crate::driver::{Device, DeviceError, EngineStream, Stream};
 use crate::layout::Layout;
-use crate::locking::Progress;
+use crate::locking::{Pause, Progress};
 use crate::memory::{Registered, Staging};
 use cenote_base::Clock;
 use kit::Kit;
@@ -49,7 +50,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Blocks of one part: enough that its copies are a few calls of the driver, few enough that the
+/// Most blocks of a part that is staged, or without kernels: enough that its copies are a few calls of the driver, few enough that the
 /// threads check the first parts of a short prompt side by side.
 pub const PART_BLOCKS: usize = 32;
 
@@ -138,6 +139,7 @@ impl Mover {
         settings: Settings,
         place: impl Fn() + Send + Sync + 'static,
     ) -> Result<Self, DeviceError> {
+        let pause = Pause::begin();
         let slot_blocks = part_blocks(staging.count());
         let kit = match region {
             Some(_) => Kit::new(device, &layout, &staging, &settings),
@@ -149,7 +151,8 @@ impl Mover {
         };
         let direct_blocks = kit.as_ref().map_or(PART_BLOCKS, |kit| kit.part_blocks);
         let (loads, saves) = (Stream::new(device)?, Stream::new(device)?);
-        // Last: the driver's calls for memory are slow while it locks pages.
+        // Not before: the driver's calls for memory are slow while it locks pages.
+        drop(pause);
         let registered = region.map(|begin| begin());
         let shared = Arc::new(Shared {
             device: Arc::clone(device),
@@ -189,7 +192,7 @@ impl Mover {
     /// Whether whole blocks of loads cross the bus, and a kernel scatters their pages.
     #[must_use]
     pub fn scatters(&self) -> bool {
-        self.0.path().is_ok_and(|path| path.kit.as_ref().is_some_and(|kit| kit.scatters))
+        self.0.path().is_ok_and(|path| path.kit.as_ref().is_some_and(Kit::scatters))
     }
 
     /// Number of free slots of the staging memory.

@@ -574,6 +574,9 @@ impl DeviceMemory {
         let mut parts = Vec::<Saving>::new();
         let (mut seen, mut repeated, mut dropped) = (HashSet::new(), Vec::new(), HashMap::new());
         let mut begun = Ok(());
+        // No block of this call is published before memory is reserved for all: a later one would evict it.
+        let gate = Arc::new(Mutex::new(()));
+        let reserving = gate.lock().unwrap_or_else(PoisonError::into_inner);
         for order in &mut orders {
             repeated.append(&mut order.take_repeated(&mut seen));
             let new: Vec<bool> = order.to.pool.duplicates(&order.hashes).into_iter().map(|there| !there).collect();
@@ -600,13 +603,14 @@ impl DeviceMemory {
                 let (reserved, refused) = blocks::reserve(order, some);
                 dropped.extend(refused.into_iter().map(|(hash, why)| ((id, hash), why)));
                 let split = self.parts(mover, reserved.into_iter(), |(filling, ..)| Some(filling.extent()));
-                let part = |(part, is_staged)| Reserved::part(order, part, is_staged, &self.outcomes);
+                let part = |(part, is_staged)| Reserved::part(order, part, is_staged, &self.outcomes, &gate);
                 parts.extend(split.into_iter().map(part));
                 if parts.len() >= PARTS_TOGETHER {
                     begun = self.save_parts(mover, &mut parts, engine);
                 }
             }
         }
+        drop(reserving);
         dropped.values().for_each(|why| add(&self.outcomes, why, 1));
         // A block that is repeated is there if its first one is.
         repeated.iter().for_each(|name| add(&self.outcomes, dropped.get(name).copied().unwrap_or("duplicate"), 1));
@@ -615,6 +619,9 @@ impl DeviceMemory {
 
     fn save_parts(&self, mover: &Mover, parts: &mut Vec<Saving>, engine: EngineStream) -> Result<(), DeviceError> {
         let parts = std::mem::take(parts);
+        if parts.is_empty() {
+            return Ok(());
+        }
         let count = parts.iter().map(|part| part.blocks.len() as u64).sum::<u64>();
         let begun = mover.save(parts, engine);
         if begun.is_err() {

@@ -752,6 +752,18 @@ def test_one_save_of_many_requests_is_few_calls_of_the_driver(region: cenote.Reg
     engine.close()
 
 
+@pytest.mark.parametrize("way", ["direct", "pages"])
+def test_a_save_beyond_the_regions_room_keeps_the_prefix(region: cenote.Region, blocks: cenote.Namespace, way: str) -> None:
+    """Memory is reserved part by part, while the first parts cross the bus and could be published and evicted."""
+    engine, count = Engine(region, 1, way), 4096
+    names = blocks.hash_tokens(list(range(16 * count)), 16)
+    engine.memory.save([(blocks, names, range(count), [number % BLOCKS for number in range(count)], None, 0)])
+    outcomes = engine.outcomes(count)
+    assert outcomes.keys() == {"published", "no_room"}
+    assert blocks.count(names) == outcomes["published"] > 64
+    engine.close()
+
+
 def test_a_save_waits_for_no_load(region: cenote.Region, blocks: cenote.Namespace) -> None:
     """The load's copies do not end, and the thread that queues the next part of it hangs in the driver."""
     names = save_all(region, blocks, 64)

@@ -178,3 +178,17 @@ fn pages_are_locked_when_another_locking_of_them_has_ended() {
     end(&locking);
     assert!(locking.endings().is_empty() && fake.state().locked.is_empty());
 }
+
+#[test]
+fn pages_are_left_alone_while_a_mover_takes_its_memory() {
+    let (fake, pause) = (Fake::default(), Pause::begin());
+    let locking = start(&fake, 50 * PIECE, 2);
+    end(&locking);
+    assert!(fake.state().touched.is_empty(), "threads that wait end at a stop");
+    let locking = start(&fake, 50 * PIECE, 2);
+    assert!(fake.state().touched.is_empty());
+    drop(pause);
+    wait(&locking);
+    assert!(locking.is_locked(START, 50 * PIECE));
+    end(&locking);
+}

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 
 /// Tables of loads: as many parts are between the begin of their copies and their check.
 const BOARDS_OF_LOADS: usize = 12;
-/// Tables of saves: all parts that are under way. The most, the fewest, and the bytes of all if they are large.
+/// Tables of saves: parts that are under way. The most, the fewest, and the bytes of all if they are large.
 const BOARDS_OF_SAVES: (usize, usize) = (160, 4);
 const BOARD_BYTES: usize = 16 << 20;
 /// The bytes of a board are a multiple, as the kernels' wide accesses need it.
@@ -42,12 +42,11 @@ pub(crate) struct Kit {
     /// Sums gathered blocks. A stream of its own: the other one waits for the copies of loads.
     pub saves: Stream,
     /// Half of the buffer is for loads, which wait for places, and half for saves, which take them in turn.
-    buffer: Arc<Staging>,
+    /// `None`: loads do not pass through it.
+    buffer: Option<Arc<Staging>>,
     ring: Arc<Ring>,
     boards_of_loads: Arc<Boards>,
     boards_of_saves: Arc<Boards>,
-    /// Loads pass through the buffer.
-    pub scatters: bool,
     /// Most blocks of a part.
     pub part_blocks: usize,
 }
@@ -130,11 +129,10 @@ impl Kit {
             kernels,
             loads: Stream::new(device)?,
             saves: Stream::new(device)?,
-            buffer,
+            buffer: scatters.then_some(buffer),
             ring,
             boards_of_loads,
             boards_of_saves,
-            scatters,
             part_blocks,
         })
     }
@@ -142,15 +140,25 @@ impl Kit {
     /// Tables for a load of so many blocks, with places in the buffer if loads pass through it; `None` until
     /// other loads give some back.
     pub fn for_load(&self, blocks: usize) -> Option<Board> {
-        let mirror = if self.scatters { Mirror::OfLoad(self.buffer.take(blocks)?) } else { Mirror::None };
-        self.boards_of_loads.take(blocks, mirror)
+        let mut board = self.boards_of_loads.take(blocks)?;
+        if let Some(buffer) = &self.buffer {
+            board.mirror = Mirror::OfLoad(buffer.take(blocks)?);
+        }
+        Some(board)
+    }
+
+    /// Whether loads pass through the buffer.
+    pub const fn scatters(&self) -> bool {
+        self.buffer.is_some()
     }
 
     /// Tables for a save of so many blocks, with places in the buffer, and the events behind which these are
     /// free; `None` if there are no tables, or if no event tells when places are free.
     pub fn for_save(&self, blocks: usize) -> Option<(Board, Vec<Arc<Event>>)> {
+        let mut board = self.boards_of_saves.take(blocks)?;
         let (places, before) = self.ring.take(blocks)?;
-        Some((self.boards_of_saves.take(blocks, Mirror::OfSave(places))?, before))
+        board.mirror = Mirror::OfSave(places);
+        Some((board, before))
     }
 }
 
@@ -162,9 +170,9 @@ impl Boards {
         Ok(Arc::new(Self { host, seen, device, free: Mutex::new((0..count).collect()), shape }))
     }
 
-    fn take(self: &Arc<Self>, blocks: usize, mirror: Mirror) -> Option<Board> {
+    fn take(self: &Arc<Self>, blocks: usize) -> Option<Board> {
         let number = lock(&self.free).pop()?;
-        Some(Board { of: Arc::clone(self), number, blocks, mirror })
+        Some(Board { of: Arc::clone(self), number, blocks, mirror: Mirror::None })
     }
 }
 

@@ -370,7 +370,7 @@ impl Shared {
         // buffer and on the board; the part keeps both until the event behind the kernels.
         unsafe {
             kit.kernels.move_pages(&kit.loads, board.upload())?;
-            if kit.scatters {
+            if kit.scatters() {
                 kit.kernels.move_pages(&kit.loads, board.scatter())?;
             }
             kit.kernels.sum(&kit.loads, board.sum_places())

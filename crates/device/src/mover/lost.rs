@@ -14,8 +14,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Lost parts. While a thread looks at them, it has the parts, and the queue an empty value.
 #[derive(Default)]
 pub(super) struct Lost {
-    /// Parts on the engine's stream, until that stream has an event behind them.
-    of_engine: Vec<Task>,
+    /// Parts on a stream of the engine, until that stream has an event behind them.
+    of_engine: Vec<(Task, EngineStream)>,
     parts: Vec<(Task, Option<Arc<Event>>)>,
     /// Events behind all work of some parts.
     probe: Option<Probe>,
@@ -36,11 +36,10 @@ struct Probe {
 }
 
 impl Lost {
-    pub fn add(&mut self, task: Task, of_engine: bool) {
-        if of_engine {
-            self.of_engine.push(task);
-        } else {
-            self.parts.push((task, None));
+    pub fn add(&mut self, task: Task, engine: Option<EngineStream>) {
+        match engine {
+            Some(engine) => self.of_engine.push((task, engine)),
+            None => self.parts.push((task, None)),
         }
         self.is_due |= self.again.is_none();
     }
@@ -136,13 +135,13 @@ impl Lost {
 }
 
 impl Shared {
-    /// Records the event behind lost parts on the engine's stream. Called in the engine's thread.
+    /// Records the event behind lost parts on this stream of the engine. Called in the engine's thread.
     pub(super) fn follow_engine(&self, engine: EngineStream) {
         let mut queue = lock(&self.queue);
-        if queue.lost.of_engine.is_empty() {
+        let parts: Vec<_> = queue.lost.of_engine.extract_if(.., |(_, stream)| stream.0 == engine.0).collect();
+        if parts.is_empty() {
             return;
         }
-        let parts = std::mem::take(&mut queue.lost.of_engine);
         queue.lost.with_engine += parts.len();
         drop(queue);
         // An error was told when the parts were lost.
@@ -151,7 +150,7 @@ impl Shared {
             queue.lost.with_engine -= parts.len();
             match event {
                 Some(event) => {
-                    queue.lost.parts.extend(parts.into_iter().map(|task| (task, Some(Arc::clone(&event)))));
+                    queue.lost.parts.extend(parts.into_iter().map(|(task, _)| (task, Some(Arc::clone(&event)))));
                     queue.lost.look_now();
                 }
                 None => queue.lost.of_engine.extend(parts),

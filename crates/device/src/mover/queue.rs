@@ -2,7 +2,7 @@
 
 use super::lost::Lost;
 use super::threads::Task;
-use crate::driver::Event;
+use crate::driver::{EngineStream, Event};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
@@ -102,6 +102,10 @@ impl Queue {
         self.to_queue.len() + self.ready.len() > 1 || self.closing || self.under_way == 0
     }
 
+    pub fn has_tasks(&self) -> bool {
+        !self.to_queue.is_empty() || !self.ready.is_empty()
+    }
+
     /// Counts parts that begin. Returns their tickets.
     pub const fn begin(&mut self, parts: usize) -> Range<u64> {
         self.under_way += parts;
@@ -139,8 +143,8 @@ impl Queue {
     }
 
     /// Keeps a part until the device is seen to have ended its work for it.
-    pub fn lose(&mut self, task: Task, of_engine: bool) {
-        self.lost.add(task, of_engine);
+    pub fn lose(&mut self, task: Task, engine: Option<EngineStream>) {
+        self.lost.add(task, engine);
         self.end();
     }
 
@@ -203,7 +207,7 @@ impl Queue {
                     continue;
                 }
                 Some(Looked::Done(task)) => self.ready.push_back(task),
-                Some(Looked::Lost(task)) => self.lose(task, false),
+                Some(Looked::Lost(task)) => self.lose(task, None),
                 Some(Looked::Ended) => self.end(),
             }
             goes_on = true;

@@ -59,7 +59,8 @@ pub(crate) struct SavePart {
     pub ticket: u64,
     /// The device may access the part's memory: its drop keeps that.
     pub is_on_device: bool,
-    /// The copies begin after this event in the engine's stream.
+    /// The engine's stream of the call, and the event there after which the copies begin.
+    pub engine: EngineStream,
     ready: Arc<Event>,
     /// The engine may reuse the blocks in a later step than this one.
     step: u64,
@@ -86,7 +87,7 @@ impl Mover {
         (left / self.0.layout.block_bytes()) as usize
     }
 
-    /// Saves all blocks of a step, of all its requests. The calling thread queues the copies. It waits for
+    /// Saves blocks of a step, of all its requests; several calls may follow one another. The calling thread queues the copies. It waits for
     /// no other thread, but for one call of the driver that queues staged blocks of the same step. The
     /// engine may write the blocks after [`Mover::end_step`].
     ///
@@ -109,6 +110,7 @@ impl Mover {
                 is_staged,
                 ticket,
                 is_on_device: false,
+                engine,
                 ready: Arc::clone(&ready),
                 step,
                 slots: None,

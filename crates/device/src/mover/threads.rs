@@ -5,7 +5,7 @@ use super::lost::Lost;
 use super::queue::{Lane, Looked, Queue};
 use super::save::SavePart;
 use super::{Shared, lock};
-use crate::driver::{DeviceError, Event};
+use crate::driver::{DeviceError, EngineStream, Event};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
@@ -13,6 +13,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 const IDLE: Duration = Duration::from_secs(1);
+/// The same if the thread that looks at the device may be kept by a lock.
+const IDLE_BESIDE: Duration = Duration::from_millis(10);
 
 /// Work for a native thread.
 pub(crate) enum Task {
@@ -40,7 +42,8 @@ impl Task {
         }
     }
 
-    /// Whether the thread that runs it is away for long: it calls the driver, or sums or copies payloads.
+    /// Whether the thread that runs it is away for long: it calls the driver, or sums or copies payloads. Others
+    /// take the region's locks, which are rarely held for long.
     const fn is_long(&self) -> bool {
         match self {
             Self::Load(_) | Self::Save(_) => true,
@@ -159,15 +162,15 @@ impl Shared {
     pub(super) fn go_on(&self, next: Next, caller: Caller) {
         let (lane, task) = match next {
             Next::Ended => return self.change_as(caller, Queue::end),
-            Next::Waits(task) => return self.put_off(task),
-            Next::Lost(task) => return self.lose(task, true),
+            Next::Waits(task) => return self.put_off(task, caller),
+            Next::Lost(task) => return self.lose(task),
             Next::Queued(lane, task) => (lane, task),
         };
         match self.record_lane(lane) {
             Ok(event) => self.change_as(caller, |queue| queue.follow(lane, event, task)),
             Err(error) => {
                 self.tell(&error);
-                self.lose(task, false);
+                self.lose_behind(task, None);
             }
         }
     }
@@ -184,21 +187,30 @@ impl Shared {
         }
     }
 
-    /// Lets a part wait, unless the device keeps what it waits for: then it fails. It wakes no thread: the
-    /// one that holds what the part waits for is followed, or runs and retries.
-    fn put_off(&self, task: Task) {
+    /// Lets a part wait, unless the device keeps what it waits for: then it fails.
+    fn put_off(&self, task: Task, caller: Caller) {
         let refused = lock(&self.queue).put_off(task);
         if let Some(task) = refused {
             drop(task);
             self.change(Queue::end);
+        } else if caller == Caller::Engine {
+            // What it waits for may have been given back since, so a thread looks.
+            self.bell.notify_all();
         }
     }
 
-    /// Keeps a part that the device may still access. `of_engine`: it may be on the engine's stream.
-    fn lose(&self, mut task: Task, of_engine: bool) {
+    /// Keeps a part that the device may still access. A save's may be on the engine's stream.
+    fn lose(&self, task: Task) {
+        let engine = match &task {
+            Task::Saved(part) => Some(part.engine),
+            _ => None,
+        };
+        self.lose_behind(task, engine);
+    }
+
+    fn lose_behind(&self, mut task: Task, engine: Option<EngineStream>) {
         task.lose();
-        let of_engine = of_engine && matches!(task, Task::Saved(_));
-        self.change(|queue| queue.lose(task, of_engine));
+        self.change(|queue| queue.lose(task, engine));
     }
 
     pub(super) fn change(&self, change: impl FnOnce(&mut Queue)) {
@@ -234,10 +246,12 @@ impl Shared {
                 drop(queue);
                 let looked = heads.map(|head| head.map(|head| self.look(head)));
                 queue = lock(&self.queue);
-                if queue.put_back(looked, self.settings.clock.now_ns()) {
-                    if queue.wants_others() {
-                        self.bell.notify_all();
-                    }
+                let goes_on = queue.put_back(looked, self.settings.clock.now_ns());
+                if goes_on && queue.wants_others() {
+                    self.bell.notify_all();
+                }
+                // Others may have brought tasks meanwhile, and rung no bell that this thread has heard.
+                if goes_on || queue.has_tasks() {
                     continue;
                 }
             }
@@ -253,7 +267,12 @@ impl Shared {
             let watches = !queue.watched && queue.wants_watch();
             queue.watched |= watches;
             let clock = self.settings.clock;
-            let patience = clock.after(if watches { queue.until_look(clock.now_ns()) } else { IDLE }).block_for();
+            let patience = match (watches, queue.wants_watch()) {
+                (true, _) => queue.until_look(clock.now_ns()),
+                (false, true) => IDLE_BESIDE,
+                (false, false) => IDLE,
+            };
+            let patience = clock.after(patience).block_for();
             let waited;
             (queue, waited) = self.bell.wait_timeout(queue, patience).unwrap_or_else(PoisonError::into_inner);
             queue.watched &= !watches;

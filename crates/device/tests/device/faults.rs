@@ -182,8 +182,8 @@ fn one_wait_serves_all_loads_whose_copies_the_device_cannot_order() {
     rig.gpu.fail_times("cuEventRecord", 0, 0);
     assert_eq!(loads[0].failed(ENGINE).len(), 10);
     rig.gpu.fail_times("cuEventRecord", 0, 1 << 20);
-    let again = failed(&loads[0]);
     let before = rig.gpu.calls("cuEventRecord");
+    let again = failed(&loads[0]);
     until("refused events", || (rig.gpu.calls("cuEventRecord") >= before + 2).then_some(()));
     rig.gpu.fail_times("cuEventRecord", 0, 0);
     rig.gpu.hold(0, false);

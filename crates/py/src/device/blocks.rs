@@ -14,7 +14,7 @@ use cenote_mem::Mapped;
 use cenote_mem::checksum::{ACCUMULATORS, LANES, fold_lanes, lane_keys};
 use cenote_pool::{Filling, InPlace, Names, NewBlock, Publish, ReadOutcome};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Pinned blocks of a load. No process writes a pinned block, and the checksum's key covers the block
 /// and the use of its slot. So a checksum that matches after the copy also matched during the copy.
@@ -70,6 +70,8 @@ pub struct Reserved {
     fillings: Vec<InPlace<Arc<Mapped>>>,
     hashes: Vec<BlockHash>,
     outcomes: Outcomes,
+    /// Held until memory is reserved for all blocks of the save.
+    gate: Arc<Mutex<()>>,
 }
 
 /// A reserved block, its name, and the engine's block.
@@ -95,9 +97,10 @@ pub fn reserve(order: &Order, some: Range<usize>) -> (Vec<New>, Vec<(BlockHash, 
 
 impl Reserved {
     /// A part of a save, of blocks that were reserved for this order.
-    pub fn part(order: &Order, new: Vec<New>, is_staged: bool, outcomes: &Outcomes) -> Saving {
-        let (to, outcomes) = (order.to.clone(), Arc::clone(outcomes));
-        let (mut part, mut blocks) = (Self { to, fillings: Vec::new(), hashes: Vec::new(), outcomes }, Vec::new());
+    pub fn part(order: &Order, new: Vec<New>, is_staged: bool, outcomes: &Outcomes, gate: &Arc<Mutex<()>>) -> Saving {
+        let (to, outcomes, gate) = (order.to.clone(), Arc::clone(outcomes), Arc::clone(gate));
+        let (fillings, hashes, mut blocks) = (Vec::new(), Vec::new(), Vec::new());
+        let mut part = Self { to, fillings, hashes, outcomes, gate };
         for (filling, hash, block) in new {
             part.fillings.push(filling);
             part.hashes.push(hash);
@@ -108,6 +111,12 @@ impl Reserved {
 }
 
 impl Reserved {
+    /// Waits until the engine's thread has reserved memory for all blocks of the save. Its waits for the region's
+    /// locks have deadlines.
+    fn await_all(&self) {
+        drop(self.gate.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
     fn published(&self, ended: &[Publish]) {
         ended.iter().for_each(|&ended| add(&self.outcomes, outcome(ended), 1));
         if let Some(below) = &self.to.below {
@@ -128,6 +137,7 @@ impl Sink for Reserved {
     }
 
     fn publish(&mut self) {
+        self.await_all();
         let ended = self.to.pool.publish_in_place(std::mem::take(&mut self.fillings));
         self.published(&ended);
     }
@@ -137,6 +147,7 @@ impl Sink for Reserved {
     }
 
     fn publish_with_sums(&mut self, sums: &[[u64; ACCUMULATORS]]) {
+        self.await_all();
         let summed = |(filling, sums): (InPlace<Arc<Mapped>>, _)| {
             let sum = fold_lanes(sums, filling.extent().1, filling.checksum_key());
             (filling, sum)
@@ -147,6 +158,7 @@ impl Sink for Reserved {
     }
 
     fn publish_from(&mut self, slots: &Slots) {
+        self.await_all();
         let mut fillings: Vec<_> = std::mem::take(&mut self.fillings).into_iter().map(InPlace::into_copied).collect();
         // SAFETY: the device has written the slots, and they are this part's until it ends.
         let payload = |number| unsafe { slots.payload(number) };
