@@ -28,11 +28,23 @@ impl fmt::Display for ByteSize {
 
 /// The text is not a byte size. Carries the text for the message.
 #[derive(Debug, PartialEq, Eq)]
-pub struct ParseByteSizeError(String);
+pub enum ParseByteSizeError {
+    /// It is none.
+    NotASize(String),
+    /// Its unit is one of 1000 by its name, and of 1024 in the mouth of most people.
+    Ambiguous(String),
+}
 
 impl fmt::Display for ParseByteSizeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is not a size; write a number with KiB, MiB, GiB or TiB, like 512MiB", self.0)
+        match self {
+            Self::NotASize(text) => {
+                write!(f, "`{text}` is not a size; write a number with KiB, MiB, GiB or TiB, like 512MiB")
+            }
+            Self::Ambiguous(text) => {
+                write!(f, "`{text}` may mean units of 1000 or of 1024; write KiB, MiB, GiB or TiB (1024), or the bytes")
+            }
+        }
     }
 }
 
@@ -42,16 +54,17 @@ impl FromStr for ByteSize {
     type Err = ParseByteSizeError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || ParseByteSizeError(text.to_owned());
+        let wrong = || ParseByteSizeError::NotASize(text.to_owned());
         let trimmed = text.trim();
         let split = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(trimmed.len());
         let (digits, suffix) = trimmed.split_at(split);
         let unit = match suffix.trim().to_ascii_lowercase().as_str() {
             "" | "b" => 1,
-            "k" | "kib" | "kb" => 1 << 10,
-            "m" | "mib" | "mb" => 1 << 20,
-            "g" | "gib" | "gb" => 1 << 30,
-            "t" | "tib" | "tb" => 1_u64 << 40,
+            "k" | "kib" => 1 << 10,
+            "m" | "mib" => 1 << 20,
+            "g" | "gib" => 1 << 30,
+            "t" | "tib" => 1_u64 << 40,
+            "kb" | "mb" | "gb" | "tb" => return Err(ParseByteSizeError::Ambiguous(text.to_owned())),
             _ => return Err(wrong()),
         };
         if let Ok(whole) = digits.parse::<u64>() {
@@ -77,6 +90,8 @@ mod tests {
         for wrong in ["", "MiB", "12 parsecs", "-1", "99999999999999TiB", "1e3"] {
             assert!(wrong.parse::<ByteSize>().is_err(), "{wrong}");
         }
+        let error = "4GB".parse::<ByteSize>().expect_err("by its name 4,000,000,000");
+        assert!(error.to_string().contains("GiB"), "{error}");
     }
 
     #[test]

@@ -100,7 +100,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N", env = "CENOTE_PREFILL", default_value_t = 0)]
     pub prefill: usize,
     /// Decode worker processes
-    #[arg(long, value_name = "M", env = "CENOTE_DECODE", default_value_t = 1)]
+    #[arg(long, value_name = "M", env = "CENOTE_DECODE", default_value_t = 1, value_parser = positive)]
     pub decode: usize,
     /// Address to listen on
     #[arg(long, value_name = "ADDRESS", env = "CENOTE_HOST", default_value = "127.0.0.1")]

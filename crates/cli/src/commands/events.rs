@@ -9,7 +9,6 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// One line.
@@ -39,11 +38,9 @@ enum What<'a> {
 }
 
 pub fn run(args: &PoolEventsArgs) -> Result<ExitCode, Failure> {
-    let signals = EndSignals::catch()?;
+    let pauses = EndSignals::catch()?.into_pauses();
     let watched = args.region.watch()?;
     let inspector = &watched.inspector;
-    let (end, ended) = channel();
-    signals.then(move |_| end.send(()).unwrap_or_default());
     let (start, mut follower, mut sequence) = (Instant::now(), Follower::default(), 0);
     let mut models = BTreeMap::<u16, NamespaceInfo>::new();
     loop {
@@ -74,7 +71,7 @@ pub fn run(args: &PoolEventsArgs) -> Result<ExitCode, Failure> {
             return Ok(ExitCode::SUCCESS);
         }
         let pause = left.map_or(args.every, |left| left.min(args.every));
-        if ended.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
+        if !pauses.pause_while_read(pause) {
             return Ok(ExitCode::SUCCESS);
         }
     }

@@ -9,7 +9,6 @@ use cenote_pool::Record;
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 /// Time between two looks of a follower.
@@ -66,9 +65,7 @@ impl Printed {
 }
 
 fn follow(args: &PoolHistoryArgs) -> Result<ExitCode, Failure> {
-    let signals = EndSignals::catch()?;
-    let (end, ended) = channel();
-    signals.then(move |_| end.send(()).unwrap_or_default());
+    let pauses = EndSignals::catch()?.into_pauses();
     let watched = args.region.watch()?;
     let mut printed = Printed::default();
     loop {
@@ -85,7 +82,7 @@ fn follow(args: &PoolHistoryArgs) -> Result<ExitCode, Failure> {
         by_number.retain(|record| printed.is_new(record) && is_wanted(args, record, now_us));
         by_number.sort_by_key(|record| record.time_us);
         let lines: Result<Vec<String>, Failure> = by_number.into_iter().map(|record| line(args, record)).collect();
-        if !write(&lines?)? || ended.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout) {
+        if !write(&lines?)? || !pauses.pause_while_read(EVERY) {
             return Ok(ExitCode::SUCCESS);
         }
     }

@@ -24,7 +24,6 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::process::ExitCode;
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 /// Exit code of `check` if it finds leaks or damage.
@@ -498,7 +497,7 @@ fn fence(args: &PoolFenceArgs) -> Result<ExitCode, Failure> {
 }
 
 fn manage(args: &PoolManageArgs) -> Result<ExitCode, Failure> {
-    let signals = EndSignals::catch()?;
+    let pauses = EndSignals::catch()?.into_pauses();
     let fabric = args.region.map()?;
     let superblock = Superblock::read(&fabric).map_err(|error| args.region.explain(&error))?;
     if superblock.flush.is_coherent() || superblock.config.hosts_lock != HostsLock::Manager {
@@ -508,11 +507,9 @@ fn manage(args: &PoolManageArgs) -> Result<ExitCode, Failure> {
     let options = args.region.attach_options("manage", &WatchArgs::default())?;
     let mut manager = LockManager::open(fabric, &options).map_err(|error| args.region.explain(&error))?;
     output::say(&format!("{}: granting locks", args.region.source()?));
-    let (end, ended) = channel();
-    signals.then(move |_| end.send(()).unwrap_or_default());
     loop {
         let pause = if manager.round().granted > 0 { Duration::ZERO } else { MANAGER_PAUSE };
-        if ended.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
+        if !pauses.pause(pause) {
             return Ok(ExitCode::SUCCESS);
         }
     }

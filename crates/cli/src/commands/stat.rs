@@ -10,7 +10,6 @@ use cenote_console::output;
 use cenote_console::signals::EndSignals;
 use cenote_pool::Counter;
 use std::io::{ErrorKind, Write};
-use std::sync::mpsc::{RecvTimeoutError, channel};
 
 /// Lines after which the header comes again.
 const HEADER_EVERY: u64 = 20;
@@ -32,14 +31,12 @@ const COLUMNS: [(&str, usize); 12] = [
 ];
 
 pub fn run(args: &StatArgs) -> Result<(), Failure> {
-    let signals = EndSignals::catch()?;
-    let (end, ended) = channel();
-    signals.then(move |_| end.send(()).unwrap_or_default());
+    let pauses = EndSignals::catch()?.into_pauses();
     let mut observer = Observer::open(&args.region, Clock::system())?;
     observer.look()?;
     for line in 0.. {
         if args.count.is_some_and(|count| line >= count)
-            || ended.recv_timeout(args.every) != Err(RecvTimeoutError::Timeout)
+            || !pauses.pause_while_read(args.every)
         {
             return Ok(());
         }

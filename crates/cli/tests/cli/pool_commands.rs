@@ -7,6 +7,7 @@ use super::support::tokens;
 use cenote_mem::MapOptions;
 use cenote_pool::{AttachOptions, Pool, open_region};
 use serde_json::{Value, json};
+use std::io::BufRead;
 use std::os::unix::fs::PermissionsExt;
 
 #[tokio::test]
@@ -157,6 +158,26 @@ async fn blocks_are_followed() {
     cenote(["pool", "create", "--region", "shm:x", "--size", "16MiB", "--events", "7"])
         .fails(&["7 events per host"])
         .await;
+}
+
+/// Earlier, `cenote pool events | head -1` did not end before the next event.
+#[tokio::test]
+async fn commands_that_follow_end_with_their_reader() {
+    let region = Region::name_only();
+    cenote(["pool", "create", "--region", &region.name, "--size", "16MiB", "--events", "64"]).ok().await;
+    for command in [&["pool", "events"][..], &["pool", "history", "-f"], &["stat"]] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_cenote"))
+            .args(command)
+            .args(["--region", &region.name])
+            .stdout(writer)
+            .spawn()
+            .expect("the command runs");
+        let mut lines = std::io::BufReader::new(reader).lines();
+        lines.next().expect("a line of the start").expect("text");
+        drop(lines);
+        assert!(child.wait().expect("its end").success(), "{command:?}");
+    }
 }
 
 /// A follower of a removed region went on with its memory, and reported blocks that no new process finds.

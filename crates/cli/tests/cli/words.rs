@@ -2,7 +2,7 @@
 //! `INSTA_UPDATE=always` rewrites.
 
 use super::support::help::expect_pages;
-use super::support::process::bare;
+use super::support::process::{bare, cenote};
 use insta::assert_snapshot;
 
 #[tokio::test]
@@ -53,6 +53,14 @@ async fn errors_name_the_thing_and_the_fact() {
 #[tokio::test]
 async fn the_version_is_printed() {
     assert_eq!(bare(["--version"]).ok().await.out, concat!("cenote ", env!("CARGO_PKG_VERSION"), "\n"));
+}
+
+/// A size with a unit that people read in two ways, and numbers of processes and threads that do nothing.
+#[tokio::test]
+async fn arguments_that_mean_nothing_are_refused() {
+    cenote(["pool", "create", "--region", "shm:x", "--size", "4GB"]).fails(&["units of 1000 or of 1024", "GiB"]).await;
+    cenote(["serve", "--decode", "0"]).fails(&["--decode"]).await;
+    cenote(["serve", "--mover-threads", "0"]).fails(&["--mover-threads"]).await;
 }
 
 /// Earlier, `cenote doctor | head -1` ended with a panic and a backtrace.

@@ -129,7 +129,7 @@ pub struct EngineArgs {
     #[arg(long, value_name = "SIZE", env = "CENOTE_SPILL", default_value = "0")]
     pub spill: ByteSize,
     /// Threads that copy such KV beside the computation
-    #[arg(long, value_name = "N", env = "CENOTE_MOVER_THREADS", default_value_t = 1)]
+    #[arg(long, value_name = "N", env = "CENOTE_MOVER_THREADS", default_value_t = 1, value_parser = positive)]
     pub mover_threads: usize,
     /// Pages that each group of heads reads in a decode step, besides the newest tokens: those that the
     /// query scores highest. Without it attention reads all pages
