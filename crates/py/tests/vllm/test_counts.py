@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,10 +17,12 @@ from engines import BLOCK, Answer, Engine, in_child
 from models import prompt
 from test_groups import full, groups, mamba, sliding
 from vllm.v1.metrics.stats import PrefillStats
+from waiting import PATIENCE, until
 
 import cenote
 from cenote.hits import alignment
 from cenote.vllm.differences import count_as_computed
+from cenote.vllm.misses import WAITING, Miss, MissLog
 from cenote.vllm.names import RequestNames
 from cenote.vllm.scheduler import SchedulerSide
 from cenote.vllm.settings import Settings
@@ -69,6 +73,64 @@ class Side:
 
     def ask(self) -> int | None:
         return self.side.matched_tokens(self.request, 0)[0]
+
+
+def removed_by(side: Side, cause: str) -> None:
+    """Makes the region lack a block of the request."""
+    [[rank]] = side.side.lookup.ranks
+    if cause == "forgotten":
+        rank.forget()
+    else:
+        # The prompt has another block there, which no engine has computed.
+        side.request.block_hashes = [*side.request.block_hashes[:3], bytes([7]) * 32, *side.request.block_hashes[4:]]
+
+
+@pytest.mark.parametrize(("cause", "hit"), [("forgotten", 0), ("unknown", 3)])
+def test_a_miss_is_explained_and_counted_by_its_reason(region: cenote.Region, cause: str, hit: int) -> None:
+    side = Side(region, full(), log_misses=True)
+    removed_by(side, cause)
+    assert side.ask() == hit * SIZE
+    side.side.allocated(side.request, side.blocks, hit * SIZE)
+    assert side.side.misses is not None
+    side.side.misses.close(PATIENCE)
+    assert side.side.misses.take() == {cause: 1}
+    side.side._forget("r")
+    # Nothing is asked of a request that finds all.
+    other = Side(region, full(), log_misses=True)
+    assert other.ask() == BLOCKS * SIZE
+    other.side.allocated(other.request, other.blocks, BLOCKS * SIZE)
+    assert other.side.misses is not None
+    assert other.side.misses.take() == {}
+    other.side._forget("r")
+
+
+def test_misses_that_find_no_room_are_counted_as_unexplained() -> None:
+    """A region that cannot be read is no reason to wait, or to fail."""
+    asked = MissLog()
+    gate, inside = threading.Event(), threading.Event()
+
+    class Stuck:
+        def present(self, _: object) -> bytes:
+            inside.set()
+            assert gate.wait(PATIENCE)
+            raise RuntimeError("the region is gone")
+
+    miss: Any = Miss("r", 0, 32, 0, Stuck(), None)  # type: ignore[arg-type]
+    asked.ask(miss)
+    assert inside.wait(PATIENCE)
+    for _ in range(WAITING + 3):
+        asked.ask(miss)
+    assert asked.take() == {"unexplained": 3}
+    gate.set()
+    came: Counter[str] = Counter()
+
+    def all_known() -> bool:
+        came.update(asked.take())
+        return came.total() > WAITING
+
+    until("a reason for each of them", all_known)
+    assert came == {"unexplained": WAITING + 1}
+    asked.close(PATIENCE)
 
 
 def test_a_request_that_waits_to_be_admitted_counts_once(region: cenote.Region) -> None:

@@ -254,6 +254,8 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
 
     @serving(lambda: None)
     def _close_region(self) -> None:
+        if self._scheduler is not None and self._scheduler.misses is not None:
+            self._scheduler.misses.close()
         self._shards.names.close()
         self._shards.region.close()
 
@@ -263,6 +265,9 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
         if (cold := self._shards.region.cold) is not None:
             self.stats.add_cold(cold, self._cold)
             self._cold = cold
+        if self._scheduler is not None and self._scheduler.misses is not None:
+            for reason, count in self._scheduler.misses.take().items():
+                self.stats.add(f"misses_{reason}", count)
         return self.stats.take()
 
     @classmethod

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from cenote import clock
 from cenote.hits import longest_hit
 from cenote.vllm.block_names import BlockNames
+from cenote.vllm.misses import Miss
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request
@@ -89,6 +90,20 @@ class Lookup:
             # A layer with a window needs the last blocks of a hit, and its end is not known yet.
             begun += [rank.promote(each, all=not group.reach.is_whole) for rank, each in zip(ranks, names, strict=True)]
         return [promotion for promotion in begun if promotion is not None]
+
+    def first_missing(self, request: Request, hit: int, wanted: int) -> Miss | None:
+        """The first block after a hit that a rank lacks, of the groups that need all of theirs. None: they lack none,
+        so windows or states ended the hit."""
+        for named in self._names_of(request):
+            group = named.group
+            if not group.reach.is_whole:
+                continue
+            first, last = hit // group.block_tokens, wanted // group.block_tokens
+            for rank, names in zip(named.ranks, named.of(first, last), strict=True):
+                there = rank.count(names)
+                if there < len(names):
+                    return Miss(request.request_id, hit, wanted, first + there, rank, names[there : there + 1])
+        return None
 
     def names(self, request: Request, group: Group, first: int, last: int) -> dict[int, bytes]:
         """Names of a group's blocks with `first <= block < last`, by the number of a rank's namespace."""

@@ -5,6 +5,7 @@ It reads memory and never waits. For blocks on their way from the cold tier, vLL
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cenote import clock
@@ -12,6 +13,7 @@ from cenote.vllm.differences import count_as_computed
 from cenote.vllm.events import KvEvents
 from cenote.vllm.lookup import Found, Lookup
 from cenote.vllm.metadata import LoadOrder, LoadPart, SaveOrder
+from cenote.vllm.misses import MissLog
 
 if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
@@ -24,6 +26,16 @@ if TYPE_CHECKING:
     from cenote.vllm.parts import PartFacts
     from cenote.vllm.shards import Shards
     from cenote.vllm.stats import CenoteStats
+
+
+@dataclass(frozen=True)
+class LookedUp:
+    """Tokens of a lookup: its start, the end of the hit, its end, and those behind the hit that lack only a state."""
+
+    start: int
+    hit: int
+    end: int
+    without_state: int
 
 
 class SchedulerSide:
@@ -47,8 +59,9 @@ class SchedulerSide:
         # Promotions from the cold tier by request; an empty list: over.
         self.promotions: dict[str, list[cenote.Promotion]] = {}
         self.found: dict[str, Found] = {}
-        # Blocks of the last lookup of a request that is not admitted yet, and those that lack only a state.
-        self.looked_up: dict[str, tuple[int, int]] = {}
+        # The last lookup of a request that is not admitted yet.
+        self.looked_up: dict[str, LookedUp] = {}
+        self.misses = MissLog() if shards.settings.log_misses else None
         self.orders: list[LoadOrder] = []
         # Requests with a failed load. Their lookups return no hit, so vLLM computes the rest.
         self.given_up: set[str] = set()
@@ -84,7 +97,7 @@ class SchedulerSide:
             found.release()
             return None, False
         # vLLM asks again in each step until it admits the request. Only the last answer counts.
-        self.looked_up[request.request_id] = (end - start) // unit, found.without_state // unit
+        self.looked_up[request.request_id] = LookedUp(start, found.end, end, found.without_state)
         if (found.end - start) // unit < max(self.settings.min_blocks, 1):
             found.release()
             return 0, False
@@ -122,8 +135,13 @@ class SchedulerSide:
         """Orders the load of a request after vLLM has allocated its blocks."""
         self.requests[request.request_id] = request
         if (looked_up := self.looked_up.pop(request.request_id, None)) is not None:
-            self.stats.add("lookup_blocks", looked_up[0])
-            self.stats.add("stateless_blocks", looked_up[1])
+            unit = self.lookup.alignment
+            self.stats.add("lookup_blocks", (looked_up.end - looked_up.start) // unit)
+            self.stats.add("stateless_blocks", looked_up.without_state // unit)
+            if self.misses is not None and looked_up.hit < looked_up.end:
+                miss = self.lookup.first_missing(request, looked_up.hit, looked_up.end)
+                if miss is not None:
+                    self.misses.ask(miss)
         found = self.found.get(request.request_id)
         if found is None or found.is_ordered:
             return

@@ -56,6 +56,8 @@ class Settings:
     save_decoded: SaveDecoded = "all"
     """`all`: blocks with generated tokens are saved too. `prompts`: blocks of prompts alone. `off`:
     nothing is saved."""
+    log_misses: bool = False
+    """Logs for each request why the region lacks its first missing block, and counts the reasons."""
     tenant_salt: str = ""
     """Instances with different salts share nothing."""
     model_fingerprint: str | None = None
@@ -96,6 +98,8 @@ class Settings:
                 raise ValueError(f"kv_connector_extra_config: {name} is {value!r}; give an integer")
             if hints[name] in (str, str | None) and not isinstance(value, str):
                 raise ValueError(f"kv_connector_extra_config: {name} is {value!r}; give a string")
+            if hints[name] is bool and not isinstance(value, bool):
+                raise ValueError(f"kv_connector_extra_config: {name} is {value!r}; give true or false")
             values[name] = hints[name](value) if number else value
         settings = cls(**values)
         if settings.head_shards is not None and settings.head_shards < 1:

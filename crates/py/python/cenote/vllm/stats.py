@@ -33,6 +33,14 @@ COUNTERS = {
     "cold_dropped": "Blocks not written to the cold tier, because it was busy or failed, or the region had evicted them.",
     "cold_skipped": "Blocks not written to the cold tier or not read from it, because computing them takes less time.",
     "cold_errors": "Errors of the cold tier, each counted as a miss.",
+    "misses_evicted": "Requests whose first missing block was evicted. This one and the next ones: with `log_misses`.",
+    "misses_quota": "Requests whose first missing block left because its model was over its quota.",
+    "misses_damaged": "Requests whose first missing block was damaged.",
+    "misses_forgotten": "Requests whose first missing block left with all of its model.",
+    "misses_collected": "Requests whose first missing block was garbage.",
+    "misses_late": "Requests whose first missing block was stored after the lookup.",
+    "misses_unknown": "Requests whose first missing block was never stored under its name, or removed before the oldest record.",
+    "misses_unexplained": "Requests whose first missing block could not be looked for.",
     "errors": "Faults of the connector, each counted as a miss.",
 }
 
