@@ -35,9 +35,7 @@ pub fn run(args: &StatArgs) -> Result<(), Failure> {
     let mut observer = Observer::open(&args.region, Clock::system())?;
     observer.look()?;
     for line in 0.. {
-        if args.count.is_some_and(|count| line >= count)
-            || !pauses.pause_while_read(args.every)
-        {
+        if args.count.is_some_and(|count| line >= count) || !pauses.pause_while_read(args.every) {
             return Ok(());
         }
         let mut text = String::new();
