@@ -315,6 +315,9 @@ impl Shared {
             let (address, bytes) = self.piece_at(number);
             for at in (0..bytes).step_by(TOUCH_BYTES) {
                 self.await_pauses();
+                if self.is_stopped() {
+                    return;
+                }
                 self.pages.touch(address + at, TOUCH_BYTES.min(bytes - at));
             }
             self.offer(number);
@@ -349,7 +352,7 @@ impl Shared {
                 // Later pieces would be refused for the same reason, each after some time.
                 Err(error) => {
                     front.refused = Some(error);
-                    self.stopped.store(true, Ordering::Release);
+                    self.stop();
                 }
             }
         }

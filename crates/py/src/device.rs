@@ -574,7 +574,8 @@ impl DeviceMemory {
         let mut parts = Vec::<Saving>::new();
         let (mut seen, mut repeated, mut dropped) = (HashSet::new(), Vec::new(), HashMap::new());
         let mut begun = Ok(());
-        // No block of this call is published before memory is reserved for all: a later one would evict it.
+        // No block of a direct save is published before memory is reserved for all of this call: a later one
+        // would evict it.
         let gate = Arc::new(Mutex::new(()));
         let reserving = gate.lock().unwrap_or_else(PoisonError::into_inner);
         for order in &mut orders {

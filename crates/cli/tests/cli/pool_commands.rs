@@ -165,6 +165,8 @@ async fn blocks_are_followed() {
 async fn commands_that_follow_end_with_their_reader() {
     let region = Region::name_only();
     cenote(["pool", "create", "--region", &region.name, "--size", "16MiB", "--events", "64"]).ok().await;
+    // A process joins, which is the first record.
+    cenote(["pool", "gc", "--region", &region.name]).ok().await;
     for command in [&["pool", "events"][..], &["pool", "history", "-f"], &["stat"]] {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_cenote"))

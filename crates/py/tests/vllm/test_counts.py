@@ -110,12 +110,12 @@ def test_misses_that_find_no_room_are_counted_as_unexplained() -> None:
     gate, inside = threading.Event(), threading.Event()
 
     class Stuck:
-        def present(self, _: object) -> bytes:
+        def removed(self, _: object) -> list[None]:
             inside.set()
             assert gate.wait(PATIENCE)
             raise RuntimeError("the region is gone")
 
-    miss: Any = Miss("r", 0, 32, 0, Stuck(), None)  # type: ignore[arg-type]
+    miss: Any = Miss("r", 0, 32, 0, Stuck(), b"")  # type: ignore[arg-type]
     asked.ask(miss)
     assert inside.wait(PATIENCE)
     for _ in range(WAITING + 3):

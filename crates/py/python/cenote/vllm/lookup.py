@@ -92,18 +92,20 @@ class Lookup:
         return [promotion for promotion in begun if promotion is not None]
 
     def first_missing(self, request: Request, hit: int, wanted: int) -> Miss | None:
-        """The first block after a hit that a rank lacks, of the groups that need all of theirs. None: they lack none,
-        so windows or states ended the hit."""
+        """The first block behind a hit that a rank lacks, of the groups that need all of theirs. None: they lack none
+        that would have made the hit longer."""
+        misses: list[tuple[int, Miss]] = []
         for named in self._names_of(request):
-            group = named.group
-            if not group.reach.is_whole:
+            size = named.group.block_tokens
+            if not named.group.reach.is_whole:
                 continue
-            first, last = hit // group.block_tokens, wanted // group.block_tokens
+            first, last = hit // size, min(hit + self.alignment, wanted) // size
             for rank, names in zip(named.ranks, named.of(first, last), strict=True):
                 there = rank.count(names)
                 if there < len(names):
-                    return Miss(request.request_id, hit, wanted, first + there, rank, names[there : there + 1])
-        return None
+                    miss = Miss(request.request_id, hit, wanted, first + there, rank, names[there : there + 1])
+                    misses.append(((first + there) * size, miss))
+        return min(misses, key=lambda miss: miss[0])[1] if misses else None
 
     def names(self, request: Request, group: Group, first: int, last: int) -> dict[int, bytes]:
         """Names of a group's blocks with `first <= block < last`, by the number of a rank's namespace."""

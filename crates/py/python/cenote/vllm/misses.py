@@ -25,8 +25,7 @@ REASONS = {
     "damaged": "it did not have its checksum or its seal",
     "forgotten": "all blocks of its model were forgotten",
     "collected": "garbage collection could not use it",
-    "late": "it was stored after the lookup",
-    "unknown": "it was never stored under this name, or removed before the oldest record",
+    "unknown": "it was never stored under this name, or removed before the oldest record, or the region keeps no records",
 }
 
 
@@ -36,9 +35,9 @@ class Miss:
 
     request: str
     hit: int
-    """Tokens of the hit."""
+    """The token at which the hit ends."""
     wanted: int
-    """Tokens that a hit could have had."""
+    """The token up to which it could have gone."""
     block: int
     """Its number in the prompt."""
     rank: cenote.Namespace
@@ -58,12 +57,17 @@ class MissLog:
     def ask(self, miss: Miss) -> None:
         """Takes a miss to be explained. Without room for it, it stays unexplained and is counted so."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="cenote-misses", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="cenote-misses", daemon=True)
+            thread.start()
+            self._thread = thread
         try:
             self._asked.put_nowait(miss)
         except queue.Full:
-            self._reasons.put("unexplained")
+            self.count("unexplained")
+
+    def count(self, reason: str) -> None:
+        """Counts a request whose reason is known."""
+        self._reasons.put(reason)
 
     def take(self) -> Counter[str]:
         """Reasons since the last call."""
@@ -79,29 +83,50 @@ class MissLog:
         thread, self._thread = self._thread, None
         if thread is None:
             return
-        try:
-            self._asked.put_nowait(None)
-        except queue.Full:
-            # It is a daemon, and a closed region gives it an error.
-            return
+        while True:
+            try:
+                self._asked.put_nowait(None)
+                break
+            except queue.Full:
+                self._take(1)
         thread.join(timeout)
 
-    def _run(self) -> None:
-        while (miss := self._asked.get()) is not None:
+    def _take(self, most: int) -> list[Miss | None]:
+        """What waits, without a wait."""
+        taken: list[Miss | None] = []
+        while len(taken) < most:
             try:
-                reason = _reason(miss)
-            except Exception:
-                # The region is gone, or damaged: the health log says so.
-                reason = "unexplained"
-            self._reasons.put(reason)
+                taken.append(self._asked.get_nowait())
+            except queue.Empty:
+                break
+        return taken
+
+    def _run(self) -> None:
+        while True:
+            # One look at the ring serves all that wait for the same namespace.
+            asked = [self._asked.get(), *self._take(WAITING)]
+            by_rank: dict[int, list[Miss]] = {}
+            for miss in asked:
+                if miss is not None:
+                    by_rank.setdefault(id(miss.rank), []).append(miss)
+            for misses in by_rank.values():
+                self._explain(misses)
+            if None in asked:
+                return
+
+    def _explain(self, misses: list[Miss]) -> None:
+        try:
+            names = misses[0].name
+            for miss in misses[1:]:
+                names = names + miss.name
+            removals = misses[0].rank.removed(names)
+            reasons = ["unknown" if removal is None else str(removal["cause"]) for removal in removals]
+        except Exception:
+            # The region is gone, or damaged: the health log says so.
+            reasons = ["unexplained"] * len(misses)
+        for miss, reason in zip(misses, reasons, strict=True):
+            self.count(reason)
             logger.info(
-                "Cenote: request %s: %d of %d tokens from the region; block %d is missing (%s): %s",
+                "Cenote: request %s: its hit ends at token %d of %d; block %d is missing (%s): %s",
                 miss.request, miss.hit, miss.wanted, miss.block, reason, REASONS.get(reason, "the region cannot tell"),
             )  # fmt: skip
-
-
-def _reason(miss: Miss) -> str:
-    if miss.rank.present(miss.name)[0]:
-        return "late"
-    [removal] = miss.rank.removed(miss.name)
-    return "unknown" if removal is None else str(removal["cause"])

@@ -138,10 +138,22 @@ class SchedulerSide:
             unit = self.lookup.alignment
             self.stats.add("lookup_blocks", (looked_up.end - looked_up.start) // unit)
             self.stats.add("stateless_blocks", looked_up.without_state // unit)
-            if self.misses is not None and looked_up.hit < looked_up.end:
-                miss = self.lookup.first_missing(request, looked_up.hit, looked_up.end)
-                if miss is not None:
-                    self.misses.ask(miss)
+        self._order_load(request, blocks, num_external_tokens)
+        if self.misses is not None and looked_up is not None and looked_up.hit < looked_up.end:
+            self._ask_why(self.misses, request, looked_up)
+
+    def _ask_why(self, misses: MissLog, request: Request, looked_up: LookedUp) -> None:
+        try:
+            miss = self.lookup.first_missing(request, looked_up.hit, looked_up.end)
+            if miss is None:
+                misses.count("other")
+            else:
+                misses.ask(miss)
+        except Exception:
+            # The request has what it needs.
+            misses.count("unexplained")
+
+    def _order_load(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
         found = self.found.get(request.request_id)
         if found is None or found.is_ordered:
             return

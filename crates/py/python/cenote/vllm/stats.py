@@ -38,7 +38,7 @@ COUNTERS = {
     "misses_damaged": "Requests whose first missing block was damaged.",
     "misses_forgotten": "Requests whose first missing block left with all of its model.",
     "misses_collected": "Requests whose first missing block was garbage.",
-    "misses_late": "Requests whose first missing block was stored after the lookup.",
+    "misses_other": "Requests whose hit ended for another reason: blocks of windows, states, scarce pins, or blocks that came later.",
     "misses_unknown": "Requests whose first missing block was never stored under its name, or removed before the oldest record.",
     "misses_unexplained": "Requests whose first missing block could not be looked for.",
     "errors": "Faults of the connector, each counted as a miss.",
