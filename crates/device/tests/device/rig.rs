@@ -426,21 +426,28 @@ impl Source for Place {
     }
 }
 
-impl Sink for Place {
-    fn places(&self) -> Vec<u64> {
-        self.addresses()
-    }
-
-    fn publish(&mut self) {
-        for &number in &self.numbers {
+impl Place {
+    /// Notes the blocks as published, with their sums.
+    fn note(&self, sums: &[Option<[u64; SUM_WORDS]>]) {
+        for (&number, &sums) in self.numbers.iter().zip(sums) {
             let mut published = self.published.lock().expect("no panic");
             published.order.push(number);
             if !self.is_whole(number) {
                 published.wrong.push(number);
             }
             drop(published);
-            self.saved.lock().expect("no panic").insert(number, None);
+            self.saved.lock().expect("no panic").insert(number, sums);
         }
+    }
+}
+
+impl Sink for Place {
+    fn places(&self) -> Vec<u64> {
+        self.addresses()
+    }
+
+    fn publish(&mut self) {
+        self.note(&vec![None; self.numbers.len()]);
     }
 
     fn lane_keys(&self) -> Vec<[u64; LANES]> {
@@ -448,9 +455,7 @@ impl Sink for Place {
     }
 
     fn publish_with_sums(&mut self, sums: &[[u64; SUM_WORDS]]) {
-        self.publish();
-        let mut saved = self.saved.lock().expect("no panic");
-        self.numbers.iter().zip(sums).for_each(|(&number, sums)| _ = saved.insert(number, Some(*sums)));
+        self.note(&sums.iter().copied().map(Some).collect::<Vec<_>>());
     }
 
     fn publish_from(&mut self, slots: &Slots) {
