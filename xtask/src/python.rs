@@ -67,14 +67,18 @@ pub fn test_package(root: &Path, python: &Path) -> Result<(), String> {
     test_wheel(root, python, &wheel)
 }
 
-/// Builds the driver with which tests stand in for a GPU's (`crates/device/fake`).
+/// Builds the driver with which tests stand in for a GPU's (`crates/device/fake`); returns its file.
+/// The features are those of the tests' build, whose dependencies it uses.
 ///
 /// # Errors
-/// cargo failed; its own output is above.
-pub fn fake_driver(root: &Path) -> Result<(), String> {
+/// cargo failed, its own output is above; or it put the driver elsewhere.
+pub fn fake_driver(root: &Path) -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let build = ["build", "--quiet", "--package", "cenote-device", "--example", "fake_driver"];
-    shown(Command::new(cargo).args(build).current_dir(root), "cargo build of the fake driver")
+    // `cargo test --example` would make a test program of it, and no library.
+    let build = ["build", "--quiet", "--workspace", "--example", "fake_driver"];
+    shown(Command::new(cargo).args(build).current_dir(root), "cargo build of the fake driver")?;
+    let driver = root.join("target/debug/examples/libfake_driver.so");
+    if driver.is_file() { Ok(driver) } else { Err(format!("cargo made no {}", driver.display())) }
 }
 
 /// Puts the command that the tests use at `target`, without debug symbols. It is built as they
@@ -82,7 +86,7 @@ pub fn fake_driver(root: &Path) -> Result<(), String> {
 /// them would be built again.
 pub fn tested_command(root: &Path, target: &Path) -> Result<(), String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let build = ["test", "--no-run", "--quiet", "--workspace", "--test", "cli", "--example", "fake_driver"];
+    let build = ["test", "--no-run", "--quiet", "--workspace", "--test", "cli"];
     shown(Command::new(cargo).args(build).current_dir(root), "cargo test --no-run")?;
     let strip = Command::new("strip").arg("-o").arg(target).arg(root.join("target/debug/cenote")).output();
     match strip {
@@ -94,13 +98,16 @@ pub fn tested_command(root: &Path, target: &Path) -> Result<(), String> {
 
 fn test_wheel(root: &Path, python: &Path, wheel: &Path) -> Result<(), String> {
     let folder = root.join("crates/py");
+    let driver = fake_driver(root)?;
     let wheels = wheel.parent().expect("it lies in a folder");
     let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--force-reinstall"];
     shown(Command::new(python).args(install).arg(wheel), "pip install of the package")?;
     let tests = ["-m", "pytest", "--quiet", "-rs", "-p", "no:cacheprovider", "tests"];
     // Those need an engine, in an environment of its own.
     let engines = ["--ignore", "tests/vllm", "--ignore", "tests/sglang"];
-    shown(Command::new(python).args(tests).args(engines).current_dir(&folder), "pytest")?;
+    let mut pytest = Command::new(python);
+    pytest.args(tests).args(engines).env("CENOTE_FAKE_DRIVER", driver).current_dir(&folder);
+    shown(&mut pytest, "pytest")?;
     let stubs = ["-m", "mypy.stubtest", "--concise", "--allowlist"];
     let allowed = folder.join("tests/stubtest-allowed.txt");
     // In another folder: that of the package holds no compiled part.
@@ -122,7 +129,6 @@ pub fn portable_wheel(root: &Path) -> Result<PathBuf, String> {
     let builder = portable_builder(root)?;
     let command = |root: &Path, target: &Path| packed_command(root, &builder, &python, &PORTABLE_FLAGS, target);
     let wheel = build(root, &builder, &python, "release", &PORTABLE_FLAGS, "portable", command)?;
-    fake_driver(root)?;
     test_wheel(root, &python, &wheel)?;
     Ok(wheel)
 }
