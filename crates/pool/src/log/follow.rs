@@ -21,6 +21,9 @@ use std::time::Duration;
 /// Lines of each ring that one poll reads beyond the last event: at most this many consecutive
 /// numbers may lack their line.
 const AHEAD: u64 = 16;
+/// Rounds of a ring by which all lines that a poll reads may be older than expected. Only forged numbers
+/// lead further ahead: dead writers leave a line of a round or two before.
+const ROUNDS_BEHIND: u64 = 4;
 /// Longest time that a number may lack its line.
 const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -195,6 +198,16 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
         if (first..).zip(&lines).any(|(sequence, line)| number(line) > sequence) {
             follower.rings[host] = self.read_ring(follower, host as u64, now);
             return Some(Resync::Overtaken);
+        }
+        let newest = lines.iter().flatten().map(|line| line.sequence).max();
+        if newest.is_some_and(|newest| newest.saturating_add(ROUNDS_BEHIND * events) < first) {
+            // The whole ring, because the forged line may be overwritten by now.
+            let all: Vec<u64> = (0..events).map(|at| EventLine::at(&self.region.layout, host as u64, at)).collect();
+            self.region.fabric.refresh(&all);
+            let ring = self.read_ring(follower, host as u64, now);
+            let is_back = ring.next < first;
+            follower.rings[host] = ring;
+            return is_back.then_some(Resync::Overtaken);
         }
         let last = (first..).zip(&lines).filter(|(sequence, line)| number(line) == *sequence).last()?.0;
         let mut resync = None;

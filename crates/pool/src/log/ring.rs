@@ -13,6 +13,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// No host reaches this number. A line that has it, or a higher one, is forged.
 const SEQUENCE_END: u64 = 1 << 62;
+/// A host continues only from lines below this number. So a forged line cannot bring it to the end.
+const CONTINUED_END: u64 = SEQUENCE_END / 2;
 
 /// A kind of line that has rings.
 pub(crate) trait RingLine: Line {
@@ -85,15 +87,23 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
     pub(super) fn next_number<L: RingLine>(&self) -> &H::Word64 {
         let next = L::next(&self.region);
         let known = next.load(Relaxed);
-        if known == 0 || known > SEQUENCE_END {
+        if known == 0 || known >= SEQUENCE_END {
             let of_host = (0..L::lines(&self.region.layout)).filter_map(|at| self.line_at::<L>(self.region.host, at));
-            let last = of_host.map(|line| line.sequence()).max().unwrap_or(0);
+            let numbers = of_host.map(|line| line.sequence()).filter(|&number| number < CONTINUED_END);
+            let last = numbers.max().unwrap_or(0);
             let _ = next.compare_exchange(known, last + 1, Relaxed, Relaxed);
         }
         next
     }
 
-    /// Finds the ends of this host's rings, so that no operation under a lock does.
+    /// Forgets the ends of this host's rings: another host memory has written them since.
+    pub(crate) fn forget_ends(&self) {
+        RecordLine::next(&self.region).store(0, Relaxed);
+        EventLine::next(&self.region).store(0, Relaxed);
+        RemovalLine::next(&self.region).store(0, Relaxed);
+    }
+
+    /// Finds the ends of this host's rings, so that no operation under the heap's lock does.
     pub(crate) fn find_ends(&self) {
         self.next_number::<RecordLine>();
         self.next_number::<EventLine>();
@@ -106,5 +116,78 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
         let at = L::place(&self.region.layout, self.region.host, line.sequence());
         self.region.fabric.store_line(at, &line.seal(at, self.region.salt));
         self.region.fabric.publish_unfenced(at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::events::Kind;
+    use crate::log::follow::{Follower, Resync};
+    use crate::region::config::PoolConfig;
+    use crate::region::superblock::Superblock;
+    use crate::{AttachOptions, Pool};
+    use cenote_base::{BlockIndex, Generation, HashSeed};
+    use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
+
+    const EVENTS: u64 = 64;
+
+    fn pool() -> Pool<std::sync::Arc<Coherent>> {
+        let config = PoolConfig {
+            chunk_bytes: 64 << 10,
+            min_block_bytes: 4 << 10,
+            max_hosts: 2,
+            events_per_host: EVENTS as u32,
+            ..PoolConfig::new(HashSeed([3; 32]), [3; 16])
+        };
+        let mapping = Mapping::create(&RegionSource::Anon, 2 << 20, 0o600, &MapOptions::default()).expect("memory");
+        let fabric = std::sync::Arc::new(Coherent::new(mapping));
+        Superblock::format(&fabric, &config).expect("the configuration fits");
+        Pool::attach(fabric, &AttachOptions { private: true, ..AttachOptions::named("test") }).expect("it attaches")
+    }
+
+    /// Puts a line with this number at its position.
+    fn forge<F: Fabric, H: HostLocal>(log: &Log<F, H>, sequence: u64) {
+        let at = EventLine::place(&log.region.layout, 0, sequence);
+        let line = EventLine::new(Kind::Gap, BlockIndex(0), Generation(0));
+        log.region.write(at, EventLine { sequence, ..line });
+    }
+
+    #[test]
+    fn forged_numbers_near_the_end_make_no_later_line_unreadable() {
+        let pool = pool();
+        let log = &pool.0.log;
+        let next = EventLine::next(&log.region);
+        for forged in [SEQUENCE_END - 1, SEQUENCE_END, CONTINUED_END, CONTINUED_END - 1] {
+            // In a line: new host memory finds it.
+            forge(log, forged);
+            next.store(0, Relaxed);
+            // In host memory: it counts up to the end.
+            for start in [0, SEQUENCE_END - 1, SEQUENCE_END, u64::MAX] {
+                next.store(start, Relaxed);
+                for _ in 0..3 {
+                    log.tell_gap();
+                    let told = next.load(Relaxed) - 1;
+                    let line = log.line_at::<EventLine>(0, (told - 1) % EVENTS);
+                    assert_eq!(line.map(|line| line.sequence), Some(told), "{forged:#x}, {start:#x}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_follower_that_read_a_forged_number_returns_to_the_ring() {
+        let pool = pool();
+        let log = &pool.0.log;
+        let mut follower = Follower::default();
+        let mut poll = || pool.follow(&mut follower).expect("the region keeps events").resync;
+        assert_eq!(poll(), Some(Resync::Begun));
+        forge(log, (1 << 40) + EventLine::next(&log.region).load(Relaxed));
+        assert_eq!(poll(), Some(Resync::Overtaken));
+        assert_eq!(poll(), None, "the forged line is still there");
+        (0..EVENTS).for_each(|_| log.tell_gap());
+        assert_eq!(poll(), Some(Resync::Overtaken), "it is overwritten");
+        log.tell_gap();
+        assert_eq!(poll(), Some(Resync::Gap), "the next line is read");
     }
 }

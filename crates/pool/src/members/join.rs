@@ -33,6 +33,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             }
             self.drop_own_lines();
             region.fabric.fence();
+            self.log.forget_ends();
             area_is_new = true;
             region.rebuilt().store(0, Release);
             if let Some(line) = region.read_host(region.host).filter(|_| !region.is_coherent()) {
@@ -54,6 +55,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         let Some((slot, claim)) = claimed.transpose()? else {
             return Err(PoolError::WorkersFull { slots: region.layout.workers_per_host, host: region.host as u8 });
         };
+        self.log.find_ends();
         // With the heap lock, because other threads of this host must not reserve slots in the new
         // life before the heap is of that life.
         let heap = self.blocks.lock_heap_patiently().map_err(PoolError::lock("heap"))?;
@@ -101,7 +103,6 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             return Err(self.in_use());
         }
         region.set_slot(slot);
-        self.log.find_ends();
         self.blocks.begin_without_doubt();
         self.hosts.pins.adopt(epoch);
         self.name = worker_name.to_owned();
