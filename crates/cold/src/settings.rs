@@ -2,7 +2,7 @@
 //! in `/var/cache/cenote,size=200GiB` or `s3://bucket/prefix,write=cold`.
 
 use crate::sums::Sealing;
-use cenote_base::units::ByteSize;
+use cenote_base::units::{ByteSize, ParseByteSizeError};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -70,6 +70,9 @@ pub enum ParseSettingsError {
     /// An option is unknown or has a wrong value.
     #[error("`{0}` is no option; write size=SIZE, write=published, write=cold or deadline=SECONDS")]
     Option(String),
+    /// An option's size is none.
+    #[error("{0}: {1}")]
+    Bytes(String, ParseByteSizeError),
     /// The limit is too small.
     #[error("a size of {} is too small; give at least {}", ByteSize(*.0), ByteSize(BYTES_MIN))]
     Size(u64),
@@ -98,7 +101,10 @@ impl FromStr for Settings {
         for part in parts {
             let wrong = || ParseSettingsError::Option(part.to_owned());
             match part.split_once('=').ok_or_else(wrong)? {
-                ("size", size) => settings.bytes = Some(size.parse::<ByteSize>().map_err(|_| wrong())?.0),
+                ("size", size) => {
+                    let bytes: Result<ByteSize, _> = size.parse();
+                    settings.bytes = Some(bytes.map_err(|error| ParseSettingsError::Bytes(part.to_owned(), error))?.0);
+                }
                 ("write", "published") => settings.write = WriteBehind::Published,
                 ("write", "cold") => settings.write = WriteBehind::Cold,
                 ("deadline", seconds) => {
@@ -180,7 +186,8 @@ mod tests {
             ("", "missing"),
             ("ftp://host/kv", "ftp://host/kv"),
             ("kv", "./kv"),
-            ("/kv,size=many", "size=many"),
+            ("/kv,size=many", "size=many: `many` is not a size"),
+            ("/kv,size=200GB", "units of 1000 or of 1024"),
             ("/kv,write=all", "write=all"),
             ("/kv,deadline=-1", "deadline=-1"),
             ("/kv,fast", "fast"),

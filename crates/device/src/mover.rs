@@ -77,7 +77,8 @@ pub struct Settings {
     pub threads: usize,
     /// Most bytes of saves between their call and their end. Further blocks are dropped.
     pub backlog_bytes: u64,
-    /// Bytes of the GPU's memory that blocks pass through.
+    /// Bytes of the GPU's memory that blocks pass through. If less than two blocks fit, pages go one by
+    /// one.
     pub gpu_buffer_bytes: u64,
     /// Loads of smaller pages pass through that buffer. `None`: if a trial at start finds that pages of
     /// this size are slower by themselves.

@@ -52,7 +52,8 @@ class Settings:
     staging_bytes: int = 256 << 20
     """Bytes of that buffer."""
     gpu_buffer_bytes: int = 256 << 20
-    """Bytes of the GPU's memory through which whole blocks pass; 0: each page is copied by itself."""
+    """Bytes of the GPU's memory through which whole blocks pass. If less than two blocks fit, each page
+    is copied by itself."""
     save_decoded: SaveDecoded = "all"
     """`all`: blocks with generated tokens are saved too. `prompts`: blocks of prompts alone. `off`:
     nothing is saved."""
