@@ -210,7 +210,8 @@ impl Sight<'_> {
                     ByteSize(row.bytes),
                     ByteSize(info.bytes_ready)
                 ),
-                why: "It pushes the blocks of other models and tenants out, which then miss.",
+                why: "It pushes the blocks of other models and tenants out, which then miss. `pool quota --keep` \
+                      keeps room for those.",
                 next: format!("{} {} SIZE", self.pool("quota"), row.id.0),
             },
             None => Finding {
@@ -288,6 +289,7 @@ mod tests {
             new_bytes,
             used_bytes: bytes,
             quota_bytes,
+            kept_bytes: 0,
             workers: 1,
         }
     }

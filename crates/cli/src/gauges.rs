@@ -157,6 +157,13 @@ pub const MODEL: &[Gauge<NamespaceInfo>] = &[
     gauge("cenote_model_quota_bytes", "quota", Bytes, "Limit of those bytes; 0: none", |row: &NamespaceInfo| {
         known(row.quota_bytes)
     }),
+    gauge(
+        "cenote_model_kept_bytes",
+        "kept",
+        Bytes,
+        "Bytes that stay with the model while others need room",
+        |row: &NamespaceInfo| known(row.kept_bytes),
+    ),
     gauge("cenote_model_workers", "workers", Count, "Workers that have the model open", |row: &NamespaceInfo| {
         known(row.workers)
     }),

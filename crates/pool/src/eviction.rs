@@ -1,5 +1,6 @@
 //! Reservations that evict: selects the blocks that leave for a new one, within the quota.
 
+mod kept;
 mod plain;
 mod quota;
 pub mod repack;
@@ -75,7 +76,7 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         if !namespace.is_none_or(|namespace| self.evict_over_quota(heap, namespace, slot_bytes)) {
             return Err(Refusal::OverQuota);
         }
-        let slot = self.take_slot(heap, slot_bytes, fill).ok_or(Refusal::NoRoom)?;
+        let slot = self.take_slot(heap, slot_bytes, fill, namespace).ok_or(Refusal::NoRoom)?;
         if let Some(namespace) = namespace {
             self.space.charge_here(heap, slot.block, namespace, slot.bytes);
         }
@@ -83,13 +84,13 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         Ok(slot)
     }
 
-    fn take_slot(&self, heap: &Holds<Heap>, slot_bytes: u64, fill: Fill) -> Option<Slot> {
+    fn take_slot(&self, heap: &Holds<Heap>, slot_bytes: u64, fill: Fill, asker: Option<u16>) -> Option<Slot> {
         for _ in 0..RESERVE_ATTEMPTS {
             let slot = self.space.take_free_slot(heap, slot_bytes, fill);
             if slot.is_some() {
                 return slot;
             }
-            if self.make_room(heap, self.space.class_of(heap, slot_bytes)?, fill) == Room::None {
+            if self.make_room(heap, self.space.class_of(heap, slot_bytes)?, fill, asker) == Room::None {
                 // In the plain design, the next heartbeat asks hosts with more chunks for one.
                 self.region.wants_chunk().store(1, Relaxed);
                 return None;

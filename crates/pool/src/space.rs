@@ -15,6 +15,7 @@ mod usage;
 
 pub(crate) use slots::Slot;
 pub(crate) use strays::Fill;
+pub(crate) use usage::Limits;
 
 use crate::log::Log;
 use crate::region::Region;

@@ -320,6 +320,13 @@ impl Namespace {
         set.map_err(|error| crate::errors::of_pool(&self.open.name, &error))
     }
 
+    /// Keeps bytes for the blocks while other namespaces need room; 0: none.
+    fn keep(&self, py: Python<'_>, bytes: u64) -> PyResult<()> {
+        let pool = self.open.pool()?;
+        let kept = py.detach(|| pool.keep(self.namespace.id, bytes));
+        kept.map_err(|error| crate::errors::of_pool(&self.open.name, &error))
+    }
+
     #[getter]
     const fn id(&self) -> u16 {
         self.namespace.id.0

@@ -239,6 +239,21 @@ def test_a_quota_limits_the_published_blocks(blocks: cenote.Namespace) -> None:
     assert sum(blocks.count([names[depth]]) for depth in range(3)) == 2
 
 
+def test_kept_bytes_stay_while_another_namespace_needs_room(region: cenote.Region, blocks: cenote.Namespace) -> None:
+    other = region.namespace(b"of others", PAGE)
+    names, theirs = names_of(blocks, 2), names_of(other, 5_000)
+    for depth in range(2):
+        blocks.publish(names[depth], depth, bytes(PAGE))
+    blocks.keep(2 * PAGE)
+    for name in theirs:
+        other.lookup([name]).release()
+        assert other.publish(name, 0, bytes(PAGE)) == "published"
+    assert region.counters()["pool_evicted_total"] > 0
+    assert (blocks.count(names), other.count(theirs[:1])) == (2, 0)
+    with pytest.raises(cenote.RegionError, match="half of its own"):
+        other.keep(1 << 40)
+
+
 def test_blocks_of_one_call_have_an_outcome_each(blocks: cenote.Namespace) -> None:
     names = names_of(blocks, 4)
     assert blocks.publish(names[1], 1, bytes([1]) * PAGE) == "published"

@@ -429,6 +429,7 @@ def callables(name: str, seed: int) -> Iterator[tuple[str, Callable[[random.Rand
     yield "Namespace.begin_all", lambda chance: abort_all(blocks.begin_all(hashes(chance), numbers(chance)))
     yield "Namespace.publish_filled", lambda chance: blocks.publish_filled(any_of(chance, [blocks.begin(hash_of(chance), 0)], []))
     yield "Namespace.begin", lambda chance: blocks.begin(hash_of(chance), number(chance), name=number(chance))
+    yield "Namespace.keep", lambda chance: blocks.keep(any_of(chance, 0, 1 << 10, 1 << 40, (1 << 64) - 1))
     yield "Namespace.set_quota", lambda chance: blocks.set_quota(any_of(chance, 0, 1 << 40, (1 << 64) - 1))
     yield "Follower.poll", lambda chance: follower.poll()
     yield "Lease.read_into", lambda chance: lease.read_into(any_of(chance, 0, 1), memory(chance))

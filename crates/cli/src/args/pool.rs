@@ -165,8 +165,11 @@ pub struct PoolQuotaArgs {
     #[arg(value_name = "NAMESPACE")]
     pub namespace: String,
     /// The limit, as in 2GiB; 0 lifts it
-    #[arg(value_name = "BYTES")]
-    pub bytes: ByteSize,
+    #[arg(value_name = "BYTES", required_unless_present = "keep")]
+    pub bytes: Option<ByteSize>,
+    /// Bytes that stay with the model while others need room; 0: none
+    #[arg(long, value_name = "BYTES")]
+    pub keep: Option<ByteSize>,
 }
 
 #[derive(Args, Debug)]

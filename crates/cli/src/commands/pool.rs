@@ -232,8 +232,19 @@ fn info_text(info: &Info, flush: Flush) -> String {
         rows.push(("from the cold tier", text.1));
     }
     let mut text = facts(&rows);
-    let mut models =
-        table(&["id", "model", "blocks", "bytes", "takes", "quota", "workers", "block size", "tokens", "fingerprint"]);
+    let mut models = table(&[
+        "id",
+        "model",
+        "blocks",
+        "bytes",
+        "takes",
+        "quota",
+        "kept",
+        "workers",
+        "block size",
+        "tokens",
+        "fingerprint",
+    ]);
     for row in &info.namespaces {
         models.add_row([
             row.id.0.to_string(),
@@ -242,6 +253,7 @@ fn info_text(info: &Info, flush: Flush) -> String {
             ByteSize(row.bytes).to_string(),
             ByteSize(row.used_bytes).to_string(),
             if row.quota_bytes > 0 { ByteSize(row.quota_bytes).to_string() } else { "none".to_owned() },
+            if row.kept_bytes > 0 { ByteSize(row.kept_bytes).to_string() } else { "none".to_owned() },
             row.workers.to_string(),
             ByteSize(row.block_bytes).to_string(),
             row.block_tokens.to_string(),
@@ -439,11 +451,21 @@ fn quota(args: &PoolQuotaArgs) -> Result<ExitCode, Failure> {
     let rows = args.region.inspect()?.info().namespaces;
     let row = find_namespace(source, &rows, &args.namespace)?;
     let pool = args.region.attach("quota")?;
-    pool.set_quota(row.id, args.bytes.0).map_err(|error| args.region.explain(&error))?;
-    output::say(&match args.bytes.0 {
-        0 => format!("{source}: {} has no quota", row.label),
-        _ => format!("{source}: {} may take {}, and takes {}", row.label, args.bytes, ByteSize(row.used_bytes)),
-    });
+    let takes = ByteSize(row.used_bytes);
+    if let Some(bytes) = args.bytes {
+        pool.set_quota(row.id, bytes.0).map_err(|error| args.region.explain(&error))?;
+        output::say(&match bytes.0 {
+            0 => format!("{source}: {} has no quota", row.label),
+            _ => format!("{source}: {} may take {bytes}, and takes {takes}", row.label),
+        });
+    }
+    if let Some(bytes) = args.keep {
+        pool.keep(row.id, bytes.0).map_err(|error| args.region.explain(&error))?;
+        output::say(&match bytes.0 {
+            0 => format!("{source}: nothing is kept for {}", row.label),
+            _ => format!("{source}: {} keeps {bytes} while others need room, and takes {takes}", row.label),
+        });
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -140,6 +140,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
                 let at = self.region.layout.namespace(row);
                 let line = self.region.read::<NamespaceLine>(at)?;
                 let name = self.region.read::<NameLine>(at + LINE);
+                let limits = self.space.read_limits(row);
                 Some(NamespaceInfo {
                     id: NamespaceId(row as u16),
                     label: name.map(|name| name.text()).unwrap_or_default(),
@@ -151,7 +152,8 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
                     bytes: 0,
                     new_bytes: 0,
                     used_bytes: self.space.used_bytes(row),
-                    quota_bytes: self.space.read_quota(row),
+                    quota_bytes: limits.quota,
+                    kept_bytes: limits.kept,
                     workers: workers[row as usize],
                 })
             })
@@ -240,6 +242,8 @@ pub struct NamespaceInfo {
     pub used_bytes: u64,
     /// Limit of those bytes; 0: none.
     pub quota_bytes: u64,
+    /// Bytes that stay with it while others need room.
+    pub kept_bytes: u64,
     /// Workers that have it open. Without any, and without bytes, its row may be given to another
     /// namespace.
     pub workers: u64,

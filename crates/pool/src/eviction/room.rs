@@ -1,6 +1,7 @@
 //! Making room: blocks leave in the order that the eviction policy names.
 
 use super::Evictor;
+use super::kept::Kept;
 use crate::log::recorder::Event;
 use crate::log::removals::Cause;
 use crate::region::counters::Counter;
@@ -26,7 +27,8 @@ pub(super) enum Room {
 impl<F: Fabric, H: HostLocal> Evictor<F, H> {
     /// Evicts for a class, in chunks that may be written by `fill`: blocks of the class itself, or
     /// all blocks of another class's chunk that is older.
-    pub(super) fn make_room(&self, heap: &Holds<Heap>, class: usize, fill: Fill) -> Room {
+    /// What is kept for namespaces other than `asker`'s stays.
+    pub(super) fn make_room(&self, heap: &Holds<Heap>, class: usize, fill: Fill, asker: Option<u16>) -> Room {
         let region = &self.region;
         // The plain design evicts one by one, and must not look at every slot each time.
         let retry = || self.blocks.retry_draining(heap) > 0;
@@ -49,14 +51,15 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
                 }
             }
         }
-        let (mut own, mut oldest_chunk) = self.of_class(class, fill, &pinned);
+        let kept = self.kept_from(asker);
+        let (mut own, mut oldest_chunk) = self.of_class(class, fill, &pinned, &kept);
         if self.hosts.shares() && self.take_offers(heap, &own) {
             if self.space.has_free_in(heap, class, fill) {
                 return Room::Made;
             }
-            (own, oldest_chunk) = self.of_class(class, fill, &pinned);
+            (own, oldest_chunk) = self.of_class(class, fill, &pinned, &kept);
         }
-        let victims = self.victims(&own, batch(own.len()));
+        let victims = kept.spared(self, self.victims(&own, batch(own.len())));
         let own_age = victims.first().map(|&block| self.age(block));
         if let Some((age, chunk)) = oldest_chunk
             && own_age.is_none_or(|own| age > own)
@@ -68,12 +71,13 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
     }
 
     /// The blocks of a class in chunks that may be written by `fill`, and of the chunks of other
-    /// classes the one with the oldest blocks, with the age of its youngest.
+    /// classes the one with the oldest blocks, with the age of its youngest. Without what is kept.
     fn of_class(
         &self,
         class: usize,
         fill: Fill,
         pinned: &BTreeSet<BlockIndex>,
+        kept: &Kept,
     ) -> (Vec<Candidate>, Option<(u64, u64)>) {
         let region = &self.region;
         let mut own = Vec::new();
@@ -84,8 +88,10 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
                 continue;
             }
             if chunk_class == class {
-                own.extend(self.candidates(chunk));
-            } else if let Some(age) = self.youngest_age(chunk, pinned) {
+                own.extend(self.candidates(chunk).filter(|candidate| kept.lets(self, candidate.block)));
+            } else if kept.lets_chunk(self, chunk)
+                && let Some(age) = self.youngest_age(chunk, pinned)
+            {
                 oldest_chunk = oldest_chunk.max(Some((age, chunk)));
             }
         }

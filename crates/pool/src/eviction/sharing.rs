@@ -76,11 +76,15 @@ impl<F: Fabric, H: HostLocal> Evictor<F, H> {
         self.region.best_offer().store(word, Relaxed);
     }
 
-    /// The ages of chunks whose slots are all published or free, the oldest first. A chunk without
-    /// blocks is as old as the clock.
+    /// The ages of chunks whose slots are all published or free and of which nothing is kept, the oldest
+    /// first. A chunk without blocks is as old as the clock.
     fn ages(&self, chunks: impl Iterator<Item = u64>) -> Vec<Offer> {
         let clock = self.region.access_clock().load(Relaxed);
+        let kept = self.kept_from(None);
         let age = |chunk| {
+            if !kept.lets_chunk(self, chunk) {
+                return None;
+            }
             let blocks = self.blocks.published_alone(chunk)?;
             let mut ages: Vec<u64> = blocks.into_iter().map(|block| self.age(block)).collect();
             Some(Offer { chunk, age: chunk_age(&mut ages).unwrap_or(clock) })

@@ -41,7 +41,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             return Ok(());
         }
         self.locks.beat(&membership);
-        self.space.refresh_quotas();
+        self.space.refresh_limits();
         let now = u64::try_from(region.area.now().as_nanos()).unwrap_or(u64::MAX);
         let timeout = u64::try_from(region.host_timeout.as_nanos()).unwrap_or(u64::MAX);
         let mut wanting = Vec::new();

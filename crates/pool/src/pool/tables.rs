@@ -5,6 +5,7 @@ use super::roots::Over;
 use crate::error::PoolError;
 use crate::region::lines::{KeyLine, NameLine, QuotaLine};
 use crate::region::seal::key_names;
+use crate::space::Limits;
 use crate::tables::Thing;
 use crate::tables::namespaces::{Namespace, NamespaceRecord};
 use cenote_base::NamespaceId;
@@ -56,6 +57,36 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// # Errors
     /// There is no such namespace, or the table was busy for too long.
     pub fn set_quota(&self, namespace: NamespaceId, bytes: u64) -> Result<(), PoolError> {
+        self.set_limits(namespace, |limits| Limits { quota: bytes, ..limits })
+    }
+
+    /// Keeps bytes for a namespace's blocks: while they take no more than these, over all hosts, none of
+    /// them is evicted for another namespace, an object or memory of users. Other hosts heed it from
+    /// their next tick on.
+    ///
+    /// # Errors
+    /// As [`Pool::set_quota`]; or the region is of the plain design, or would keep more than half of its
+    /// bytes for its namespaces, so that others might find no room.
+    pub fn keep(&self, namespace: NamespaceId, bytes: u64) -> Result<(), PoolError> {
+        let region = &self.0.region;
+        if region.is_plain() {
+            return Err(PoolError::Config("the plain design evicts the oldest block, whosever it is".to_owned()));
+        }
+        region.refresh_namespaces();
+        let others = (0..region.layout.num_namespaces).filter(|&row| row != u64::from(namespace.0));
+        let others: u64 = others.map(|row| self.0.space.read_limits(row).kept).fold(0, u64::saturating_add);
+        let most = region.layout.num_chunks * region.layout.chunk_bytes / 2;
+        if bytes > 0 && others.saturating_add(bytes) > most {
+            return Err(PoolError::Config(format!(
+                "the region may keep {most} bytes, half of its own, and keeps {others} for other models; give at \
+                 most {}",
+                most.saturating_sub(others)
+            )));
+        }
+        self.set_limits(namespace, |limits| Limits { kept: bytes, ..limits })
+    }
+
+    fn set_limits(&self, namespace: NamespaceId, change: impl FnOnce(Limits) -> Limits) -> Result<(), PoolError> {
         let member = &*self.0;
         let row = u64::from(namespace.0);
         let tables = member.tables.lock(member.locks.patient()).map_err(PoolError::lock("table"))?;
@@ -65,8 +96,9 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         }
         member.tables.claim(&tables, Thing::Namespace(row))?;
         let at = member.region.layout.quota(row);
-        member.region.write(at, QuotaLine { bytes, ..QuotaLine::default() });
-        member.space.know_quota(row, bytes);
+        let limits = change(member.space.read_limits(row));
+        member.region.write(at, QuotaLine { bytes: limits.quota, kept: limits.kept, ..QuotaLine::default() });
+        member.space.know_limits(row, limits);
         Ok(())
     }
 }

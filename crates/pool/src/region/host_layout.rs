@@ -130,8 +130,8 @@ impl HostLayout {
     }
 
     // 64-bit: policy words, seen generations, class sizes, counters, heartbeats, repairs, locks
-    // heeded, namespaces' usage and quotas, what other hosts told, single words, the policy's
-    // state.
+    // heeded, namespaces' usage, quotas and kept bytes, what other hosts told, single words, the
+    // policy's state.
     const fn seen(&self) -> usize {
         self.descriptors
     }
@@ -156,8 +156,11 @@ impl HostLayout {
     const fn quotas(&self) -> usize {
         self.usage() + NAMESPACES as usize
     }
-    const fn peers(&self) -> usize {
+    const fn kept(&self) -> usize {
         self.quotas() + NAMESPACES as usize
+    }
+    const fn peers(&self) -> usize {
+        self.kept() + NAMESPACES as usize
     }
     const fn single(&self) -> usize {
         (self.peers() + PEER_WORDS * self.hosts).next_multiple_of(LINE_WORDS)
@@ -318,6 +321,11 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
     /// A namespace's limit in bytes, as this host last read it; 0: none.
     pub fn quota(&self, namespace: u64) -> &H::Word64 {
         &self.area.words64()[self.host_layout.quotas() + namespace as usize]
+    }
+
+    /// Bytes that stay with a namespace while others need room, as this host last read them.
+    pub fn kept(&self, namespace: u64) -> &H::Word64 {
+        &self.area.words64()[self.host_layout.kept() + namespace as usize]
     }
 
     /// Rows of the namespace table with limits that this host enforces.

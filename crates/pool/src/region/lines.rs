@@ -242,7 +242,9 @@ line!(
     QuotaLine {
         /// Bytes that the namespace's blocks may take; 0: no limit.
         bytes: u64 = 0,
-        reserved: [u64; 6] = 8,
+        /// Bytes that stay with the namespace while others need room.
+        kept: u64 = 8,
+        reserved: [u64; 5] = 16,
         check: u64 = 56,
     }
 );

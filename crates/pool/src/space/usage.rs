@@ -17,21 +17,42 @@ use cenote_base::fault::{self, Point};
 use cenote_mem::{Fabric, HostLocal, LINE, Offset, Word};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
+/// An operator's limits of a namespace's bytes, over all hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Most bytes; 0: any.
+    pub quota: u64,
+    /// Bytes that stay while others need room.
+    pub kept: u64,
+}
+
+impl Limits {
+    pub fn is_none(self) -> bool {
+        self == Self::default()
+    }
+}
+
 impl<F: Fabric, H: HostLocal> Space<F, H> {
     /// The first line of a namespace's row.
     pub fn namespace_line(&self, row: u64) -> Option<NamespaceLine> {
         self.region.read(self.region.layout.namespace(row))
     }
 
-    /// The limit in a row; 0 where the line does not hold.
-    pub fn read_quota(&self, row: u64) -> u64 {
-        self.region.read(self.region.layout.quota(row)).map_or(0, |line: QuotaLine| line.bytes)
+    /// The limits in a row; none where the line does not hold.
+    pub fn read_limits(&self, row: u64) -> Limits {
+        let line: Option<QuotaLine> = self.region.read(self.region.layout.quota(row));
+        line.map_or_else(Limits::default, |line| Limits { quota: line.bytes, kept: line.kept })
     }
 
-    /// Records a limit in host memory. From then on, every tick of this host looks for a new one.
-    pub fn know_quota(&self, row: u64, bytes: u64) {
-        self.region.quota(row).store(bytes, Relaxed);
+    /// Records limits in host memory. From then on, every tick of this host looks for new ones.
+    pub fn know_limits(&self, row: u64, limits: Limits) {
+        self.store_limits(row, limits);
         self.know_namespace(row);
+    }
+
+    fn store_limits(&self, row: u64, limits: Limits) {
+        self.region.quota(row).store(limits.quota, Relaxed);
+        self.region.kept(row).store(limits.kept, Relaxed);
     }
 
     fn know_namespace(&self, row: u64) {
@@ -39,16 +60,16 @@ impl<F: Fabric, H: HostLocal> Space<F, H> {
     }
 
     /// Number of namespaces that this host may have charged.
-    fn known(&self) -> u64 {
+    pub fn known(&self) -> u64 {
         self.region.namespaces_known().load(Relaxed).min(NAMESPACES)
     }
 
     /// Reads the limits that other hosts may have changed.
-    pub fn refresh_quotas(&self) {
+    pub fn refresh_limits(&self) {
         let known = self.known().min(self.region.layout.num_namespaces);
         self.region.refresh_range(self.region.layout.namespace(0), self.region.layout.namespace(known));
         for row in 0..known {
-            self.region.quota(row).store(self.read_quota(row), Relaxed);
+            self.store_limits(row, self.read_limits(row));
         }
     }
 

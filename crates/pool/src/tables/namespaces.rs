@@ -73,7 +73,7 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
             None => self.enter_namespace(tables, record)?,
         };
         self.open_row(tables, row, fingerprint);
-        self.space.know_quota(row, self.space.read_quota(row));
+        self.space.know_limits(row, self.space.read_limits(row));
         Ok(Namespace {
             id: NamespaceId(row as u16),
             block_bytes: record.block_bytes,
@@ -95,11 +95,11 @@ impl<F: Fabric, H: HostLocal> super::Tables<F, H> {
         }
         self.region.write(at + LINE, NameLine::new(&record.label));
         fault::point(Point::NamespaceNamed);
-        // An earlier namespace of this row may have had a limit.
-        if self.space.read_quota(row) != 0 {
+        // An earlier namespace of this row may have had limits.
+        if !self.space.read_limits(row).is_none() {
             self.region.clear(self.region.layout.quota(row));
         }
-        // A host that loses power must not leave a row with another namespace's limit or without a
+        // A host that loses power must not leave a row with another namespace's limits or without a
         // name.
         self.region.fabric.fence();
         let line = NamespaceLine {

@@ -223,7 +223,7 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
     }
 
     /// A row for a new namespace: one without a namespace, or else the one that was created first
-    /// among those that no worker has open and that have no block. Rows with a quota come last,
+    /// among those that no worker has open and that have no block. Rows with limits come last,
     /// because an operator set it. The caller has fresh rows.
     pub(super) fn row_for_new(&self, tables: &HeldTables<'_, F, H>) -> Result<u64, PoolError> {
         let region = &self.region;
@@ -241,7 +241,7 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
             free.retain(|&row| !with_blocks.has(row));
         }
         let created = |row| self.space.namespace_line(row).map_or(0, |line: NamespaceLine| line.created);
-        free.into_iter().min_by_key(|&row| (self.space.read_quota(row) != 0, created(row), row)).ok_or(
+        free.into_iter().min_by_key(|&row| (!self.space.read_limits(row).is_none(), created(row), row)).ok_or(
             PoolError::TableFull {
                 table: "namespace",
                 rows: region.layout.num_namespaces,

@@ -214,6 +214,38 @@ fn publish_on(pool: &FlushedPool, ns: &Namespace, prompt: u32) -> Publish {
     pool.publish(&NewBlock::new(ns, hash, 0), &[&payload(hash, BLOCK_BYTES)])
 }
 
+/// A host that is idle offers its chunks, and another one takes them with their blocks and evicts these.
+#[test]
+fn another_host_heeds_kept_bytes() {
+    for kept in [0, 20] {
+        let (_, [first, second]) = two_hosts(&small_config(24));
+        let (ours, flood) = (namespace(&first, 1, BLOCK_BYTES), namespace(&second, 2, BLOCK_BYTES));
+        let blocks: Vec<BlockHash> = (0..20).map(|prompt| chain(&ours, prompt, 1)[0]).collect();
+        for (prompt, &hash) in (0..).zip(&blocks) {
+            assert!(first.lookup(&[hash]).is_empty());
+            assert_eq!(publish_on(&first, &ours, prompt), Publish::Published);
+        }
+        first.keep(ours.id, kept * BLOCK_BYTES).expect("it is less than half");
+        // Both learn of it, and of each other.
+        let tick = || [&first, &second].map(FlushedPool::tick);
+        (0..12).for_each(|_| assert_eq!(tick().map(|recovered| recovered.workers), [0, 0]));
+        let mut refused = 0;
+        for prompt in 0..1000 {
+            assert!(second.lookup(&[chain(&flood, prompt, 1)[0]]).is_empty());
+            refused += u32::from(publish_on(&second, &flood, prompt) != Publish::Published);
+            if prompt % 5 == 0 {
+                tick();
+            }
+        }
+        let there = blocks.iter().filter(|&&hash| !first.peek(&[hash]).is_empty()).count();
+        assert_eq!((there as u64, refused), (kept, 0));
+        for pool in [&first, &second] {
+            let report = pool.check(true).expect("no lock is held");
+            assert!(report.is_clean(), "{report:?}");
+        }
+    }
+}
+
 /// A quota limits the sum over hosts. A host evicts only its own blocks for it. Reservations of a
 /// killed worker count until they are recovered.
 #[test]

@@ -826,3 +826,70 @@ fn times_that_no_clock_can_wait_for_are_refused() {
         assert!(said.contains(name), "{said}");
     }
 }
+
+/// Earlier, a tenant that published without pause took the room of all others.
+#[test]
+fn kept_bytes_of_a_model_survive_a_flood_of_another() {
+    const BLOCKS: usize = 24;
+    let (_fabric, pool) = anonymous(4 << 20, &small_config(19));
+    let (ours, flood) = (namespace(&pool, 1, BLOCK_BYTES), namespace(&pool, 2, BLOCK_BYTES));
+    let prompt = chain(&ours, 1, BLOCKS);
+    let publish_all = |hashes: &[cenote_base::BlockHash]| {
+        // As an engine: a lookup of the prompt, by which the clock of the policy goes on.
+        assert!(pool.lookup(hashes).is_empty());
+        for (depth, &hash) in (0..).zip(hashes) {
+            assert_eq!(publish(&pool, &ours, hash, depth), Publish::Published);
+        }
+    };
+    let flood_by = |from: u32, blocks: u32| {
+        for prompt in from..from + blocks {
+            let hash = chain(&flood, prompt, 1)[0];
+            assert!(pool.lookup(&[hash]).is_empty());
+            assert_eq!(publish(&pool, &flood, hash, 0), Publish::Published);
+        }
+    };
+    let found = || pool.peek(&prompt).len();
+    publish_all(&prompt);
+    flood_by(0, 1000);
+    assert_eq!(found(), 0, "without kept bytes the oldest leave");
+
+    publish_all(&prompt);
+    assert_eq!(found(), BLOCKS);
+    pool.keep(ours.id, BLOCKS as u64 * BLOCK_BYTES).expect("it is less than half");
+    assert_eq!(pool.info().namespaces[0].kept_bytes, BLOCKS as u64 * BLOCK_BYTES);
+    flood_by(1000, 1000);
+    assert_eq!(found(), BLOCKS, "no lookup has found them meanwhile");
+    // What is beyond the kept bytes leaves, and no more.
+    let kept = BLOCKS as u64 / 2;
+    pool.keep(ours.id, kept * BLOCK_BYTES).expect("it is less than before");
+    flood_by(2000, 1000);
+    let used = || pool.info().namespaces[0].used_bytes / BLOCK_BYTES;
+    assert_eq!((used(), found() as u64), (kept, kept), "the deepest leave first");
+    // Its own blocks may leave for its own.
+    pool.set_quota(ours.id, kept * BLOCK_BYTES).expect("a row");
+    for prompt in 10..40 {
+        assert_eq!(publish(&pool, &ours, chain(&ours, prompt, 1)[0], 0), Publish::Published);
+    }
+    assert_eq!((used(), pool.info().namespaces[0].kept_bytes), (kept, kept * BLOCK_BYTES));
+
+    // Blocks of another size need whole chunks, and objects need room as well.
+    let small = namespace(&pool, 3, 4 << 10);
+    for prompt in 0..2000 {
+        let (hash, bytes) = (chain(&small, prompt, 1)[0], 4 << 10);
+        let payload = payload(hash, bytes);
+        assert_eq!(pool.publish(&NewBlock::new(&small, hash, 0), &[&payload]), Publish::Published);
+    }
+    for number in 0..40 {
+        pool.put_object(&format!("object {number}"), &[1; 10_000]).expect("others make room");
+    }
+    assert_eq!(used(), kept);
+    let report = pool.check(true).expect("no lock is held");
+    assert!(report.is_clean(), "{report:?}");
+
+    pool.keep(ours.id, 0).expect("a row");
+    flood_by(3000, 1000);
+    assert_eq!(used(), 0);
+    let refused = pool.keep(flood.id, 4 << 20).expect_err("nothing would be left").to_string();
+    assert!(refused.contains("half of its own"), "{refused}");
+    assert!(pool.keep(cenote_base::NamespaceId(9), 1).is_err());
+}

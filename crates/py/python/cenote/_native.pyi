@@ -376,6 +376,12 @@ class Namespace:
         """
     def set_quota(self, bytes: int) -> None:
         """Limits the bytes of the namespace's blocks over all hosts; 0 removes the limit."""
+    def keep(self, bytes: int) -> None:
+        """Keeps bytes of the region for the namespace's blocks over all hosts: while these take no more, none
+        of them leaves for another namespace's. 0: none.
+
+        Raises RegionError if the region would keep more than half of its bytes for its namespaces.
+        """
     @property
     def id(self) -> int: ...
     @property

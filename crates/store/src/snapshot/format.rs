@@ -370,10 +370,11 @@ impl SnapshotSettings {
     }
 }
 
-/// A namespace and its quota.
+/// A namespace and its limits.
 pub struct SavedNamespace {
     pub record: NamespaceRecord,
     pub quota_bytes: u64,
+    pub kept_bytes: u64,
 }
 
 impl SavedNamespace {
@@ -386,7 +387,7 @@ impl SavedNamespace {
             block_tokens: info.block_tokens,
             num_layers: info.num_layers,
         };
-        Some(Self { record, quota_bytes: info.quota_bytes })
+        Some(Self { record, quota_bytes: info.quota_bytes, kept_bytes: info.kept_bytes })
     }
 
     pub fn encode(&self) -> String {
@@ -395,9 +396,10 @@ impl SavedNamespace {
         let label: String = label.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
         format!(
             "fingerprint={}\nblock_bytes={block_bytes}\nblock_tokens={block_tokens}\nnum_layers={num_layers}\n\
-             quota_bytes={}\nlabel={label}\n",
+             quota_bytes={}\nkept_bytes={}\nlabel={label}\n",
             hex::encode(fingerprint),
-            self.quota_bytes
+            self.quota_bytes,
+            self.kept_bytes
         )
     }
 
@@ -411,7 +413,9 @@ impl SavedNamespace {
             block_tokens: u32::try_from(number("block_tokens")?).ok()?,
             num_layers: u32::try_from(number("num_layers")?).ok()?,
         };
-        Some(Self { record, quota_bytes: number("quota_bytes")? })
+        // Earlier builds write no kept bytes.
+        let kept_bytes = if lines.contains_key("kept_bytes") { number("kept_bytes")? } else { 0 };
+        Some(Self { record, quota_bytes: number("quota_bytes")?, kept_bytes })
     }
 }
 

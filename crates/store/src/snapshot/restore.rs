@@ -75,7 +75,7 @@ pub fn restore<F: Fabric>(pool: &Pool<F>, path: &Path) -> Result<Restored, Snaps
     let mut target = Target {
         pool,
         opened: HashMap::new(),
-        quotas: Vec::new(),
+        limited: Vec::new(),
         seen: HashSet::new(),
         restored: Restored::default(),
     };
@@ -99,7 +99,7 @@ pub fn restore<F: Fabric>(pool: &Pool<F>, path: &Path) -> Result<Restored, Snaps
         };
         was_nothing = is_nothing;
     }
-    target.set_quotas();
+    target.set_limits();
     pool.destroy_object(RESTORING_KEY)?;
     Ok(target.restored)
 }
@@ -214,7 +214,8 @@ impl Source {
 struct Target<'a, F: Fabric> {
     pool: &'a Pool<F>,
     opened: HashMap<[u8; 32], Namespace>,
-    quotas: Vec<(Namespace, u64)>,
+    /// Namespaces with their quota and kept bytes.
+    limited: Vec<(Namespace, u64, u64)>,
     /// Parts that were read, so that one that is there twice does not stand for a missing one.
     seen: HashSet<Part>,
     restored: Restored,
@@ -264,8 +265,8 @@ impl<F: Fabric> Target<'_, F> {
             return Some(());
         }
         let namespace = self.pool.namespace(&saved.record).ok()?;
-        if saved.quota_bytes > 0 {
-            self.quotas.push((namespace.clone(), saved.quota_bytes));
+        if saved.quota_bytes > 0 || saved.kept_bytes > 0 {
+            self.limited.push((namespace.clone(), saved.quota_bytes, saved.kept_bytes));
         }
         self.opened.insert(saved.record.fingerprint, namespace);
         self.restored.namespaces += 1;
@@ -295,10 +296,11 @@ impl<F: Fabric> Target<'_, F> {
     }
 
     /// Last: blocks over a quota that was lowered after they were published come back as well.
-    fn set_quotas(&self) {
-        for (namespace, bytes) in &self.quotas {
-            if let Err(error) = self.pool.set_quota(namespace.id, *bytes) {
-                tracing::warn!(%error, namespace = namespace.id.0, "the snapshot's quota is not set");
+    fn set_limits(&self) {
+        for (namespace, quota, kept) in &self.limited {
+            let set = self.pool.set_quota(namespace.id, *quota).and_then(|()| self.pool.keep(namespace.id, *kept));
+            if let Err(error) = set {
+                tracing::warn!(%error, namespace = namespace.id.0, "the snapshot's limits of a model are not set");
             }
         }
     }

@@ -28,6 +28,7 @@ fn model(row: u16, name: &str, blocks: u64) -> NamespaceInfo {
         new_bytes: 0,
         used_bytes: blocks << 16,
         quota_bytes: 1 << 30,
+        kept_bytes: 0,
         workers: 1,
     }
 }
