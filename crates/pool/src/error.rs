@@ -28,7 +28,11 @@ pub enum PoolError {
         expected: u64,
     },
     /// The version is the same, but the structures differ (a changed build).
-    #[error("the region has layout {found:#018x}, this program has layout {expected:#018x}")]
+    #[error(
+        "another build made the region: it has layout {found:#018x}, this program has layout {expected:#018x}. Use a \
+         region of another name, or take what is in this one along: `pool snapshot` with that build, `pool restore` \
+         with this one"
+    )]
     Layout {
         /// Layout word in the superblock.
         found: u64,

@@ -6,3 +6,4 @@ mod cold;
 mod region_store;
 mod snapshot;
 mod snapshot_seals;
+mod upgrade;

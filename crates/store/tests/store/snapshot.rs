@@ -79,6 +79,7 @@ pub(crate) fn fill(pool: &Pool<Arc<Coherent>>) {
             assert_eq!(pool.publish(&new, &[&payload(model, number, length)]), Publish::Published);
         }
         pool.set_quota(namespace.id, u64::from(model) << 20).expect("the row");
+        pool.keep(namespace.id, u64::from(model) << 16).expect("the row");
     }
     pool.put_object("one", b"first").expect("room");
     pool.put_object("two", &[7; 9000]).expect("room");
@@ -122,7 +123,7 @@ fn a_region_comes_back_whole() {
     assert_eq!(again.get_object("two").expect("a key"), Some(vec![7; 9000]));
     let rows = again.namespaces();
     let row = rows.iter().find(|row| row.label == "model 2").expect("it is there");
-    assert_eq!((row.quota_bytes, row.block_tokens, row.num_layers), (2 << 20, 16, 2));
+    assert_eq!((row.quota_bytes, row.kept_bytes, row.block_tokens, row.num_layers), (2 << 20, 2 << 16, 16, 2));
     let (one, other) = (pool.superblock(), again.superblock());
     assert_eq!((one.config.seed, one.config.events_per_host), (other.config.seed, other.config.events_per_host));
     assert!(again.check(true).expect("no lock is held").is_clean());
