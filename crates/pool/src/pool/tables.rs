@@ -57,7 +57,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     /// # Errors
     /// There is no such namespace, or the table was busy for too long.
     pub fn set_quota(&self, namespace: NamespaceId, bytes: u64) -> Result<(), PoolError> {
-        self.set_limits(namespace, |limits| Limits { quota: bytes, ..limits })
+        self.set_limits(namespace, |limits| Ok(Limits { quota: bytes, ..limits }))
     }
 
     /// Keeps bytes for a namespace's blocks: while they take no more than these, over all hosts, none of
@@ -72,21 +72,27 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         if region.is_plain() {
             return Err(PoolError::Config("the plain design evicts the oldest block, whosever it is".to_owned()));
         }
-        region.refresh_namespaces();
-        let others = (0..region.layout.num_namespaces).filter(|&row| row != u64::from(namespace.0));
-        let others: u64 = others.map(|row| self.0.space.read_limits(row).kept).fold(0, u64::saturating_add);
-        let most = region.layout.num_chunks * region.layout.chunk_bytes / 2;
-        if bytes > 0 && others.saturating_add(bytes) > most {
-            return Err(PoolError::Config(format!(
-                "the region may keep {most} bytes, half of its own, and keeps {others} for other models; give at \
-                 most {}",
-                most.saturating_sub(others)
-            )));
-        }
-        self.set_limits(namespace, |limits| Limits { kept: bytes, ..limits })
+        self.set_limits(namespace, |limits| {
+            let others = (0..region.layout.num_namespaces).filter(|&row| row != u64::from(namespace.0));
+            let others: u64 = others.map(|row| self.0.space.read_limits(row).kept).fold(0, u64::saturating_add);
+            let most = region.layout.num_chunks * region.layout.chunk_bytes / 2;
+            if bytes > 0 && others.saturating_add(bytes) > most {
+                return Err(PoolError::Config(format!(
+                    "the region may keep {most} bytes, half of its own, and keeps {others} for other models; give at \
+                     most {}",
+                    most.saturating_sub(others)
+                )));
+            }
+            Ok(Limits { kept: bytes, ..limits })
+        })
     }
 
-    fn set_limits(&self, namespace: NamespaceId, change: impl FnOnce(Limits) -> Limits) -> Result<(), PoolError> {
+    /// Changes a row's limits, with fresh rows and under the lock of their table.
+    fn set_limits(
+        &self,
+        namespace: NamespaceId,
+        change: impl FnOnce(Limits) -> Result<Limits, PoolError>,
+    ) -> Result<(), PoolError> {
         let member = &*self.0;
         let row = u64::from(namespace.0);
         let tables = member.tables.lock(member.locks.patient()).map_err(PoolError::lock("table"))?;
@@ -94,9 +100,9 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         if row >= member.region.layout.num_namespaces || member.space.namespace_line(row).is_none() {
             return Err(PoolError::Config(format!("the region has no namespace {row}")));
         }
+        let limits = change(member.space.read_limits(row))?;
         member.tables.claim(&tables, Thing::Namespace(row))?;
         let at = member.region.layout.quota(row);
-        let limits = change(member.space.read_limits(row));
         member.region.write(at, QuotaLine { bytes: limits.quota, kept: limits.kept, ..QuotaLine::default() });
         member.space.know_limits(row, limits);
         Ok(())
