@@ -5,7 +5,7 @@ pub mod inputs;
 pub mod nextest;
 mod stamps;
 
-use crate::{apart, deploy, model, python, rtl, tidy};
+use crate::{apart, apt, deploy, model, python, rtl, tidy};
 use inputs::{Packages, Tree, version};
 use stamps::Stamps;
 use std::collections::BTreeSet;
@@ -50,7 +50,8 @@ fn check(root: &Path, steps: &mut Steps) -> Result<(), String> {
     })?;
     steps.run("tidy", || tidy::run(root))?;
     steps.run("tools", || {
-        rtl::install(root)?;
+        apt::install(apt::OF_RTL)?;
+        apt::install(apt::OF_PAGE)?;
         nextest::install()
     })?;
     let verilator = version("verilator", &["--version"]);

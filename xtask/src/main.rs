@@ -8,6 +8,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks")]
 
 mod apart;
+mod apt;
 mod ci;
 mod debian;
 mod deploy;

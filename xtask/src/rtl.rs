@@ -4,6 +4,7 @@
 mod cells;
 mod diagram;
 
+use crate::apt::{self, is_there};
 use cells::Cells;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -48,7 +49,7 @@ pub fn run(root: &Path, steps: &[&str]) -> Result<(), String> {
     if let Some(unknown) = steps.iter().find(|step| !STEPS.contains(step)) {
         return Err(format!("there is no step `{unknown}`\n{USAGE}"));
     }
-    install(root)?;
+    apt::install(apt::OF_RTL)?;
     let mut table = String::new();
     for step in STEPS.into_iter().filter(|step| steps.is_empty() || steps.contains(step)) {
         println!("\n== {step}");
@@ -63,41 +64,6 @@ pub fn run(root: &Path, steps: &[&str]) -> Result<(), String> {
         writeln!(table, "  {step:<12} {:>7.1} s  {result}", start.elapsed().as_secs_f64()).expect("a string");
     }
     println!("\nrtl:\n{table}");
-    Ok(())
-}
-
-fn is_there(tool: impl AsRef<std::ffi::OsStr>, argument: &str) -> bool {
-    Command::new(tool).arg(argument).output().is_ok_and(|output| output.status.success())
-}
-
-/// Installs Verilator and Yosys with apt, if they are missing and this user may install packages.
-///
-/// # Errors
-/// A tool is missing, and cannot be installed, under `CI=1`. Elsewhere the tests of the RTL are
-/// skipped visibly.
-pub fn install(_: &Path) -> Result<(), String> {
-    let missing: Vec<&str> = [("verilator", "--version"), ("yosys", "-V")]
-        .into_iter()
-        .filter(|(tool, argument)| !is_there(tool, argument))
-        .map(|(tool, _)| tool)
-        .collect();
-    if missing.is_empty() {
-        println!("Verilator and Yosys are installed");
-        return Ok(());
-    }
-    let apt = |arguments: &[&str]| {
-        let status = Command::new("apt-get").args(arguments).env("DEBIAN_FRONTEND", "noninteractive").status();
-        status.is_ok_and(|status| status.success())
-    };
-    let install = [&["install", "-y", "--no-install-recommends"], missing.as_slice()].concat();
-    if apt(&install) || (apt(&["update"]) && apt(&install)) {
-        return Ok(());
-    }
-    let notice = format!("{} cannot be installed with apt-get", missing.join(" and "));
-    if matches!(env::var("CI").as_deref(), Ok("1" | "true")) {
-        return Err(format!("{notice}; CI forbids skips"));
-    }
-    println!("SKIPPED: the tests of the RTL, because {notice}");
     Ok(())
 }
 

@@ -11,7 +11,7 @@ pub use engram::{
     EngramCheckArgs, EngramCommands, EngramDequantArgs, EngramDropArgs, EngramInfoArgs, EngramLoadArgs, EngramRowsArgs,
     TablesArgs,
 };
-pub use observe::{DoctorArgs, StatArgs, TopArgs};
+pub use observe::{DoctorArgs, StatArgs, TopArgs, UiArgs};
 pub use plan::{PlanCommands, PlanEngramArgs, PlanKvArgs, SettingArgs};
 pub use pool::{
     MemoryOf, PoolArgs, PoolCheckArgs, PoolColdArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolDiffArgs,
@@ -65,6 +65,11 @@ pub enum Commands {
     Top(TopArgs),
     /// Print a region's numbers, one line a second
     Stat(StatArgs),
+    /// Serve a page that shows a region live in a browser: charts, a map of its chunks, a prompt's blocks
+    ///
+    /// Looks from outside, so it needs no server, and shows a region without live processes. It takes the
+    /// only region of this machine if --region names none.
+    Ui(UiArgs),
     /// Say what is wrong with a region (--region), or show this machine and recommend a region
     ///
     /// With a region: each fault with its consequence and the next command; exits with 2 if there is one.

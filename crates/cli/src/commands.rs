@@ -17,6 +17,7 @@ mod serve;
 mod snapshot;
 mod stat;
 mod top;
+mod ui;
 mod worker;
 
 use crate::args::{Cli, Commands, PoolCommands};
@@ -38,7 +39,11 @@ impl Program for Cli {
     fn run(self) -> Result<ExitCode, Failure> {
         let looks = matches!(
             self.command,
-            Commands::Doctor(_) | Commands::Top(_) | Commands::Stat(_) | Commands::Pool(PoolCommands::List(_))
+            Commands::Doctor(_)
+                | Commands::Top(_)
+                | Commands::Stat(_)
+                | Commands::Ui(_)
+                | Commands::Pool(PoolCommands::List(_))
         );
         if !looks && !matches!(self.command, Commands::Worker(_)) {
             stale::sweep();
@@ -53,6 +58,7 @@ impl Program for Cli {
             Commands::Plan(command) => plan::run(&command).map(done),
             Commands::Top(args) => top::run(&args).map(done),
             Commands::Stat(args) => stat::run(&args).map(done),
+            Commands::Ui(args) => ui::run(&args).map(done),
             Commands::Doctor(args) => doctor::run(&args),
             Commands::Profile(args) => profile::run(&args).map(done),
             Commands::Completions(args) => {

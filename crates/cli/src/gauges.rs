@@ -1,14 +1,16 @@
 //! The registry of what is shown of a region: its gauges, and those of models and hosts. `pool metrics`,
-//! `top`, `stat` and their JSON all read these rows, and counters from [`Counter::ALL`], so a value has one
+//! `top`, `stat`, `ui` and their JSON all read these rows, and counters from [`Counter::ALL`], so a value has one
 //! name everywhere.
 
-use cenote_pool::{Counter, HostInfo, NamespaceInfo, PoolInfo};
+use cenote_pool::{ChunkInfo, Counter, HostInfo, NamespaceInfo, PoolInfo};
 use std::collections::BTreeMap;
 
 /// What a look at a region from outside found.
 #[derive(Debug, Default)]
 pub struct Look {
     pub info: PoolInfo,
+    /// The chunks in order.
+    pub chunks: Vec<ChunkInfo>,
     pub is_restoring: bool,
     /// Blocks that living workers have pinned.
     pub pinned: u64,

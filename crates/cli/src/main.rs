@@ -10,6 +10,7 @@ mod gauges;
 mod inventory;
 mod observer;
 mod rates;
+mod snapshot;
 mod watcher;
 
 use std::process::ExitCode;

@@ -1,24 +1,25 @@
-//! Repeated looks at one region, with what `top`, `stat` and `doctor` derive from them.
+//! Repeated looks at one region, with what `top`, `stat`, `ui` and `doctor` derive from them.
 
 use crate::findings::{Finding, Sight, Stopped};
 use crate::gauges::Look;
+use crate::inventory;
 use crate::rates::Rates;
 use crate::watcher::Watcher;
 use cenote_base::Clock;
 use cenote_console::args::RegionArgs;
 use cenote_console::failure::Failure;
-use cenote_mem::{RegionSource, files};
+use cenote_mem::{RegionSource, cpu, files};
 use cenote_pool::{PoolInfo, Record};
 use std::io::Read;
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// One look at a region, and what has changed since the one before.
 #[derive(Default)]
 pub struct Observed {
     pub region: String,
-    pub look: Rc<Look>,
+    pub look: Arc<Look>,
     /// `None` at the first look.
     pub rates: Option<Rates>,
     /// The flight recorder, the oldest first.
@@ -28,6 +29,28 @@ pub struct Observed {
     pub now_us: u64,
 }
 
+/// The named region, or the only one of this machine.
+///
+/// # Errors
+/// There is none, or there are several.
+pub fn named(args: &RegionArgs, command: &str) -> Result<RegionArgs, Failure> {
+    if args.region.is_some() {
+        return Ok(args.clone());
+    }
+    let found = inventory::look(&cpu::probe(Path::new("/")));
+    let regions: Vec<&str> = found.iter().filter(|found| found.blocks.is_some()).map(|found| &*found.region).collect();
+    match regions.as_slice() {
+        [one] => Ok(RegionArgs {
+            region: Some(one.parse().map_err(|error| Failure::new(format!("{one}: {error}")))?),
+            ..args.clone()
+        }),
+        [] => Err(Failure::new("there is no region that this user can read on this machine")
+            .hint("give --region, or make one with `cenote pool create`")),
+        several => Err(Failure::new(format!("there are {} regions: {}", several.len(), several.join(", ")))
+            .hint(format!("name one, as in `cenote {command} --region {}`", several[0]))),
+    }
+}
+
 /// Looks at a region again and again.
 pub struct Observer {
     region: String,
@@ -35,7 +58,7 @@ pub struct Observer {
     host: u8,
     watcher: Watcher,
     clock: Clock,
-    last: Option<(u64, Rc<Look>)>,
+    last: Option<(u64, Arc<Look>)>,
 }
 
 impl Observer {
@@ -50,10 +73,10 @@ impl Observer {
     /// # Errors
     /// As [`Self::open`]. The next call tries again.
     pub fn look(&mut self) -> Result<Observed, Failure> {
-        let look = Rc::new(self.watcher.look()?);
+        let look = Arc::new(self.watcher.look()?);
         let records = self.watcher.records()?;
         let now_ns = self.clock.now_ns();
-        let last = self.last.replace((now_ns, Rc::clone(&look)));
+        let last = self.last.replace((now_ns, Arc::clone(&look)));
         let rates = last.and_then(|(then_ns, before)| {
             Rates::between(&before, &look, Duration::from_nanos(now_ns.saturating_sub(then_ns)).as_secs_f64())
         });

@@ -30,12 +30,71 @@ impl Rates {
         self.delta(counter) as f64 / self.seconds
     }
 
+    pub fn part_per_second(&self, blocks: fn(&Self) -> u64) -> f64 {
+        blocks(self) as f64 / self.seconds
+    }
+
+    /// Share of the blocks looked up; `None`: there were no lookups.
+    pub fn share(&self, blocks: fn(&Self) -> u64) -> Option<f64> {
+        let lookups = self.delta(Counter::Lookups);
+        (lookups > 0).then(|| blocks(self) as f64 / lookups as f64)
+    }
+
     /// Share of the blocks looked up that were found; `None`: there were no lookups.
     pub fn hit_share(&self) -> Option<f64> {
-        let lookups = self.delta(Counter::Lookups);
-        (lookups > 0).then(|| self.delta(Counter::Found) as f64 / lookups as f64)
+        self.share(|rates| rates.delta(Counter::Found))
+    }
+
+    fn missed(&self) -> u64 {
+        self.delta(Counter::Lookups).saturating_sub(self.delta(Counter::Found))
     }
 }
+
+/// A part of the blocks that were looked up.
+pub struct Part {
+    /// A word for programs.
+    pub name: &'static str,
+    pub label: &'static str,
+    pub blocks: fn(&Rates) -> u64,
+}
+
+/// What served the blocks that were found. A block that the cold tier brought in time was found by the
+/// lookup that followed.
+pub const TIERS: &[Part] = &[
+    Part {
+        name: "region",
+        label: "region (L3)",
+        blocks: |rates| rates.delta(Counter::Found).saturating_sub(rates.delta(Counter::ColdHits)),
+    },
+    Part {
+        name: "cold",
+        label: "cold tier (L4)",
+        blocks: |rates| rates.delta(Counter::ColdHits).min(rates.delta(Counter::Found)),
+    },
+];
+
+/// Why blocks were missed: most when they were looked up, those of the last two rows when they were read.
+pub const MISSES: &[Part] = &[
+    Part {
+        name: "not_there",
+        label: "in no tier",
+        blocks: |rates| {
+            let in_cold =
+                [Counter::ColdLate, Counter::ColdReadsRefused, Counter::ColdReadsSkipped, Counter::ColdMisses];
+            rates.missed().saturating_sub(in_cold.iter().map(|&reason| rates.delta(reason)).sum())
+        },
+    },
+    Part { name: "cold_late", label: "cold tier: late", blocks: |rates| rates.delta(Counter::ColdLate) },
+    Part { name: "cold_busy", label: "cold tier: busy", blocks: |rates| rates.delta(Counter::ColdReadsRefused) },
+    Part {
+        name: "cold_skipped",
+        label: "cold tier: slower than computing",
+        blocks: |rates| rates.delta(Counter::ColdReadsSkipped),
+    },
+    Part { name: "cold_failed", label: "cold tier: unreadable", blocks: |rates| rates.delta(Counter::ColdMisses) },
+    Part { name: "stale", label: "evicted while read", blocks: |rates| rates.delta(Counter::ReadsStale) },
+    Part { name: "damaged", label: "damaged", blocks: |rates| rates.delta(Counter::ReadsDamaged) },
+];
 
 #[cfg(test)]
 mod tests {
@@ -45,6 +104,31 @@ mod tests {
     fn look(uuid: &str, lookups: u64, found: u64) -> Look {
         let counters = [(Counter::Lookups.name(), lookups), (Counter::Found.name(), found)].into();
         Look { info: PoolInfo { uuid: uuid.to_owned(), counters, ..PoolInfo::default() }, ..Look::default() }
+    }
+
+    #[test]
+    fn tiers_and_reasons_add_up_to_the_lookups() {
+        let of = |counts: &[(Counter, u64)]| {
+            let counters = counts.iter().map(|(counter, count)| (counter.name(), *count)).collect();
+            Look { info: PoolInfo { counters, ..PoolInfo::default() }, ..Look::default() }
+        };
+        let counts = [
+            (Counter::Lookups, 100),
+            (Counter::Found, 60),
+            (Counter::ColdHits, 20),
+            (Counter::ColdLate, 5),
+            (Counter::ColdReadsRefused, 4),
+            (Counter::ColdReadsSkipped, 3),
+            (Counter::ColdMisses, 2),
+        ];
+        let rates = Rates::between(&of(&[]), &of(&counts), 2.0).expect("one region");
+        assert_eq!(TIERS.iter().map(|tier| rates.share(tier.blocks)).collect::<Vec<_>>(), [Some(0.4), Some(0.2)]);
+        let missed: Vec<f64> = MISSES.iter().map(|reason| rates.part_per_second(reason.blocks)).collect();
+        assert_eq!(missed, [13.0, 2.5, 2.0, 1.5, 1.0, 0.0, 0.0]);
+        // Reads may be counted in a later interval than their lookup.
+        let late = Rates::between(&of(&[]), &of(&[(Counter::ColdLate, 7), (Counter::ColdHits, 1)]), 1.0);
+        let late = late.expect("one region");
+        assert_eq!((late.share(TIERS[1].blocks), late.part_per_second(MISSES[0].blocks)), (None, 0.0));
     }
 
     #[test]

@@ -35,7 +35,8 @@ impl Watcher {
     pub fn look(&mut self) -> Result<Look, Failure> {
         let inspector = &self.current()?.inspector;
         let is_restoring = Restoring::seen(inspector).is_some();
-        Ok(Look { info: inspector.info(), is_restoring, pinned: inspector.pinned() })
+        let (info, chunks) = inspector.survey();
+        Ok(Look { info, chunks, is_restoring, pinned: inspector.pinned() })
     }
 
     /// The records of the region's flight recorder, the oldest first.

@@ -31,7 +31,7 @@ mod tables;
 
 pub use admin::check::{CheckReport, Finding};
 pub use admin::gc::GcReport;
-pub use admin::info::{HostInfo, NamespaceInfo, PoolInfo, WorkerInfo};
+pub use admin::info::{ChunkInfo, HostInfo, ModelShare, NamespaceInfo, PoolInfo, WorkerInfo};
 pub use admin::inspect::{Inspector, Seen};
 pub use admin::memory::{Freed, MakerInfo, MemoryInfo};
 pub use blocks::life::{Publish, ReadOutcome};

@@ -1,9 +1,10 @@
-//! Flags of the commands that observe a region: `top`, `stat`, `doctor`.
+//! Flags of the commands that observe a region: `top`, `stat`, `ui`, `doctor`.
 
 use cenote_console::args::{RegionArgs, parse_seconds};
 use cenote_console::output::OutputArgs;
 use cenote_store::cold::Settings;
 use clap::Args;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 #[derive(Args, Debug)]
@@ -33,6 +34,18 @@ pub struct StatArgs {
     /// Print each line as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct UiArgs {
+    #[command(flatten)]
+    pub region: RegionArgs,
+    /// Address to listen on; port 0 picks one and prints it. All that can reach it can read the page
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9471")]
+    pub listen: SocketAddr,
+    /// Seconds between two looks while a browser shows the page
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub every: Duration,
 }
 
 #[derive(Args, Debug)]

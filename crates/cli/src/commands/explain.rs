@@ -3,6 +3,7 @@
 use super::pool::find_namespace;
 use crate::args::PoolExplainArgs;
 use cenote_base::{BlockHash, CacheSalt, ChainHasher, Clock, HashSeed, TokenId};
+use cenote_console::args::RegionArgs;
 use cenote_console::facts;
 use cenote_console::failure::Failure;
 use cenote_console::output::{self, table};
@@ -21,9 +22,10 @@ use std::process::ExitCode;
 const INPUT_MAX: u64 = 256 << 20;
 /// Removals within this time of another one left with it.
 const TOGETHER_US: u64 = 1_000_000;
+const TOKENS_HINT: &str = "give numbers, separated by spaces, commas or lines";
 
 #[derive(Serialize)]
-struct Explanation {
+pub(super) struct Explanation {
     region: String,
     model: Model,
     /// Tokens of the prompt; `None`: names were given.
@@ -111,51 +113,84 @@ impl Fate {
 }
 
 pub fn run(args: &PoolExplainArgs) -> Result<ExitCode, Failure> {
-    let source = args.region.source()?;
-    let inspector = args.region.inspect()?;
-    let mut rows = inspector.namespaces();
-    rows.sort_by_key(|row| Reverse(row.id.0));
-    let none = || {
-        Failure::new(format!("{source}: no model has used the region"))
-            .hint("each model, version and setting that uses it enters one; `pool info` lists them")
-    };
-    let row = match &args.model {
-        Some(name) => find_namespace(source, &rows, name)?,
-        None => rows.first().ok_or_else(none)?,
-    };
-    let asked = Asked::of(args)?;
-    let removed = removals(&*args.region.map_read_only()?).map_err(|error| args.region.explain(&error))?;
-    let teller = Teller {
-        inspector: &inspector,
-        rows: &rows,
-        row,
-        asked: &asked,
-        removed: &removed.all,
-        since_us: removed.since_us,
-    };
-    let blocks = teller.blocks()?;
-    let ring = ring(&inspector, &removed);
-    let prefix_blocks = blocks.iter().take_while(|block| block.fate.is_present()).count();
-    let explanation = Explanation {
-        region: source.to_string(),
-        model: Model {
-            id: row.id.0,
-            label: row.label.clone(),
-            fingerprint: row.fingerprint.clone(),
-            block_tokens: row.block_tokens,
-        },
-        tokens: asked.tokens().map(<[TokenId]>::len),
-        prefix_blocks,
-        summary: summary(&asked, row, &blocks, prefix_blocks, &ring),
-        blocks,
-        removals: ring,
-    };
+    let explanation = Explanation::of(&args.region, args.model.as_deref(), || Asked::of(args))?;
     args.output.show(&explanation, || text(&explanation))?;
     Ok(ExitCode::SUCCESS)
 }
 
+impl Explanation {
+    /// What a region knows of the blocks of a prompt, under a model: by default the one with the highest
+    /// number.
+    pub(super) fn of(
+        region: &RegionArgs,
+        model: Option<&str>,
+        asked: impl FnOnce() -> Result<Asked, Failure>,
+    ) -> Result<Self, Failure> {
+        let source = region.source()?;
+        let inspector = region.inspect()?;
+        let mut rows = inspector.namespaces();
+        rows.sort_by_key(|row| Reverse(row.id.0));
+        let none = || {
+            Failure::new(format!("{source}: no model has used the region"))
+                .hint("each model, version and setting that uses it enters one; `pool info` lists them")
+        };
+        let row = match model {
+            Some(name) => find_namespace(source, &rows, name)?,
+            None => rows.first().ok_or_else(none)?,
+        };
+        let asked = asked()?;
+        let removed = removals(&*region.map_read_only()?).map_err(|error| region.explain(&error))?;
+        let teller = Teller {
+            inspector: &inspector,
+            rows: &rows,
+            row,
+            asked: &asked,
+            removed: &removed.all,
+            since_us: removed.since_us,
+        };
+        let blocks = teller.blocks()?;
+        let ring = ring(&inspector, &removed);
+        let prefix_blocks = blocks.iter().take_while(|block| block.fate.is_present()).count();
+        Ok(Self {
+            region: source.to_string(),
+            model: Model {
+                id: row.id.0,
+                label: row.label.clone(),
+                fingerprint: row.fingerprint.clone(),
+                block_tokens: row.block_tokens,
+            },
+            tokens: asked.tokens().map(<[TokenId]>::len),
+            prefix_blocks,
+            summary: summary(&asked, row, &blocks, prefix_blocks, &ring),
+            blocks,
+            removals: ring,
+        })
+    }
+
+    /// The blocks as a table: neighbours with one history share a row.
+    pub(super) fn rows(&self) -> Vec<Row> {
+        let (blocks, mut rows, mut at) = (&self.blocks, Vec::new(), 0);
+        while let Some(first) = blocks.get(at) {
+            let what = what(&first.fate);
+            let count = blocks[at..].iter().take_while(|block| self::what(&block.fate) == what).count();
+            rows.push(Row { first: at, last: at + count - 1, is_present: first.fate.is_present(), what });
+            at += count;
+        }
+        rows
+    }
+}
+
+/// Neighbouring blocks with one history.
+#[derive(Serialize)]
+pub(super) struct Row {
+    first: usize,
+    last: usize,
+    is_present: bool,
+    what: String,
+}
+
 /// The prompt that is asked for.
-enum Asked {
+pub(super) enum Asked {
     Tokens(Vec<TokenId>, Option<CacheSalt>),
     Names(Vec<BlockHash>),
 }
@@ -164,10 +199,12 @@ impl Asked {
     fn of(args: &PoolExplainArgs) -> Result<Self, Failure> {
         let salt = CacheSalt::of(args.key_salt.as_deref(), args.cache_salt.as_deref());
         if let Some(path) = &args.names {
-            return names(&read(path)?).map(Self::Names);
+            return names("--names", &read(path)?).map(Self::Names);
         }
         if let Some(path) = &args.tokens {
-            return tokens(&read(path)?).map(|tokens| Self::Tokens(tokens, salt));
+            let tokens = tokens("--tokens", &read(path)?)
+                .map_err(|failure| failure.hint(format!("{TOKENS_HINT}; --prompt takes text")))?;
+            return Ok(Self::Tokens(tokens, salt));
         }
         let (Some(path), Some(folder)) = (&args.prompt, &args.tokenizer) else {
             unreachable!("the flags need one of the three, and --prompt its tokenizer")
@@ -195,24 +232,23 @@ fn read(path: &Path) -> Result<String, Failure> {
 }
 
 /// Numbers, separated by anything that a list of them may have.
-fn tokens(text: &str) -> Result<Vec<TokenId>, Failure> {
+pub(super) fn tokens(field: &str, text: &str) -> Result<Vec<TokenId>, Failure> {
     let words =
         text.split(|letter: char| letter.is_whitespace() || "[],".contains(letter)).filter(|word| !word.is_empty());
     words
         .map(|word| {
             word.parse().map_err(|_| {
-                Failure::new(format!("--tokens: `{}` is no token's number", word.escape_debug()))
-                    .hint("give numbers, separated by spaces, commas or lines; --prompt takes text")
+                Failure::new(format!("{field}: `{}` is no token's number", word.escape_debug())).hint(TOKENS_HINT)
             })
         })
         .collect()
 }
 
-fn names(text: &str) -> Result<Vec<BlockHash>, Failure> {
+pub(super) fn names(field: &str, text: &str) -> Result<Vec<BlockHash>, Failure> {
     text.split_whitespace()
         .map(|word| {
             BlockHash::from_hex(word).ok_or_else(|| {
-                Failure::new(format!("--names: `{}` is no name of a block: 32 hex digits", word.escape_debug()))
+                Failure::new(format!("{field}: `{}` is no name of a block: 32 hex digits", word.escape_debug()))
             })
         })
         .collect()
@@ -421,16 +457,10 @@ fn reason(fate: &Fate, ring: &Ring) -> String {
 
 fn text(explanation: &Explanation) -> String {
     let mut rows = table(&["blocks", "state", "what"]).log();
-    let blocks = &explanation.blocks;
-    let mut at = 0;
-    // Neighbours of one kind share a row.
-    while let Some(first) = blocks.get(at) {
-        let kind = what(&first.fate);
-        let count = blocks[at..].iter().take_while(|block| what(&block.fate) == kind).count();
-        let range = if count == 1 { at.to_string() } else { format!("{at}-{}", at + count - 1) };
-        let state = if first.fate.is_present() { "here" } else { "not here" };
-        rows.add_row([range, state.to_owned(), kind]);
-        at += count;
+    for row in explanation.rows() {
+        let range = if row.first == row.last { row.first.to_string() } else { format!("{}-{}", row.first, row.last) };
+        let state = if row.is_present { "here" } else { "not here" };
+        rows.add_row([range, state.to_owned(), row.what]);
     }
     format!("{}\n\n{rows}", output::wrapped(&explanation.summary, ""))
 }

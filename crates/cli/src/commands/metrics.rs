@@ -41,7 +41,9 @@ pub fn run(args: &PoolMetricsArgs) -> Result<ExitCode, Failure> {
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async {
-        let listener = TcpListener::bind(address).await.map_err(|error| cannot_listen(address, &error))?;
+        let listener = TcpListener::bind(address)
+            .await
+            .map_err(|error| cannot_listen(address, ["--listen", "port of --listen"], &error))?;
         let mut signals = Signals::new()?;
         let url = format!("http://{}", listener.local_addr()?);
         output::say(&format!("metrics of {} on {url}/metrics", args.region.source()?));

@@ -38,7 +38,8 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let address = SocketAddr::new(args.host, args.port);
-        let listener = TcpListener::bind(address).await.map_err(|error| cannot_listen(address, &error))?;
+        let listener =
+            TcpListener::bind(address).await.map_err(|error| cannot_listen(address, ["--host", "--port"], &error))?;
         let mut signals = Signals::new()?;
         let backend = if args.prefill == 0 {
             let running =
@@ -91,15 +92,18 @@ fn api_keys(args: &ServeArgs) -> Result<ApiKeys, Failure> {
     Ok(args.api_key.iter().fold(keys, ApiKeys::with))
 }
 
-pub(super) fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
+/// `host` and `port`: the flags that name them.
+pub(super) fn cannot_listen(address: SocketAddr, [host, port]: [&str; 2], error: &std::io::Error) -> Failure {
     let failure = Failure::new(format!("{address}: cannot listen: {error}"));
-    let port = address.port();
+    let number = address.port();
     match error.kind() {
         ErrorKind::AddrInUse => Failure::new(format!("{address}: the port is in use")).hint(format!(
-            "give another --port, or 0 for a free one; `ss -ltnp 'sport = :{port}'` shows the process that has it"
+            "give another {port}, or 0 for a free one; `ss -ltnp 'sport = :{number}'` shows the process that has it"
         )),
-        ErrorKind::AddrNotAvailable => failure.hint("--host must be an address of this machine, or 0.0.0.0 for all"),
-        ErrorKind::PermissionDenied => failure.hint("ports below 1024 need a privilege; give another --port"),
+        ErrorKind::AddrNotAvailable => {
+            failure.hint(format!("{host} must be an address of this machine, or 0.0.0.0 for all"))
+        }
+        ErrorKind::PermissionDenied => failure.hint(format!("ports below 1024 need a privilege; give another {port}")),
         _ => failure,
     }
 }

@@ -1,8 +1,8 @@
 //! `cenote stat`: a region's numbers, one line an interval, for a log.
 
-use super::top::Summary;
 use crate::args::StatArgs;
 use crate::observer::{Observed, Observer};
+use crate::snapshot::Summary;
 use cenote_base::Clock;
 use cenote_base::units::ByteSize;
 use cenote_console::failure::Failure;

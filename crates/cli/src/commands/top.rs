@@ -3,38 +3,31 @@
 
 mod input;
 mod panels;
-mod snapshot;
 mod state;
 #[cfg(test)]
 mod tests;
 mod view;
 
-pub use snapshot::Summary;
-
 use crate::args::TopArgs;
-use crate::inventory;
-use crate::observer::Observer;
+use crate::observer::{Observer, named};
+use crate::snapshot::Snapshot;
 use cenote_base::Clock;
-use cenote_console::args::RegionArgs;
 use cenote_console::failure::Failure;
 use cenote_console::signals::EndSignals;
-use cenote_mem::cpu;
 use input::Action;
 use ratatui::Terminal;
 use ratatui::backend::{Backend, TestBackend};
 use ratatui::crossterm::event;
 use ratatui::crossterm::terminal;
-use snapshot::Snapshot;
 use state::State;
 use std::io::IsTerminal;
-use std::path::Path;
 use std::sync::mpsc::channel;
 
 /// Size of a picture where there is no terminal.
 const PICTURE: (u16, u16) = (80, 24);
 
 pub fn run(args: &TopArgs) -> Result<(), Failure> {
-    let region = named(&args.region)?;
+    let region = named(&args.region, "top")?;
     let clock = Clock::system();
     let mut observer = Observer::open(&region, clock)?;
     let mut state = State::new(region.source()?.to_string(), args.every);
@@ -86,25 +79,6 @@ where
             state.take(observer.look());
             due = clock.after(state.every);
         }
-    }
-}
-
-/// The named region, or the only one of this machine.
-fn named(args: &RegionArgs) -> Result<RegionArgs, Failure> {
-    if args.region.is_some() {
-        return Ok(args.clone());
-    }
-    let found = inventory::look(&cpu::probe(Path::new("/")));
-    let regions: Vec<&str> = found.iter().filter(|found| found.blocks.is_some()).map(|found| &*found.region).collect();
-    match regions.as_slice() {
-        [one] => Ok(RegionArgs {
-            region: Some(one.parse().map_err(|error| Failure::new(format!("{one}: {error}")))?),
-            ..args.clone()
-        }),
-        [] => Err(Failure::new("there is no region that this user can read on this machine")
-            .hint("give --region, or make one with `cenote pool create`")),
-        several => Err(Failure::new(format!("there are {} regions: {}", several.len(), several.join(", ")))
-            .hint(format!("name one, as in `cenote top --region {}`", several[0]))),
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod bad_http;
 mod bad_regions;
+mod browser;
 mod codecs;
 mod cold;
 mod compared;
@@ -36,5 +37,7 @@ mod tenants;
 mod terminal;
 mod top;
 mod two_models;
+mod ui;
+mod ui_page;
 mod words;
 mod worker_settings;

@@ -20,6 +20,11 @@ const NEW_SECONDS: u32 = 60;
 impl<F: Fabric, H: HostLocal> Member<F, H> {
     /// `alive` tells whether the worker of a host's slot lives, if that is known.
     pub(crate) fn info(&self, alive: impl Fn(u64, u32) -> Option<bool>) -> PoolInfo {
+        self.survey(alive).0
+    }
+
+    /// The summary, with the chunks that it sums up.
+    pub(crate) fn survey(&self, alive: impl Fn(u64, u32) -> Option<bool>) -> (PoolInfo, Vec<ChunkInfo>) {
         self.region.refresh_namespaces();
         let mut namespaces = self.namespace_rows();
         let mut hosts: Vec<HostInfo> = (0..self.region.layout.max_hosts).map(|host| self.host_info(host)).collect();
@@ -42,37 +47,22 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
             pins_per_worker: self.region.layout.hazard_lines_per_worker * u64::from(PINS_PER_LINE),
             ..PoolInfo::default()
         };
-        self.region.refresh_chunks();
-        // A descriptor has the low half of the seconds since 1970.
-        let now = self.region.area.unix_seconds() as u32;
-        for chunk in 0..self.region.layout.num_chunks {
-            let strays = self.space.strays(chunk);
-            info.chunks_lost += u64::from(strays != Strays::Never);
-            info.chunks_with_strays += u64::from(strays == Strays::Possible);
-            let Some(line) = self.region.read_chunk(chunk) else { continue };
-            let first = chunk * self.region.layout.descriptors_per_chunk;
-            self.region.refresh_descriptors(first..first + self.region.layout.slots(line.slot_bytes));
-            info.chunks_taken += 1;
-            hosts.get_mut((line.owner - 1) as usize).into_iter().for_each(|host| host.chunks += 1);
-            for slot in 0..self.region.layout.slots(line.slot_bytes) {
-                let block = BlockIndex(first + slot);
-                let Some(descriptor) = self.region.read_descriptor(block) else { continue };
-                match descriptor.block_state() {
-                    Some(BlockState::Ready) => {
-                        info.blocks_ready += 1;
-                        info.bytes_ready += descriptor.extent().0;
-                        if let Some(row) = namespaces.iter_mut().find(|row| row.id.0 == descriptor.namespace()) {
-                            row.blocks += 1;
-                            row.bytes += descriptor.extent().0;
-                            if now.wrapping_sub(descriptor.stamp as u32) < NEW_SECONDS {
-                                row.new_bytes += descriptor.extent().0;
-                            }
-                        }
-                    }
-                    Some(BlockState::Object) if !Kind::of(&descriptor).is_memory() => info.objects += 1,
-                    Some(BlockState::Object) => info.memory_slots += 1,
-                    _ => {}
-                }
+        let chunks = self.chunk_rows();
+        for chunk in &chunks {
+            info.chunks_lost += u64::from(chunk.is_lost);
+            info.chunks_with_strays += u64::from(chunk.has_strays);
+            info.chunks_taken += u64::from(chunk.slots > 0);
+            let owner = chunk.owner.and_then(|owner| hosts.get_mut(usize::from(owner)));
+            owner.into_iter().for_each(|host| host.chunks += 1);
+            info.blocks_ready += chunk.blocks;
+            info.bytes_ready += chunk.bytes;
+            info.objects += chunk.objects;
+            info.memory_slots += chunk.memory_slots;
+            for model in &chunk.models {
+                let Some(row) = namespaces.iter_mut().find(|row| row.id == model.id) else { continue };
+                row.blocks += model.blocks;
+                row.bytes += model.bytes;
+                row.new_bytes += model.new_bytes;
             }
         }
         for host in 0..self.region.layout.max_hosts {
@@ -107,7 +97,43 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         info.hosts = hosts.into_iter().filter(|host| host.incarnation > 0 || host.chunks > 0).collect();
         info.namespaces = namespaces;
         info.counters = Counter::ALL.iter().map(|&c| (c.name(), self.region.counters().get(c))).collect();
-        info
+        (info, chunks)
+    }
+
+    /// The chunks in order, by the device's current copies.
+    fn chunk_rows(&self) -> Vec<ChunkInfo> {
+        self.region.refresh_chunks();
+        // A descriptor has the low half of the seconds since 1970.
+        let now = self.region.area.unix_seconds() as u32;
+        (0..self.region.layout.num_chunks).map(|chunk| self.chunk_row(chunk, now)).collect()
+    }
+
+    fn chunk_row(&self, chunk: u64, now: u32) -> ChunkInfo {
+        let strays = self.space.strays(chunk);
+        let mut row = ChunkInfo {
+            is_lost: strays != Strays::Never,
+            has_strays: strays == Strays::Possible,
+            ..ChunkInfo::default()
+        };
+        let Some(line) = self.region.read_chunk(chunk) else { return row };
+        (row.owner, row.slot_bytes) = (u8::try_from(line.owner - 1).ok(), line.slot_bytes);
+        row.slots = self.region.layout.slots(line.slot_bytes);
+        let first = chunk * self.region.layout.descriptors_per_chunk;
+        self.region.refresh_descriptors(first..first + row.slots);
+        for block in (first..first + row.slots).map(BlockIndex) {
+            let Some(descriptor) = self.region.read_descriptor(block) else { continue };
+            match descriptor.block_state() {
+                Some(BlockState::Ready) => {
+                    let (id, bytes) = (NamespaceId(descriptor.namespace()), descriptor.extent().0);
+                    let has_row = u64::from(id.0) < self.region.layout.num_namespaces;
+                    row.add_block(id, has_row, bytes, now.wrapping_sub(descriptor.stamp as u32));
+                }
+                Some(BlockState::Object) if !Kind::of(&descriptor).is_memory() => row.objects += 1,
+                Some(BlockState::Object) => row.memory_slots += 1,
+                _ => {}
+            }
+        }
+        row
     }
 
     /// A host's row without its workers and chunks.
@@ -215,6 +241,75 @@ pub struct PoolInfo {
     pub workers: Vec<WorkerInfo>,
     /// This host's counters by name.
     pub counters: BTreeMap<&'static str, u64>,
+}
+
+/// What a chunk holds: [`crate::Inspector::survey`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChunkInfo {
+    /// The host that owns it.
+    pub owner: Option<u8>,
+    /// A host that was declared dead may have lost content of it.
+    pub is_lost: bool,
+    /// Such a host may still write it.
+    pub has_strays: bool,
+    /// Bytes of a slot.
+    pub slot_bytes: u64,
+    /// Slots of this size in it; 0: no host has taken it.
+    pub slots: u64,
+    /// Readable blocks.
+    pub blocks: u64,
+    /// Their payload bytes.
+    pub bytes: u64,
+    /// Objects, without named memory.
+    pub objects: u64,
+    /// Slots with memory of users.
+    pub memory_slots: u64,
+    /// Seconds since the first and since the last publication of its blocks, by the publishers' clocks;
+    /// `None`: it has no blocks.
+    pub ages: Option<(u32, u32)>,
+    /// Seconds since publication, summed over its blocks.
+    pub age_sum: u64,
+    /// The namespaces of its blocks, in the order in which they were found. A damaged descriptor may name
+    /// one that the region has no row for; its block is in no share.
+    pub models: Vec<ModelShare>,
+}
+
+/// A namespace's part of a chunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelShare {
+    /// Row.
+    pub id: NamespaceId,
+    /// Readable blocks.
+    pub blocks: u64,
+    /// Their payload bytes.
+    pub bytes: u64,
+    /// Of these: published within the last minute, by the publishers' clocks.
+    pub new_bytes: u64,
+}
+
+impl ChunkInfo {
+    /// Counts a readable block. `age`: seconds since its publication, modulo 2³²; `has_row`: the region
+    /// has this namespace, which bounds the number of shares.
+    fn add_block(&mut self, id: NamespaceId, has_row: bool, bytes: u64, age: u32) {
+        let new_bytes = if age < NEW_SECONDS { bytes } else { 0 };
+        // A publisher's clock may be ahead of this one's.
+        let age = if age > u32::MAX / 2 { 0 } else { age };
+        self.blocks += 1;
+        self.bytes += bytes;
+        self.age_sum += u64::from(age);
+        self.ages = Some(self.ages.map_or((age, age), |(oldest, newest)| (oldest.max(age), newest.min(age))));
+        if !has_row {
+            return;
+        }
+        match self.models.iter_mut().find(|model| model.id == id) {
+            Some(model) => {
+                model.blocks += 1;
+                model.bytes += bytes;
+                model.new_bytes += new_bytes;
+            }
+            None => self.models.push(ModelShare { id, blocks: 1, bytes, new_bytes }),
+        }
+    }
 }
 
 /// A namespace and its use of the region.

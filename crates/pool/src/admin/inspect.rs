@@ -6,7 +6,7 @@
 //! only what stays.
 
 use super::check::{CheckReport, Finding, Walk, finding};
-use super::info::{NamespaceInfo, PoolInfo};
+use super::info::{ChunkInfo, NamespaceInfo, PoolInfo};
 use crate::error::PoolError;
 use crate::log::follow::{Followed, Follower};
 use crate::members::Member;
@@ -97,7 +97,13 @@ impl<F: Fabric + Clone> Inspector<F> {
     /// As [`crate::Pool::info`].
     #[must_use]
     pub fn info(&self) -> PoolInfo {
-        self.own.info(|host, slot| self.slot_alive(host, slot))
+        self.survey().0
+    }
+
+    /// The summary, with the chunks that it sums up, in order.
+    #[must_use]
+    pub fn survey(&self) -> (PoolInfo, Vec<ChunkInfo>) {
+        self.own.survey(|host, slot| self.slot_alive(host, slot))
     }
 
     /// Number of blocks that living workers have pinned.

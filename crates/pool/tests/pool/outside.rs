@@ -4,7 +4,7 @@ use crate::support::shared::shm;
 use crate::support::{BLOCK_BYTES, chain, each_design, namespace, publish, small_config};
 use cenote_base::BlockHash;
 use cenote_mem::{Coherent, Fabric, Flush, Flushed, MapOptions, Mapping, ReadMapping, ReadOnly, RegionSource};
-use cenote_pool::{AttachOptions, Inspector, Pool, PoolConfig, Superblock};
+use cenote_pool::{AttachOptions, ChunkInfo, Inspector, Pool, PoolConfig, Superblock};
 use std::sync::Arc;
 
 const REGION_BYTES: u64 = 2 << 20;
@@ -81,4 +81,38 @@ fn an_observer_without_coherence_sees_blocks_come_and_leave() {
     let flush = Flush::available()[0];
     let fabric = made.format(&small_config(62), |mapping| Flushed::new(mapping, flush).unwrap());
     follow(&made, &Pool::attach(fabric, &options()).unwrap(), flush);
+}
+
+#[test]
+fn a_survey_has_the_chunks_that_its_summary_sums_up() {
+    let made = Made::new("surveyed");
+    let fabric = made.format(&small_config(63), Coherent::new);
+    let pool = Pool::attach(fabric, &options()).unwrap();
+    let observer = observe(&made, Flush::None);
+    let (_, chunks) = observer.survey();
+    assert!(chunks.len() > 1 && chunks.iter().all(|chunk| *chunk == ChunkInfo::default()), "all are free");
+    let (one, other) = (namespace(&pool, 1, BLOCK_BYTES), namespace(&pool, 2, BLOCK_BYTES));
+    for (ns, prompt, count) in [(&one, 1, 5), (&other, 2, 3)] {
+        for (depth, &hash) in (0..).zip(&chain(ns, prompt, count)) {
+            let _ = publish(&pool, ns, hash, depth);
+        }
+    }
+    pool.put_object("root", b"bytes").expect("there is room");
+    let (info, chunks) = observer.survey();
+    let sum = |of: fn(&ChunkInfo) -> u64| chunks.iter().map(of).sum::<u64>();
+    assert_eq!(chunks.len() as u64, info.num_chunks);
+    assert_eq!((sum(|chunk| chunk.blocks), sum(|chunk| chunk.bytes)), (8, info.bytes_ready));
+    assert_eq!((sum(|chunk| chunk.objects), sum(|chunk| u64::from(chunk.slots > 0))), (1, info.chunks_taken));
+    for row in &info.namespaces {
+        let shares = || chunks.iter().flat_map(|chunk| &chunk.models).filter(|share| share.id == row.id);
+        assert_eq!(shares().map(|share| share.blocks).sum::<u64>(), row.blocks);
+        assert_eq!(shares().map(|share| share.new_bytes).sum::<u64>(), row.new_bytes);
+        assert!(row.blocks > 0 && row.new_bytes == row.bytes, "{row:?}");
+    }
+    for chunk in chunks.iter().filter(|chunk| chunk.blocks > 0) {
+        let (oldest, newest) = chunk.ages.expect("it has blocks");
+        assert!(chunk.owner == Some(0) && newest <= oldest && oldest < 60, "{chunk:?}");
+        assert!(chunk.age_sum <= chunk.blocks * u64::from(oldest) && chunk.blocks <= chunk.slots, "{chunk:?}");
+    }
+    assert!(chunks.iter().any(|chunk| chunk.owner.is_none() && chunk.ages.is_none()), "some are free");
 }

@@ -2,17 +2,18 @@
 
 use super::input::Action;
 use super::panels::Panel;
+use super::picture_of;
 use super::state::State;
-use super::{picture_of, snapshot::Snapshot};
 use crate::findings::Finding;
 use crate::gauges::Look;
 use crate::observer::Observed;
 use crate::rates::Rates;
+use crate::snapshot::Snapshot;
 use cenote_base::NamespaceId;
 use cenote_console::failure::Failure;
 use cenote_pool::{Counter, Event as Recorded, HostInfo, NamespaceInfo, PoolInfo, Record, WorkerInfo};
 use ratatui::crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 fn model(row: u16, name: &str, blocks: u64) -> NamespaceInfo {
@@ -57,7 +58,7 @@ fn look(lookups: u64, found: u64) -> Look {
         counters: [(Counter::Lookups.name(), lookups), (Counter::Found.name(), found)].into(),
         ..PoolInfo::default()
     };
-    Look { info, is_restoring: false, pinned: 5 }
+    Look { info, pinned: 5, ..Look::default() }
 }
 
 fn observed() -> Observed {
@@ -83,7 +84,7 @@ fn observed() -> Observed {
     Observed {
         region: "shm:kv".to_owned(),
         rates: Rates::between(&before, &now, 2.0),
-        look: Rc::new(now),
+        look: Arc::new(now),
         records: vec![record],
         findings: vec![finding],
         now_us: 1_700_000_001_000_000,

@@ -1,10 +1,10 @@
-//! A look as JSON: the shape of `top --once --json` and `stat --json` (docs/guides/operate.md). Values have
-//! the names that `pool metrics` gives them.
+//! A look as JSON: the shape of `top --once --json`, `stat --json` and the events of `ui`
+//! (docs/guides/operate.md). Values have the names that `pool metrics` gives them.
 
 use crate::findings::Finding;
 use crate::gauges::{self, Gauge, Labels, counter_name, host_labels, model_labels, state_of};
 use crate::observer::Observed;
-use crate::rates::Rates;
+use crate::rates::{MISSES, Rates, TIERS};
 use cenote_pool::{Counter, Record};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -43,6 +43,10 @@ struct Interval {
     seconds: f64,
     /// Share of the looked-up blocks that were found; `null`: there were no lookups.
     hit_share: Option<f64>,
+    /// Of the looked-up blocks, the share that each tier served; `null`: there were no lookups.
+    tiers: Option<BTreeMap<&'static str, f64>>,
+    /// Blocks a second that were missed, by reason.
+    misses: BTreeMap<&'static str, f64>,
     /// Increase of each counter a second.
     rates: Values,
 }
@@ -77,7 +81,13 @@ fn row<T>(gauges: &[Gauge<T>], row: &T, labels: Labels) -> Row {
 impl Interval {
     fn of(rates: &Rates) -> Self {
         let of = |&counter: &Counter| (counter_name(counter), rates.per_second(counter));
-        Self { seconds: rates.seconds, hit_share: rates.hit_share(), rates: Counter::ALL.iter().map(of).collect() }
+        Self {
+            seconds: rates.seconds,
+            hit_share: rates.hit_share(),
+            tiers: TIERS.iter().map(|tier| Some((tier.name, rates.share(tier.blocks)?))).collect(),
+            misses: MISSES.iter().map(|reason| (reason.name, rates.part_per_second(reason.blocks))).collect(),
+            rates: Counter::ALL.iter().map(of).collect(),
+        }
     }
 }
 
