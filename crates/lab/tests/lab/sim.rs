@@ -217,7 +217,10 @@ fn sessions(folder: &std::path::Path) -> String {
             format!("[{at}, {}, 20, [[1, {kept}]{fresh_run}], 0, 1.5, null]", 64 * (kept + fresh))
         };
         let requests: Vec<String> = (0..20).map(request).collect();
-        format!("{{\"block\": 64, \"tool_tokens\": 640, \"system_tokens\": 64, \"requests\": [{}]}}\n", requests.join(", "))
+        format!(
+            "{{\"block\": 64, \"tool_tokens\": 640, \"system_tokens\": 64, \"requests\": [{}]}}\n",
+            requests.join(", ")
+        )
     };
     let path = folder.join("sessions.jsonl");
     std::fs::write(&path, (0..12).map(session).collect::<String>()).expect("a file");
@@ -242,7 +245,8 @@ async fn sessions_of_agents_are_a_load_of_each_command() {
     assert_eq!(count(&drawn, "requests"), 100);
     bare_lab(hits.into_iter().chain(["--block-tokens", "16"])).fails(&["line 1: its hash ids have 64 tokens"]).await;
 
-    let rack = ["plan", "rack", "--trace", &path, "--format", "agentic", "--ttft-ms", "5000", "--memory", "1TiB", "--json"];
+    let rack =
+        ["plan", "rack", "--trace", &path, "--format", "agentic", "--ttft-ms", "5000", "--memory", "1TiB", "--json"];
     let rack = bare_lab(rack).ok().await;
     assert!(rack.err.contains("12 sessions of 12"), "{rack:?}");
     assert_eq!(count(&rack.json(), "requests"), 240);
@@ -271,11 +275,13 @@ async fn policies_are_compared_on_sessions_and_on_other_traces() {
     }
     // The same figures as from `sim`, whose first seed is the study's.
     let sim = ["sim", "--trace", &path, "--format", "agentic", "--hit-rate-only", "--instant", "request"];
-    let sim = bare_lab(sim.into_iter().chain(["--pool-blocks", "150", "--eviction", "sieve", "--json"])).ok().await.json();
+    let sim =
+        bare_lab(sim.into_iter().chain(["--pool-blocks", "150", "--eviction", "sieve", "--json"])).ok().await.json();
     assert_eq!(draws[0]["sizes"][1]["policies"][1]["hit_rate"], sim["hit_rate"]);
     let shown = bare_lab(study).ok().await;
     assert!(shown.out.contains("knows the future") && shown.out.contains("How soon blocks return"), "{shown:?}");
-    let chat = bare_lab(["study", "agents", "--trace", &trace(), "--format", "mooncake", "--pool-blocks", "200"]).ok().await;
+    let chat =
+        bare_lab(["study", "agents", "--trace", &trace(), "--format", "mooncake", "--pool-blocks", "200"]).ok().await;
     assert!(chat.out.contains("240 requests of 3952 blocks, 1669 different"), "{chat:?}");
     bare_lab(["study", "agents", "--trace", &path, "--pool-blocks", "20"]).fails(&["--pool-blocks 20", "38"]).await;
 }
@@ -285,7 +291,9 @@ async fn policies_are_compared_on_sessions_and_on_other_traces() {
 async fn every_command_refuses_times_in_seconds() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("seconds.jsonl");
-    let line = |at: f64| format!("{{\"timestamp\": {at}, \"input_length\": 600, \"output_length\": 9, \"hash_ids\": [1, 2]}}\n");
+    let line = |at: f64| {
+        format!("{{\"timestamp\": {at}, \"input_length\": 600, \"output_length\": 9, \"hash_ids\": [1, 2]}}\n")
+    };
     std::fs::write(&path, [0.0, 1.0, 2.125].map(line).concat()).expect("a file");
     let path = path.display().to_string();
     for command in [
