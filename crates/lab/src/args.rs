@@ -14,10 +14,10 @@ pub use bench::{
 };
 pub use plan::{PlanCommands, PlanRackArgs, StatisticArg};
 pub use reproduce::ReproduceArgs;
-pub use sim::{CapacityArg, InstantArg, LoadArg, RoutingArg, SimArgs, pool_name};
+pub use sim::{CapacityArg, InstantArg, LoadArg, RoutingArg, SessionArgs, SimArgs, TraceFormatArg, pool_name};
 pub use study::{
-    ComparedLoadArgs, StudyBudgetArgs, StudyCommands, StudyEngineArgs, StudyPrefetchArgs, StudyScaleArgs,
-    StudyServerArgs, StudySparseArgs, StudySwapArgs, StudyWatermarkArgs, StudyWeightsArgs,
+    ComparedLoadArgs, StudyAgentsArgs, StudyBudgetArgs, StudyCommands, StudyEngineArgs, StudyPrefetchArgs,
+    StudyScaleArgs, StudyServerArgs, StudySparseArgs, StudySwapArgs, StudyWatermarkArgs, StudyWeightsArgs,
 };
 pub use torture::{ColdChildArgs, ColdFullChildArgs, TortureArgs, TortureChildArgs};
 

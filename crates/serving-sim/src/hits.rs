@@ -6,6 +6,10 @@
 //! pool gives all blocks of a prompt one instant and evicts the end of the prompt first
 //! ([`Instants::Request`]).
 
+mod future;
+
+pub use future::{Evicted, Returns, best_hit_rate, evictions, returns};
+
 use crate::cache::BlockCache;
 use crate::rack::{Hosts, Rack};
 use crate::workload::{BlockNumber, Workload};

@@ -3,13 +3,16 @@
 //! A prompt is a sequence of block numbers. Each number stands for `block_tokens` tokens and all
 //! tokens before them, so equal numbers mean equal prefixes. The last block may have fewer tokens.
 
+mod agentic;
 mod azure;
 mod burstgpt;
 mod draw;
 mod file;
 mod generate;
 mod mooncake;
+mod times;
 
+pub use agentic::{AGENTIC_BLOCK_TOKENS, LOAD_BLOCKS_MAX, Sessions, read_agentic};
 pub use azure::read_azure;
 pub use burstgpt::read_burstgpt;
 pub use draw::Length;
@@ -262,28 +265,41 @@ pub struct Read {
     /// Number of requests with a block count that does not match their length. Many of them
     /// indicate that the trace uses another block size.
     pub odd_lengths: usize,
+    /// How the load was made from the trace, and what was assumed. In lines.
+    pub notes: Vec<String>,
 }
 
-/// Reads line by line and skips empty lines. `take` adds a line's request to the builder, or
-/// returns the line's defect.
+/// Reads requests line by line. `take` adds a line's request to the builder, or returns the line's
+/// defect.
 fn read_lines(
-    mut from: impl std::io::BufRead,
+    from: impl std::io::BufRead,
     strict: bool,
     mut builder: Builder,
     mut take: impl FnMut(&[u8], usize, &mut Builder) -> Result<(), String>,
 ) -> Result<Read, TraceError> {
+    let bad = each_line(from, strict, |text, line| take(text, line, &mut builder))?;
+    finish(builder, bad)
+}
+
+/// Passes each line that is not empty to `take`, which returns the line's defect. Returns the invalid
+/// lines.
+fn each_line(
+    mut from: impl std::io::BufRead,
+    strict: bool,
+    mut take: impl FnMut(&[u8], usize) -> Result<(), String>,
+) -> Result<Vec<BadLine>, TraceError> {
     let (mut line, mut bad, mut text) = (0, Vec::new(), Vec::new());
     loop {
         line += 1;
         text.clear();
         if from.read_until(b'\n', &mut text).map_err(|error| TraceError::Unreadable { line, error })? == 0 {
-            break;
+            return Ok(bad);
         }
         let trimmed = text.trim_ascii();
         if trimmed.is_empty() {
             continue;
         }
-        if let Err(what) = take(trimmed, line, &mut builder) {
+        if let Err(what) = take(trimmed, line) {
             let what = if text.ends_with(b"\n") { what } else { format!("{what} (the file ends within this line)") };
             let found = BadLine { line, what };
             if strict {
@@ -292,12 +308,26 @@ fn read_lines(
             bad.push(found);
         }
     }
+}
+
+/// The load of a builder; an error if it has no requests.
+fn finish(builder: Builder, bad: Vec<BadLine>) -> Result<Read, TraceError> {
     let odd_lengths = builder.odd_lengths;
     let workload = builder.finish();
     if workload.requests.is_empty() {
         return Err(bad.into_iter().next().map_or(TraceError::Empty, TraceError::Bad));
     }
-    Ok(Read { workload, bad, odd_lengths })
+    Ok(Read { workload, bad, odd_lengths, notes: Vec::new() })
+}
+
+/// A JSON parser's message without its line number, which is always 1: it parses one line at a time.
+fn without_place(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let column = error.column();
+    match text.rsplit_once(" at line ") {
+        Some((words, _)) => format!("{words} (column {column})"),
+        None => text,
+    }
 }
 
 /// The number of tokens in a field of a CSV.

@@ -1,5 +1,6 @@
 //! Flags of `cenote-lab bench`.
 
+use super::sim::{SessionArgs, TraceFormatArg};
 use cenote_base::units::ByteSize;
 use cenote_console::args::{CodecArg, DesignArg, EngineArgs, RegionArgs, positive};
 use cenote_console::output::OutputArgs;
@@ -210,13 +211,22 @@ pub struct BenchTtftArgs {
 
 #[derive(Args, Debug)]
 pub struct BenchTraceArgs {
-    /// The trace: one line of JSON per request with its `hash_ids`, Mooncake's format
+    /// The trace: one line of JSON per request with its `hash_ids`, Mooncake's format; or sessions of
+    /// agents
     #[arg(long, value_name = "FILE")]
     pub trace: PathBuf,
+    /// Format of the trace: mooncake or agentic [default: mooncake]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub format: Option<TraceFormatArg>,
+    /// Seed of drawn sessions
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub sessions: SessionArgs,
     /// Requests, from the first
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = positive)]
     pub requests: usize,
-    /// Tokens per hash id, 512 in the trace; the same id gives the same tokens
+    /// Tokens per hash id, 512 in Mooncake's trace, 64 in sessions; the same id gives the same tokens
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = positive)]
     pub tokens_per_id: usize,
     /// Bytes of the region, as a share of all distinct blocks at 16 bits per value

@@ -1,6 +1,6 @@
 //! Flags of `cenote-lab plan`.
 
-use super::sim::TraceFormatArg;
+use super::sim::{SessionArgs, TraceFormatArg};
 use cenote_base::units::ByteSize;
 use cenote_console::args::{MemoryPriceArgs, positive};
 use cenote_console::output::OutputArgs;
@@ -53,12 +53,14 @@ pub struct PlanRackArgs {
     /// Requests to simulate [default: the whole trace, or 2000]
     #[arg(long, help_heading = "Load", value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub requests: Option<u64>,
-    /// Tokens of a block [default: 512 for Mooncake's format, else 16]
+    /// Tokens of a block [default: 512 for Mooncake's format, 64 for sessions, else 16]
     #[arg(long, help_heading = "Load", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub block_tokens: Option<u32>,
-    /// Seed of drawn requests
+    /// Seed of drawn requests and sessions
     #[arg(long, help_heading = "Load", value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    #[command(flatten)]
+    pub sessions: SessionArgs,
     /// Model: llama-8b, llama-70b, qwen3-32b or another of `cenote-lab sim`
     #[arg(long, help_heading = "Engine", value_name = "NAME", default_value = "llama-8b")]
     pub model: String,

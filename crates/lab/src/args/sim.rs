@@ -6,10 +6,10 @@ use cenote_console::output::OutputArgs;
 use cenote_policy::{Eviction, Watermark};
 use cenote_serving_sim::model::{CXL, Link, NIAGARA, PCIE_5, RDMA_100G, SPECKV_L3};
 use cenote_serving_sim::rack::{CHUNK_BLOCKS, Hosts};
-use cenote_serving_sim::workload::TraceFormat;
+use cenote_serving_sim::workload::{Sessions, TraceFormat};
 use clap::{Args, ValueEnum};
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// Format of a trace.
@@ -21,14 +21,40 @@ pub enum TraceFormatArg {
     Azure,
     /// CSV with `Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type`
     Burstgpt,
+    /// Lines of JSON with `block` and `requests`: sessions of agents, started by a Poisson process
+    Agentic,
 }
 
-impl From<TraceFormatArg> for TraceFormat {
-    fn from(format: TraceFormatArg) -> Self {
+/// How sessions of a trace in the format `agentic` become a load.
+#[derive(Args, Clone, Debug)]
+pub struct SessionArgs {
+    /// Sessions to draw from a trace of sessions [default: each once]
+    #[arg(long, value_name = "N", value_parser = positive, help_heading = "Load")]
+    pub sessions: Option<usize>,
+    /// Mean seconds between the starts of two sessions; 0: all at once
+    #[arg(long, value_name = "S", default_value = "60", value_parser = parse_seconds, help_heading = "Load")]
+    pub session_gap: f64,
+    /// Assume that sessions with equally many tokens of tools share them, and then system prompts on the
+    /// same condition; the file records no sharing
+    #[arg(long, help_heading = "Load")]
+    pub share_prefix: bool,
+}
+
+impl SessionArgs {
+    /// The settings of the reader.
+    pub fn sessions(&self, seed: u64) -> Sessions {
+        let gap = (self.session_gap * 1e9) as u64;
+        Sessions { count: self.sessions, gap, seed, shares_prefix: self.share_prefix }
+    }
+
+    /// The format of a trace, by the flag or else by the file's name.
+    pub fn format(&self, format: Option<TraceFormatArg>, trace: &Path, seed: u64) -> TraceFormat {
         match format {
-            TraceFormatArg::Mooncake => Self::Mooncake,
-            TraceFormatArg::Azure => Self::Azure,
-            TraceFormatArg::Burstgpt => Self::BurstGpt,
+            None => TraceFormat::of(trace),
+            Some(TraceFormatArg::Mooncake) => TraceFormat::Mooncake,
+            Some(TraceFormatArg::Azure) => TraceFormat::Azure,
+            Some(TraceFormatArg::Burstgpt) => TraceFormat::BurstGpt,
+            Some(TraceFormatArg::Agentic) => TraceFormat::Agentic(self.sessions(seed)),
         }
     }
 }
@@ -149,13 +175,18 @@ fn parse_speed(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|speed| (1e-6..=1e6).contains(speed)).ok_or_else(|| format!("`{text}` is no speed"))
 }
 
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.0..=1e6).contains(seconds));
+    seconds.ok_or_else(|| format!("`{text}` is no number of seconds"))
+}
+
 pub(super) fn parse_rate(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|rate| (0.0..=1e6).contains(rate)).ok_or_else(|| format!("`{text}` is no rate"))
 }
 
 #[derive(Args, Debug)]
 pub struct SimArgs {
-    /// A public trace in Mooncake's, Azure's or BurstGPT's format
+    /// A public trace in Mooncake's, Azure's or BurstGPT's format, or sessions of agents
     #[arg(long, value_name = "FILE", required_unless_present_any = ["load", "calibrate"], help_heading = "Load")]
     pub trace: Option<PathBuf>,
     /// A synthetic load instead of a trace
@@ -167,7 +198,8 @@ pub struct SimArgs {
     /// Fail at the first invalid line instead of skipping it
     #[arg(long, help_heading = "Load")]
     pub strict: bool,
-    /// Tokens per block of the trace and of the pool [default: 512; TraCT's and CPEN 511's loads have 16]
+    /// Tokens per block of the trace and of the pool [default: 512; 64 of sessions; TraCT's and CPEN 511's
+    /// loads have 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536), help_heading = "Load")]
     pub block_tokens: Option<u32>,
     /// Number of requests [default: all of a trace, 2,000 of a synthetic load, 400 of `cpen`]
@@ -179,9 +211,11 @@ pub struct SimArgs {
     /// Factor on the arrival rate
     #[arg(long, value_name = "X", default_value = "1", value_parser = parse_speed, help_heading = "Load")]
     pub speed: f64,
-    /// Seed of the synthetic load
+    /// Seed of the synthetic load, and of drawn sessions
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Load")]
     pub seed: u64,
+    #[command(flatten)]
+    pub sessions: SessionArgs,
 
     /// Compute the hit rate only, without engines and time: blocks that hit with all blocks before
     /// them

@@ -1,6 +1,7 @@
 //! Flags of the studies of the scheduler and of prefetching.
 
 use super::seed;
+use super::sim::{SessionArgs, TraceFormatArg};
 use cenote_base::units::ByteSize;
 use cenote_console::args::{EngineArgs, StudiedModelArgs, positive};
 use cenote_console::output::OutputArgs;
@@ -48,11 +49,40 @@ pub enum StudyCommands {
     /// Each rack has one pool and each host one engine. A router before all racks sends a prompt to the rack
     /// that was sent its beginning, unless that one is busier. Load and racks grow together.
     Scale(StudyScaleArgs),
+    /// Compare eviction policies on sessions of agents, and state why they differ
+    ///
+    /// Hit rates by the pool's size beside LRU, and beside a cache that knows the future. Then how soon
+    /// blocks return by the time since their last use, and what each policy evicts. Takes other traces,
+    /// too.
+    Agents(Box<StudyAgentsArgs>),
     /// Learn the weights by which codecs are chosen from an engine's throughput (CXL-SpecKV eq. 8)
     ///
     /// The engine serves prompts from a region that holds half of them raw. --codec-table names what
     /// `choose` has measured.
     Weights(Box<StudyWeightsArgs>),
+}
+
+#[derive(Args, Debug)]
+pub struct StudyAgentsArgs {
+    /// Sessions of agents, one line of JSON per session
+    #[arg(long, value_name = "FILE", help_heading = "Load")]
+    pub trace: PathBuf,
+    /// Format of the trace
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "agentic", help_heading = "Load")]
+    pub format: TraceFormatArg,
+    #[command(flatten)]
+    pub sessions: SessionArgs,
+    /// Seed of the first draw of sessions
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = seed(), help_heading = "Load")]
+    pub seed: u64,
+    /// Draws of sessions, with seeds one after the other
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000), help_heading = "Load")]
+    pub draws: u64,
+    /// Blocks that the pool holds
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "20000,40000,60000", value_parser = positive)]
+    pub pool_blocks: Vec<usize>,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 #[derive(Args, Debug)]
@@ -157,6 +187,12 @@ pub struct StudyScaleArgs {
     /// Groups of prompts with a common beginning, of each rack
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     pub groups: u64,
+    /// Sessions of agents, instead of drawn requests: --sessions is the number of each host [default: 1],
+    /// and --session-gap that between two starts at one host
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["requests", "rate", "groups"])]
+    pub trace: Option<PathBuf>,
+    #[command(flatten)]
+    pub sessions: SessionArgs,
     /// Pool of each rack
     #[arg(long, value_name = "SIZE", default_value = "1TiB")]
     pub pool: ByteSize,

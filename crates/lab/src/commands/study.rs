@@ -1,6 +1,7 @@
-//! `cenote-lab study`: the scheduler under pressure, prefetching and the division of memory, in simulated
-//! time and in an engine.
+//! `cenote-lab study`: the scheduler under pressure, prefetching, eviction and the division of memory, in
+//! simulated time and in an engine.
 
+mod agents;
 mod budget;
 mod compared;
 mod engine;
@@ -26,6 +27,7 @@ pub fn run(command: &StudyCommands) -> Result<(), Failure> {
         StudyCommands::Server(args) => server::run(args),
         StudyCommands::Prefetch(args) => prefetch::run(args),
         StudyCommands::Sparse(args) => sparse::run(args),
+        StudyCommands::Agents(args) => agents::run(args),
         StudyCommands::Budget(args) => budget::run(args),
         StudyCommands::Scale(args) => scale::run(args),
         StudyCommands::Weights(args) => weights::run(args),

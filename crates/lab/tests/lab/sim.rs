@@ -206,3 +206,104 @@ async fn racks_grow_with_their_hosts() {
     let racks = ["study", "scale", "--hosts", "65535", "--hosts-per-rack", "1", "--requests", "1"];
     bare_lab(racks).fails(&["65535 racks", "--hosts-per-rack"]).await;
 }
+
+/// Twelve sessions of twenty requests: the prompt grows by two blocks, and is rewound once.
+fn sessions(folder: &std::path::Path) -> String {
+    let session = |session: u32| {
+        let request = |nth: u32| {
+            let at = f64::from(nth * (10 + session)) + 0.25;
+            let (kept, fresh) = if nth < 10 { (20 + 2 * nth, 0) } else { (12, 8 + 2 * (nth - 10)) };
+            let fresh_run = if fresh > 0 { format!(", [500, {fresh}]") } else { String::new() };
+            format!("[{at}, {}, 20, [[1, {kept}]{fresh_run}], 0, 1.5, null]", 64 * (kept + fresh))
+        };
+        let requests: Vec<String> = (0..20).map(request).collect();
+        format!(
+            "{{\"block\": 64, \"tool_tokens\": 640, \"system_tokens\": 64, \"requests\": [{}]}}\n",
+            requests.join(", ")
+        )
+    };
+    let path = folder.join("sessions.jsonl");
+    std::fs::write(&path, (0..12).map(session).collect::<String>()).expect("a file");
+    path.display().to_string()
+}
+
+#[tokio::test]
+async fn sessions_of_agents_are_a_load_of_each_command() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = sessions(dir.path());
+    let hits = ["sim", "--trace", &path, "--format", "agentic", "--hit-rate-only", "--json"];
+    let alone = bare_lab(hits).ok().await;
+    assert!(alone.err.contains("12 sessions of 12, one start in 60 s"), "{alone:?}");
+    assert!(alone.err.contains("sessions share no blocks; the file records no sharing"), "{alone:?}");
+    let (alone, count) = (alone.json(), |found: &serde_json::Value, name: &str| found[name].as_u64().expect("a count"));
+    // Each session: 38 blocks that grow to it, and 26 after it was rewound.
+    assert_eq!((count(&alone, "requests"), count(&alone, "unique_blocks")), (240, 12 * (38 + 26)));
+    let shared = bare_lab(hits.into_iter().chain(["--share-prefix"])).ok().await;
+    assert!(shared.err.contains("assumed, as the file does not record it"), "{shared:?}");
+    assert_eq!(count(&shared.json(), "unique_blocks"), 12 * (38 + 26) - 11 * 11);
+    let drawn = bare_lab(hits.into_iter().chain(["--sessions", "5", "--seed", "3"])).ok().await.json();
+    assert_eq!(count(&drawn, "requests"), 100);
+    bare_lab(hits.into_iter().chain(["--block-tokens", "16"])).fails(&["line 1: its hash ids have 64 tokens"]).await;
+
+    let rack =
+        ["plan", "rack", "--trace", &path, "--format", "agentic", "--ttft-ms", "5000", "--memory", "1TiB", "--json"];
+    let rack = bare_lab(rack).ok().await;
+    assert!(rack.err.contains("12 sessions of 12"), "{rack:?}");
+    assert_eq!(count(&rack.json(), "requests"), 240);
+
+    let scale = ["study", "scale", "--trace", &path, "--hosts", "2,8", "--sessions", "3", "--json"];
+    let scale = bare_lab(scale).ok().await.json();
+    assert_eq!([0, 1].map(|at| count(&scale[at], "requests")), [2 * 3 * 20, 8 * 3 * 20], "{scale}");
+    assert!(scale[0]["hit_rate"].as_f64() > Some(0.5), "{scale}");
+}
+
+#[tokio::test]
+async fn policies_are_compared_on_sessions_and_on_other_traces() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = sessions(dir.path());
+    let study = ["study", "agents", "--trace", &path, "--pool-blocks", "60,150", "--draws", "2"];
+    let draws = bare_lab(study.into_iter().chain(["--json"])).ok().await.json();
+    let draws = draws.as_array().expect("a draw for each seed");
+    assert_eq!(draws.len(), 2);
+    let number = |value: &serde_json::Value| value.as_f64().expect("a number");
+    for size in draws.iter().flat_map(|draw| draw["sizes"].as_array().expect("sizes")) {
+        let best = number(&size["best"]);
+        for policy in size["policies"].as_array().expect("policies") {
+            assert!(number(&policy["hit_rate"]) <= best + 1e-9, "{size}");
+        }
+        assert_eq!((&size["policies"][0]["eviction"], number(&size["policies"][0]["gained"])), (&"lru".into(), 0.0));
+    }
+    // The same figures as from `sim`, whose first seed is the study's.
+    let sim = ["sim", "--trace", &path, "--format", "agentic", "--hit-rate-only", "--instant", "request"];
+    let sim =
+        bare_lab(sim.into_iter().chain(["--pool-blocks", "150", "--eviction", "sieve", "--json"])).ok().await.json();
+    assert_eq!(draws[0]["sizes"][1]["policies"][1]["hit_rate"], sim["hit_rate"]);
+    let shown = bare_lab(study).ok().await;
+    assert!(shown.out.contains("knows the future") && shown.out.contains("How soon blocks return"), "{shown:?}");
+    let chat =
+        bare_lab(["study", "agents", "--trace", &trace(), "--format", "mooncake", "--pool-blocks", "200"]).ok().await;
+    assert!(chat.out.contains("240 requests of 3952 blocks, 1669 different"), "{chat:?}");
+    bare_lab(["study", "agents", "--trace", &path, "--pool-blocks", "20"]).fails(&["--pool-blocks 20", "38"]).await;
+}
+
+/// Times in seconds were read as milliseconds, so that a load was a thousand times too high.
+#[tokio::test]
+async fn every_command_refuses_times_in_seconds() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("seconds.jsonl");
+    let line = |at: f64| {
+        format!("{{\"timestamp\": {at}, \"input_length\": 600, \"output_length\": 9, \"hash_ids\": [1, 2]}}\n")
+    };
+    std::fs::write(&path, [0.0, 1.0, 2.125].map(line).concat()).expect("a file");
+    let path = path.display().to_string();
+    for command in [
+        &["sim", "--trace", &path][..],
+        &["sim", "--trace", &path, "--hit-rate-only"],
+        &["plan", "rack", "--trace", &path, "--ttft-ms", "5000"],
+        &["study", "agents", "--trace", &path, "--format", "mooncake"],
+        &["study", "watermark", "--mooncake", &path],
+        &["study", "budget", "--mooncake", &path],
+    ] {
+        bare_lab(command.iter().copied()).fails(&["line 3: timestamp 2.125 has a fraction", "1000"]).await;
+    }
+}

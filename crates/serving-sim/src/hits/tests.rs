@@ -97,3 +97,80 @@ fn a_miss_ends_the_hits_and_later_blocks_are_touched() {
     // [3] hits, [1] hits, 1 hits again before the miss of 2, [3] hits.
     assert_eq!((found.hit_blocks, found.blocks), (4, 10));
 }
+
+/// All ways to choose victims, for tiny caches: the most blocks that any of them finds.
+fn most(workload: &Workload, at: usize, cached: &[u32], capacity: usize) -> usize {
+    let Some(request) = workload.requests().get(at) else { return 0 };
+    let blocks = workload.blocks(request);
+    let found = blocks.iter().take_while(|block| cached.contains(block)).count();
+    let mut held: Vec<u32> = cached.to_vec();
+    held.extend(blocks.iter().filter(|block| !cached.contains(block)));
+    if held.len() <= capacity {
+        return found + most(workload, at + 1, &held, capacity);
+    }
+    let subsets = (0..1_u32 << held.len()).filter(|set| set.count_ones() as usize == capacity);
+    let kept = |set: u32| (0..held.len()).filter(|nth| set >> nth & 1 == 1).map(|nth| held[nth]).collect::<Vec<_>>();
+    found + subsets.map(|set| most(workload, at + 1, &kept(set), capacity)).max().unwrap_or(0)
+}
+
+#[test]
+fn no_choice_of_victims_finds_more_than_knowledge_of_the_future() {
+    let mut prng = Prng::new(8);
+    for _ in 0..12 {
+        let mut text = String::new();
+        for at in 0..7 {
+            // Two conversations, each with one or two blocks.
+            let (which, length) = (10 * prng.below(3), 1 + prng.below(2));
+            let ids: Vec<u64> = (0..length).map(|depth| which + depth).collect();
+            text += &format!(
+                "{{\"timestamp\":{at},\"input_length\":{},\"output_length\":1,\"hash_ids\":{ids:?}}}\n",
+                512 * length
+            );
+        }
+        let workload = read_mooncake(text.as_bytes(), 512, true).expect("a trace").workload;
+        let blocks: usize = workload.requests().iter().map(|request| workload.blocks(request).len()).sum();
+        let best = best_hit_rate(&workload, 2) * blocks as f64;
+        assert_eq!(best.round() as usize, most(&workload, 0, &[], 2), "{text}");
+    }
+}
+
+#[test]
+fn the_future_finds_at_least_as_much_as_every_policy() {
+    let workload = drawn(3);
+    for capacity in [20, 60, 200] {
+        let best = best_hit_rate(&workload, capacity);
+        for (eviction, instants) in
+            Eviction::ALL.into_iter().flat_map(|one| [(one, Instants::Block), (one, Instants::Request)])
+        {
+            let found = hit_rate(&workload, eviction, Some(capacity), instants);
+            assert!(found.hit_rate <= best + 1e-9, "{eviction} at {capacity}: {} of {best}", found.hit_rate);
+            let evicted = evictions(&workload, eviction, capacity, instants);
+            assert_eq!(evicted.blocks, found.evicted_blocks, "{eviction}");
+            assert!(evicted.wanted_unfound <= evicted.wanted && evicted.wanted <= 1.0, "{evicted:?}");
+            assert!((0.0..=1.0).contains(&evicted.dead), "{evicted:?}");
+        }
+    }
+    let all = workload.num_blocks();
+    assert_eq!(best_hit_rate(&workload, all), hit_rate(&workload, Eviction::Lru, None, Instants::Block).hit_rate);
+}
+
+#[test]
+fn returns_and_victims_are_counted_by_hand() {
+    let one = |at_s: u64, id: u64| {
+        let at = 1000 * at_s;
+        format!("{{\"timestamp\":{at},\"input_length\":512,\"output_length\":1,\"hash_ids\":[{id}]}}\n")
+    };
+    // Block 1 returns after 10 and 40 s, block 2 after 100 s, block 3 never.
+    let text = [one(0, 1), one(10, 1), one(20, 2), one(30, 3), one(50, 1), one(120, 2)].concat();
+    let workload = read_mooncake(text.as_bytes(), 512, true).expect("a trace").workload;
+    let rows = returns(&workload);
+    let counts: Vec<(u64, u64)> = rows.iter().map(|row| (row.idle, row.returned)).collect();
+    assert_eq!(counts[..4], [(6, 1), (5, 0), (5, 1), (4, 1)]);
+    assert_eq!((counts[7].0, counts[7].1, rows[7].to_s), (3, 0, None));
+    assert!((rows[0].per_s - 1.0 / (10.0 + 5.0 * 15.0)).abs() < 1e-12, "{:?}", rows[0]);
+    // One place: 2 displaces 1 (found, wanted), 3 displaces 2 (not found, wanted), 1 displaces 3 (dead),
+    // and 2 displaces 1 (dead by then).
+    let evicted = evictions(&workload, Eviction::Lru, 1, Instants::Request);
+    assert_eq!((evicted.blocks, evicted.wanted, evicted.wanted_unfound), (4, 0.5, 0.25));
+    assert_eq!(evicted.idle_p50_s, 20.0);
+}

@@ -5,6 +5,7 @@
 //! later ones add columns, so the names in the first line decide. The format has no block hashes, so
 //! the prompts share no blocks.
 
+use super::times::of_seconds;
 use super::{BadLine, Builder, Read, TraceError, field_tokens, read_lines};
 use std::io::BufRead;
 
@@ -40,7 +41,8 @@ pub fn read_burstgpt(from: impl BufRead, block_tokens: u32, strict: bool) -> Res
             return Err(format!("{} values instead of {expected}", fields.len()));
         }
         let [seconds, request, response] = places.map(|place| fields[place]);
-        let arrival = nanoseconds(seconds).ok_or_else(|| format!("`{seconds}` is not a time in seconds"))?;
+        let arrival = seconds.parse().ok().and_then(of_seconds);
+        let arrival = arrival.ok_or_else(|| format!("`{seconds}` is not a time in seconds"))?;
         let (input, output) = (field_tokens(NEEDED[1], request)?, field_tokens(NEEDED[2], response)?);
         if input == 0 || output == 0 {
             return Err("a failed request, without tokens".to_owned());
@@ -54,10 +56,4 @@ pub fn read_burstgpt(from: impl BufRead, block_tokens: u32, strict: bool) -> Res
     }
     read.workload.begin_at_zero();
     Ok(read)
-}
-
-/// Seconds, perhaps with decimals, as nanoseconds.
-fn nanoseconds(seconds: &str) -> Option<u64> {
-    let seconds: f64 = seconds.parse().ok()?;
-    (0.0..1e9).contains(&seconds).then_some((seconds * 1e9).round() as u64)
 }

@@ -1,6 +1,9 @@
 //! A trace in a file of one of the formats.
 
-use super::{Read, TraceError, read_azure, read_burstgpt, read_mooncake};
+use super::{
+    AGENTIC_BLOCK_TOKENS, MOONCAKE_BLOCK_TOKENS, Read, Sessions, TraceError, read_agentic, read_azure, read_burstgpt,
+    read_mooncake,
+};
 use std::io::BufReader;
 use std::path::Path;
 
@@ -13,6 +16,8 @@ pub enum TraceFormat {
     Azure,
     /// [`read_burstgpt`].
     BurstGpt,
+    /// [`read_agentic`].
+    Agentic(Sessions),
 }
 
 /// Invalid lines that are listed individually; the others are counted.
@@ -38,16 +43,27 @@ impl TraceFormat {
             Self::Mooncake => read_mooncake(reader, block_tokens, strict),
             Self::Azure => read_azure(reader, block_tokens, strict),
             Self::BurstGpt => read_burstgpt(reader, block_tokens, strict),
+            Self::Agentic(sessions) => read_agentic(reader, block_tokens, strict, &sessions),
+        }
+    }
+
+    /// Tokens of a block of published traces. `None`: the format has no blocks.
+    #[must_use]
+    pub const fn block_tokens(self) -> Option<u32> {
+        match self {
+            Self::Mooncake => Some(MOONCAKE_BLOCK_TOKENS),
+            Self::Agentic(_) => Some(AGENTIC_BLOCK_TOKENS),
+            Self::Azure | Self::BurstGpt => None,
         }
     }
 }
 
 impl Read {
-    /// What was left out, in lines.
+    /// How the load was made, and what was left out. In lines.
     #[must_use]
-    pub fn left_out(&self) -> Vec<String> {
-        let mut lines: Vec<String> =
-            self.bad.iter().take(BAD_LINES_TOLD).map(|bad| format!("{bad}; left out")).collect();
+    pub fn remarks(&self) -> Vec<String> {
+        let mut lines = self.notes.clone();
+        lines.extend(self.bad.iter().take(BAD_LINES_TOLD).map(|bad| format!("{bad}; left out")));
         if let Some(more) = self.bad.len().checked_sub(BAD_LINES_TOLD).filter(|more| *more > 0) {
             lines.push(format!("{more} more lines were left out"));
         }

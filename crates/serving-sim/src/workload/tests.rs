@@ -26,6 +26,20 @@ fn the_first_request_arrives_at_zero_also_by_the_clock() {
     assert!(matches!(read_mooncake(late.as_bytes(), 512, true), Err(TraceError::Bad(_))), "no 64 bits of ns");
 }
 
+/// Times in seconds were read as milliseconds: the load was a thousand times too high, without a word.
+#[test]
+fn times_in_seconds_with_fractions_are_refused() {
+    let at = |time: &str| line(0, 512, &[1]).replace("\"timestamp\": 0", &format!("\"timestamp\": {time}"));
+    let text = [at("0.0"), at("3"), at("4.125"), at("5.5")].concat();
+    for strict in [false, true] {
+        let error = read_mooncake(text.as_bytes(), 512, strict).expect_err("seconds").to_string();
+        assert!(error.starts_with("line 3: timestamp 4.125 has a fraction") && error.contains("1000"), "{error}");
+    }
+    let whole = [at("0.0"), at("3.0")].concat();
+    let load = read_mooncake(whole.as_bytes(), 512, true).expect("whole milliseconds").workload;
+    assert_eq!(load.requests()[1].arrival, 3_000_000);
+}
+
 #[test]
 fn a_truncated_load_has_the_blocks_of_its_requests() {
     let text = [line(9, 1_000, &[7, 9]), line(0, 600, &[7, 3]), line(5, 1_536, &[7, 9, 4])].concat();

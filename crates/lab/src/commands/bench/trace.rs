@@ -3,8 +3,8 @@
 //!
 //! The prompts of a trace run one after the other through an engine of this process: with raw
 //! blocks; with the codec; with the codec and blocks decoded before a step instead of during it;
-//! with the codec for cold blocks; and with the cold tier. Each run has a fresh region of the same size. Each hash id
-//! always stands for the same few tokens, so prompts share prefixes as in the trace. Prompts are
+//! with the codec for cold blocks; and with the cold tier. Each run has a fresh region of the same size. Each block of
+//! the trace always stands for the same few tokens, so prompts share prefixes as in the trace. Prompts are
 //! clipped to the model's context.
 
 use super::ttft::Bench;
@@ -20,17 +20,11 @@ use cenote_console::measure::percentiles;
 use cenote_console::output;
 use cenote_console::region::ENCODED_MIN_BLOCK;
 use cenote_console::region::TemporaryRegion;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
 
 /// Bytes of a raw value, the reference of ratios.
 const RAW_VALUE_BYTES: u64 = 2;
-
-#[derive(Deserialize)]
-struct TraceLine {
-    hash_ids: Vec<u64>,
-}
 
 #[derive(Serialize)]
 struct Report {
@@ -134,17 +128,23 @@ pub fn run(args: &BenchTraceArgs) -> Result<(), Failure> {
 fn prompts(args: &BenchTraceArgs, longest: usize, vocabulary: u64) -> Result<Vec<Vec<TokenId>>, Failure> {
     let failed = |fact: String| Failure::new(format!("{}: {fact}", args.trace.display()));
     let file = input::open(&args.trace).map_err(failed)?;
-    let mut prompts = Vec::new();
-    for (number, line) in BufReader::new(file).lines().take(args.requests).enumerate() {
-        let line = line.map_err(|error| failed(error.to_string()))?;
-        let line: TraceLine =
-            serde_json::from_str(&line).map_err(|error| failed(format!("line {}: {error}", number + 1)))?;
-        let tokens = line.hash_ids.iter().flat_map(|id| {
-            let mut prng = Prng::at(*id, 0);
+    let format = args.sessions.format(args.format, &args.trace, args.seed);
+    let Some(block_tokens) = format.block_tokens() else {
+        return Err(failed("its format does not say which blocks prompts have".to_owned())
+            .hint("give a trace of --format mooncake or agentic"));
+    };
+    let read = format.read(file, block_tokens, true).map_err(|error| failed(error.to_string()))?;
+    read.remarks().iter().for_each(|line| output::say(&format!("{}: {line}", args.trace.display())));
+    let mut load = read.workload;
+    load.truncate(args.requests);
+    let prompt = |request| {
+        let tokens = load.blocks(request).iter().flat_map(|block| {
+            let mut prng = Prng::at(u64::from(*block), 0);
             (0..args.tokens_per_id).map(move |_| prng.below(vocabulary) as TokenId)
         });
-        prompts.push(tokens.take(longest).collect::<Vec<_>>());
-    }
+        tokens.take(longest).collect::<Vec<_>>()
+    };
+    let mut prompts: Vec<Vec<TokenId>> = load.requests().iter().map(prompt).collect();
     prompts.retain(|prompt| !prompt.is_empty());
     if prompts.is_empty() { Err(failed("it has no requests".to_owned())) } else { Ok(prompts) }
 }

@@ -9,7 +9,7 @@ use cenote_serving_sim::hardware::GPUS;
 use cenote_serving_sim::model::MODELS;
 use cenote_serving_sim::provision::{Engine, Found, Goal, Memory, ProvisionError, Racks, Search, Statistic};
 use cenote_serving_sim::serving::ConfigError;
-use cenote_serving_sim::workload::{MOONCAKE_BLOCK_TOKENS, Synthetic, TraceError, TraceFormat};
+use cenote_serving_sim::workload::{Synthetic, TraceError};
 use cenote_serving_sim::{ModelShape, Workload};
 use serde::Serialize;
 use std::path::Path;
@@ -203,17 +203,14 @@ fn load(args: &PlanRackArgs) -> Result<Workload, Failure> {
 
 fn trace(args: &PlanRackArgs, path: &Path) -> Result<Workload, Failure> {
     let wrong = |error: String| Failure::new(format!("{}: {error}", path.display()));
-    let format = args.format.map_or_else(|| TraceFormat::of(path), TraceFormat::from);
-    let block_tokens = match format {
-        TraceFormat::Mooncake => MOONCAKE_BLOCK_TOKENS,
-        TraceFormat::Azure | TraceFormat::BurstGpt => ENGINE_BLOCK,
-    };
+    let format = args.sessions.format(args.format, path, args.seed);
+    let block_tokens = format.block_tokens().unwrap_or(ENGINE_BLOCK);
     let read = format.read(input::open(path).map_err(wrong)?, args.block_tokens.unwrap_or(block_tokens), false);
     let read = read.map_err(|error| match &error {
         TraceError::Bad(_) => wrong(error.to_string()).hint("no line of it is a request; is --format right?"),
         _ => wrong(error.to_string()),
     })?;
-    read.left_out().iter().for_each(|line| output::say(&format!("{}: {line}", path.display())));
+    read.remarks().iter().for_each(|line| output::say(&format!("{}: {line}", path.display())));
     // Found blocks would count as more or fewer tokens than they have, and the plan would be another.
     match read.odd_blocks() {
         Some(odd) if 2 * read.odd_lengths > read.workload.requests().len() => {

@@ -6,9 +6,7 @@ use cenote_console::failure::Failure;
 use cenote_console::input;
 use cenote_console::output;
 use cenote_serving_sim::Workload;
-use cenote_serving_sim::workload::{
-    CPEN_PROMPTS, Length, MOONCAKE_BLOCK_TOKENS, Read, Synthetic, TraceError, TraceFormat, cpen,
-};
+use cenote_serving_sim::workload::{CPEN_PROMPTS, Length, MOONCAKE_BLOCK_TOKENS, Read, Synthetic, TraceError, cpen};
 
 /// Number of requests of a drawn load.
 const DRAWN: usize = 2_000;
@@ -16,18 +14,17 @@ const DRAWN: usize = 2_000;
 pub fn read(args: &SimArgs) -> Result<Load, Failure> {
     let (name, mut workload) = match (&args.trace, args.load) {
         (Some(path), _) => {
-            let format = args.format.map_or_else(|| TraceFormat::of(path), TraceFormat::from);
+            let format = args.sessions.format(args.format, path, args.seed);
             let file = input::open(path).map_err(|fact| Failure::new(format!("{}: {fact}", path.display())))?;
-            let read = format.read(file, args.block_tokens.unwrap_or(MOONCAKE_BLOCK_TOKENS), args.strict).map_err(
-                |error| {
-                    let failure = Failure::new(format!("{}: {error}", path.display()));
-                    match error {
-                        TraceError::Bad(_) if args.strict => failure.hint("without --strict such lines are left out"),
-                        TraceError::Bad(_) => failure.hint("no line of it is a request; is --format right?"),
-                        _ => failure,
-                    }
-                },
-            )?;
+            let block_tokens = args.block_tokens.or(format.block_tokens()).unwrap_or(MOONCAKE_BLOCK_TOKENS);
+            let read = format.read(file, block_tokens, args.strict).map_err(|error| {
+                let failure = Failure::new(format!("{}: {error}", path.display()));
+                match error {
+                    TraceError::Bad(_) if args.strict => failure.hint("without --strict such lines are left out"),
+                    TraceError::Bad(_) => failure.hint("no line of it is a request; is --format right?"),
+                    _ => failure,
+                }
+            })?;
             tell(&path.display().to_string(), &read);
             let name = path.file_name().map_or_else(|| "trace".to_owned(), |name| name.to_string_lossy().into_owned());
             (name, read.workload)
@@ -71,9 +68,9 @@ fn drawn(load: LoadArg, args: &SimArgs) -> Result<(String, Workload), Failure> {
     })
 }
 
-/// Reports what was left out of a trace, and its peculiarities.
+/// Reports how the load was made of a trace, what was left out, and its peculiarities.
 fn tell(name: &str, read: &Read) {
-    read.left_out().iter().for_each(|line| output::say(&format!("{name}: {line}")));
+    read.remarks().iter().for_each(|line| output::say(&format!("{name}: {line}")));
     if let Some(odd) = read.odd_blocks() {
         output::say(&format!("{name}: {odd}"));
         output::hint("--block-tokens says how many tokens a block of the trace has");

@@ -4,12 +4,13 @@ use crate::args::StudyScaleArgs;
 use crate::commands::sim::{peak_memory_bytes, processor_time};
 use cenote_base::units::ByteSize;
 use cenote_console::failure::Failure;
+use cenote_console::input;
 use cenote_console::output;
 use cenote_serving_sim::hardware::h200::H200;
 use cenote_serving_sim::model::CXL;
 use cenote_serving_sim::provision::Engine;
 use cenote_serving_sim::serving::{ConfigError, Pool};
-use cenote_serving_sim::workload::Synthetic;
+use cenote_serving_sim::workload::{AGENTIC_BLOCK_TOKENS, Sessions, Synthetic, TraceFormat};
 use cenote_serving_sim::{Hosts, ModelShape, Setup, Workload, simulate};
 use serde::Serialize;
 
@@ -42,7 +43,7 @@ pub fn run(args: &StudyScaleArgs) -> Result<(), Failure> {
     let mut rows: Vec<Row> = Vec::new();
     for hosts in hosts {
         let racks = hosts.div_ceil(args.hosts_per_rack) as usize;
-        let load = load(args, hosts, racks);
+        let load = load(args, hosts, racks)?;
         let setup = setup(args, hosts, racks)?;
         let (done, begin) = (bar.position(), processor_time());
         let outcome = simulate(&setup, &load, &mut |answered| bar.set_position(done + answered)).map_err(hinted)?;
@@ -75,11 +76,22 @@ fn hinted(error: ConfigError) -> Failure {
     Failure::from(error).hint(hint)
 }
 
-/// TraCT's workload A, with as many requests and groups as hosts and racks take.
-fn load(args: &StudyScaleArgs, hosts: u32, racks: usize) -> Workload {
+/// TraCT's workload A, or sessions; as many requests and groups as hosts and racks take.
+fn load(args: &StudyScaleArgs, hosts: u32, racks: usize) -> Result<Workload, Failure> {
+    if let Some(path) = &args.trace {
+        let failed = |fact: String| Failure::new(format!("{}: {fact}", path.display()));
+        let each = args.sessions.sessions(args.seed);
+        let count = each.count.unwrap_or(1).saturating_mul(hosts as usize);
+        let sessions = Sessions { count: Some(count), gap: each.gap / u64::from(hosts), ..each };
+        let file = input::open(path).map_err(failed)?;
+        let read = TraceFormat::Agentic(sessions).read(file, AGENTIC_BLOCK_TOKENS, false);
+        let read = read.map_err(|error| failed(error.to_string()))?;
+        read.remarks().iter().for_each(|line| output::say(&format!("{}: {line}", path.display())));
+        return Ok(read.workload);
+    }
     let requests = hosts as usize * args.requests as usize;
     let drawn = Synthetic::tract('A', requests, args.rate * f64::from(hosts)).expect("there is A");
-    Synthetic { groups: args.groups * racks as u64, block_tokens: BLOCK_TOKENS, ..drawn }.draw(args.seed)
+    Ok(Synthetic { groups: args.groups * racks as u64, block_tokens: BLOCK_TOKENS, ..drawn }.draw(args.seed))
 }
 
 fn setup(args: &StudyScaleArgs, hosts: u32, racks: usize) -> Result<Setup, Failure> {
