@@ -9,9 +9,7 @@
 //! - [`Share`] registers a region and tells peers with the key where it is. It decides nothing.
 //! - [`Beside`] asks peers for what the local region lacks, on threads beside the engine.
 //!
-//! A peer with the key reads all of a shared region. Over UCX's emulated transports (TCP) each end can read and
-//! write any memory of the other end's process, so a reader names only peers that it trusts
-//! (docs/internals/threats.md). No command uses this crate yet.
+//! docs/guides/reach.md has the set-up, and says what a peer with the key can do.
 #![deny(unsafe_code)]
 
 mod auth;

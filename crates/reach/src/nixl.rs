@@ -85,7 +85,7 @@ impl Nixl {
     pub fn open(path: Option<&Path>) -> Result<Arc<Self>, NixlError> {
         let name = path.map_or(OsStr::new(LIBRARY), Path::as_os_str);
         let hint = || {
-            let error = "install the Python package nixl-cu12 and name its libnixl_capi.so";
+            let error = "install the Python package nixl-cu12 and name its library with --nixl (docs/guides/reach.md)";
             NixlError::new("open NIXL", format!("{}: {error}", PathBuf::from(name).display()))
         };
         if path.is_some_and(|path| !path.is_file()) {

@@ -56,7 +56,7 @@ fn a_library_that_is_not_there_is_named_with_the_next_step() {
 }
 
 #[test]
-#[ignore = "needs NIXL: CENOTE_TEST_NIXL=…/libnixl_capi.so"]
+#[ignore = "needs NIXL: cargo xtask reach"]
 fn a_region_is_read_by_nixl_until_it_is_made_anew() {
     use crate::support::{chain, config, payload};
     use cenote_base::seal::Seal;
