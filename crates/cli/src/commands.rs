@@ -14,6 +14,7 @@ mod plan;
 mod pool;
 mod profile;
 mod serve;
+mod share;
 mod snapshot;
 mod stat;
 mod top;

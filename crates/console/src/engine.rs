@@ -6,6 +6,7 @@ use crate::cold;
 use crate::facts;
 use crate::failure::Failure;
 use crate::output;
+use crate::peers;
 use crate::profile;
 use crate::region::{self, HostPool};
 use crate::tables::RegionTables;
@@ -59,6 +60,10 @@ pub fn start_observed(
     if let (None, Some(settings)) = (region, &args.cold) {
         return Err(Failure::new(format!("--cold {}: without a region there is nothing below it", settings.place)));
     }
+    if let (None, Some(settings)) = (region, &args.peers) {
+        let peers = settings.peers.join(",");
+        return Err(Failure::new(format!("--peers {peers}: without a region their blocks have no place")));
+    }
     if region.is_none() && args.swap.0 > 0 {
         return Err(Failure::new(format!("--swap {}: without a region there is nothing to swap to", args.swap)));
     }
@@ -89,6 +94,9 @@ pub fn start_observed(
     }
     if let Some(settings) = &args.cold {
         store = store.with_cold(cold::start(&pool, settings)?);
+    }
+    if let (Some(settings), Some(key)) = (&args.peers, &args.peer_key_file) {
+        store = store.with_peers(peers::start(&pool, settings, key, args.nixl.as_deref())?);
     }
     let ticker = beat(pool, watch.tick(), store.expirer())?;
     let engine = LlmEngine::start_observed(model, Some(Box::new(store)), observer)?;

@@ -12,6 +12,7 @@ pub mod failure;
 pub mod input;
 pub mod measure;
 pub mod output;
+pub mod peers;
 pub mod profile;
 pub mod program;
 pub mod region;

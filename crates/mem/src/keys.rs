@@ -49,6 +49,14 @@ impl KeySource {
     }
 }
 
+/// The text of a file with a secret.
+///
+/// # Errors
+/// It cannot be read, is longer than any list of keys, or other users can read or write it.
+pub fn secret_text(path: &Path) -> io::Result<Zeroizing<String>> {
+    from_file(path)
+}
+
 /// The name may be a link, as mounted secrets are.
 fn from_file(path: &Path) -> io::Result<Zeroizing<String>> {
     let named = |fact: &dyn std::fmt::Display| io::Error::other(format!("{}: {fact}", path.display()));

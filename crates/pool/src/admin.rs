@@ -7,3 +7,4 @@ mod health;
 pub mod info;
 pub mod inspect;
 pub mod memory;
+pub mod outline;

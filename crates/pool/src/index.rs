@@ -3,9 +3,11 @@
 pub mod held;
 mod list;
 pub mod plain;
+mod probe;
 mod table;
 
 pub(crate) use list::{LIST, ListGuard, block_of};
+pub(crate) use probe::{Probe, named};
 pub(crate) use table::Inserted;
 
 use crate::region::Region;

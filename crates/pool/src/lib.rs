@@ -34,6 +34,7 @@ pub use admin::gc::GcReport;
 pub use admin::info::{ChunkInfo, HostInfo, ModelShare, NamespaceInfo, PoolInfo, WorkerInfo};
 pub use admin::inspect::{Inspector, Seen};
 pub use admin::memory::{Freed, MakerInfo, MemoryInfo};
+pub use admin::outline::{Outline, Words};
 pub use blocks::life::{Publish, ReadOutcome};
 pub use cenote_policy::{Eviction, UnknownEviction};
 pub use error::PoolError;

@@ -265,9 +265,7 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
     #[inline(always)]
     pub fn read_descriptor(&self, block: BlockIndex) -> Option<Descriptor> {
         let descriptor: Descriptor = self.read(self.layout.descriptor(block))?;
-        let (length, offset) = descriptor.extent();
-        let end = offset.checked_add(length)?;
-        (offset >= self.layout.data() && end <= self.layout.data() + self.layout.data_bytes()).then_some(descriptor)
+        descriptor.lies_in(&self.layout).then_some(descriptor)
     }
 
     /// The state of a block, if its descriptor is intact.

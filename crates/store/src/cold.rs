@@ -1,5 +1,6 @@
 //! L4 below a region: which blocks go down and which come back (docs/guides/cold.md).
 
+use crate::beside::{BlockCopy, publish_copy, suits};
 use cenote_base::{BlockHash, Clock, Deadline, HashSeed};
 use cenote_cold::disk::LocalDisk;
 use cenote_cold::identity::Identity;
@@ -9,8 +10,8 @@ pub use cenote_cold::{
     ColdError, Counters, DEFAULT_BYTES, ErrorKind, ParseSettingsError, Place, Promotion, Sealing, Settings, Tier, Used,
     WriteBehind, check_size,
 };
-use cenote_mem::{Fabric, LINE};
-use cenote_pool::{Counter, Hit, Names, Namespace, NewBlock, Pool, Publish, ReadOutcome};
+use cenote_mem::Fabric;
+use cenote_pool::{Counter, Hit, Names, Namespace, Pool, ReadOutcome};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -249,14 +250,6 @@ impl<F: Fabric> Region<F> {
     }
 }
 
-/// Whether a payload suits its namespace, so that publishing it is no mistake.
-fn suits(namespace: &Namespace, head: &Head) -> bool {
-    match head.encoding {
-        0 => head.length == namespace.block_bytes,
-        _ => head.length > 0 && head.length <= namespace.block_bytes && head.length.is_multiple_of(LINE),
-    }
-}
-
 impl<F: Fabric + 'static> Upper for Region<F> {
     fn describe(&self, name: &Name) -> Option<Head> {
         let namespace = self.opened.get(&name.namespace)?;
@@ -269,7 +262,7 @@ impl<F: Fabric + 'static> Upper for Region<F> {
             names: [listed.names.name, listed.names.parent],
         };
         // A block of another namespace under this name is damage; it would be stored misnamed.
-        (listed.namespace == namespace.id && suits(&namespace, &head)).then_some(head)
+        (listed.namespace == namespace.id && suits(&namespace, head.encoding, head.length)).then_some(head)
     }
 
     fn copy(&self, head: &Head, payload: &mut [u8]) -> bool {
@@ -280,16 +273,10 @@ impl<F: Fabric + 'static> Upper for Region<F> {
 
     fn publish(&self, head: &Head, payload: &[u8]) -> bool {
         let Some(namespace) = self.opened.get(&head.name.namespace) else { return false };
-        if !suits(&namespace, head) || payload.len() as u64 != head.length {
-            return false;
-        }
         let [name, parent] = head.names;
-        let new = NewBlock {
-            encoding: head.encoding,
-            names: Names { name, parent },
-            ..NewBlock::new(&namespace, head.name.hash, head.depth)
-        };
-        matches!(self.pool.publish(&new, &[payload]), Publish::Published | Publish::Duplicate)
+        let (hash, names) = (head.name.hash, Names { name, parent });
+        let copy = BlockCopy { hash, depth: head.depth, encoding: head.encoding, names };
+        payload.len() as u64 == head.length && publish_copy(&self.pool, &namespace, &copy, payload)
     }
 
     fn coldest(&self) -> Vec<Name> {

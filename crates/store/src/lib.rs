@@ -6,6 +6,7 @@
 //! a miss.
 #![forbid(unsafe_code)]
 
+mod beside;
 pub mod cold;
 pub mod content;
 mod encoding;
@@ -17,6 +18,7 @@ mod pending;
 mod region;
 pub mod snapshot;
 
+pub use beside::{BlockCopy, Peers, publish_copy, suits};
 pub use cenote_cold::Promotion;
 pub use encoding::{BlockCodec, PageFrame};
 pub use names::{Names, Naming};

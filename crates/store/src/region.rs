@@ -3,7 +3,7 @@
 use crate::cold::ColdTier;
 use crate::far::{FarFrames, FarPages, Swapped};
 use crate::pending::{DecodeState, PendingFrames};
-use crate::{BlockCodec, Computed, FarBlock, Loaded, NamespaceSpec, Naming, PrefixStore, Promotion};
+use crate::{BlockCodec, Computed, FarBlock, Loaded, NamespaceSpec, Naming, Peers, PrefixStore, Promotion};
 use cenote_base::{BlockHash, Clock, Deadline, Health};
 use cenote_mem::Fabric;
 use cenote_pool::{
@@ -35,6 +35,8 @@ pub struct RegionStore<F: Fabric> {
     next_ticket: u64,
     /// L4: gets what is saved, and has blocks that the region lacks.
     cold: Option<Arc<ColdTier>>,
+    /// Regions of other hosts, for blocks that neither the region nor L4 has.
+    peers: Option<Arc<dyn Peers>>,
 }
 
 /// Totals of published encoded blocks.
@@ -100,6 +102,7 @@ impl<F: Fabric> RegionStore<F> {
             holds: Holds::default(),
             next_ticket: 1,
             cold: None,
+            peers: None,
         })
     }
 
@@ -119,6 +122,13 @@ impl<F: Fabric> RegionStore<F> {
     pub fn with_cold(mut self, cold: Arc<ColdTier>) -> Self {
         cold.open(&self.namespace);
         self.cold = Some(cold);
+        self
+    }
+
+    /// Sets the regions of other hosts.
+    #[must_use]
+    pub fn with_peers(mut self, peers: Arc<dyn Peers>) -> Self {
+        self.peers = Some(peers);
         self
     }
 
@@ -278,6 +288,7 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
         let mut reasons = self.pool.health().reasons().to_vec();
         reasons.extend(self.pool.troubles());
         reasons.extend(self.cold.as_ref().and_then(|cold| cold.trouble()));
+        reasons.extend(self.peers.as_ref().and_then(|peers| peers.trouble()));
         if reasons.is_empty() { Health::Ok } else { Health::Degraded { reasons } }
     }
 
@@ -300,12 +311,22 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
     }
 
     fn promotable(&self, names: &[BlockHash]) -> usize {
-        let missing = |cold: &Arc<ColdTier>| cold.count(&self.namespace, self.missing(names));
-        self.cold.as_ref().map_or(0, missing)
+        let missing = self.missing(names);
+        if self.peers.as_ref().is_some_and(|peers| peers.may_have()) {
+            return missing.len();
+        }
+        self.cold.as_ref().map_or(0, |cold| cold.count(&self.namespace, missing))
     }
 
     fn promote(&mut self, names: &[BlockHash]) -> Option<Promotion> {
-        self.cold.as_ref()?.promote(&self.namespace, self.missing(names))
+        let missing = self.missing(names);
+        let listed = self.cold.as_ref().map_or(0, |cold| cold.count(&self.namespace, missing));
+        let cold = self.cold.as_ref().and_then(|cold| cold.promote(&self.namespace, &missing[..listed]));
+        let peers = self.peers.as_ref().and_then(|peers| peers.promote(&self.namespace, &missing[listed..]));
+        match (cold, peers) {
+            (Some(cold), Some(peers)) => Some(Promotion::both(&cold, &peers)),
+            (cold, peers) => cold.or(peers),
+        }
     }
 
     fn has_computed(&mut self, tokens: u64, ns: u64) {
@@ -388,6 +409,7 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
             stats.insert(name.to_owned(), value as f64);
         }
         stats.extend(self.cold.iter().flat_map(|cold| cold.stats()));
+        stats.extend(self.peers.iter().flat_map(|peers| peers.stats()));
         stats
     }
 }

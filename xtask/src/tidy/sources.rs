@@ -5,7 +5,7 @@ use crate::rust_text::{test_modules, words};
 
 /// Crates that handle raw memory, foreign callers or vector instructions (ARCHITECTURE.md).
 /// `crates/rtl` calls Verilated C++ models.
-const UNSAFE_PLACES: [&str; 7] = [
+const UNSAFE_PLACES: [&str; 8] = [
     "crates/mem/",
     "crates/codec/",
     "crates/device/",
@@ -13,9 +13,10 @@ const UNSAFE_PLACES: [&str; 7] = [
     "crates/py/",
     "crates/rtl/",
     "crates/predict/src/simd",
+    "crates/reach/src/nixl",
 ];
 /// A crate with one such module cannot forbid `unsafe`, only deny it.
-const UNSAFE_CORNERS: [&str; 1] = ["crates/predict/"];
+const UNSAFE_CORNERS: [&str; 2] = ["crates/predict/", "crates/reach/"];
 const LINES_MAX: usize = 1000;
 
 pub fn check(tree: &Tree) -> Vec<Finding> {
@@ -32,8 +33,7 @@ fn unsafe_words(file: &SourceFile, blanked: &str) -> Vec<Finding> {
     if UNSAFE_PLACES.iter().any(|place| file.path.starts_with(place)) {
         return Vec::new();
     }
-    let advice =
-        "`unsafe` belongs to mem, codec, device, capi, py, rtl and predict's vectors; call a safe function there";
+    let advice = "`unsafe` belongs to mem, codec, device, capi, py, rtl, predict's vectors and reach's nixl; call a safe function there";
     words(blanked, "unsafe").map(|at| file.finding_at(at, advice)).collect()
 }
 

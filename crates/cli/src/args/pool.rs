@@ -68,6 +68,12 @@ pub enum PoolCommands {
     Fence(PoolFenceArgs),
     /// Grant locks between hosts, for a region created with `--hosts-lock manager`
     Manage(PoolManageArgs),
+    /// Let other hosts read a region: a process that registers it with NIXL and does nothing else
+    ///
+    /// Hosts with the key find and read its blocks without a processor of this host
+    /// (`cenote serve --peers`): docs/guides/reach.md says what else they can do. It goes on until SIGINT
+    /// or SIGTERM, and follows a region that is removed and made anew.
+    Share(PoolShareArgs),
     /// Save a region's blocks, models and objects to a file
     ///
     /// The region may be in use. `cenote pool restore` brings it back, also on another machine:
@@ -314,6 +320,21 @@ pub struct PoolFenceArgs {
 pub struct PoolManageArgs {
     #[command(flatten)]
     pub region: RegionArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct PoolShareArgs {
+    #[command(flatten)]
+    pub region: RegionArgs,
+    /// Address at which readers ask where the region is, as in 10.0.0.2:7411
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: std::net::SocketAddr,
+    /// The key that readers must have: 64 hex digits, as `openssl rand -hex 32` prints
+    #[arg(long, value_name = "FILE", env = "CENOTE_PEER_KEY_FILE")]
+    pub key_file: PathBuf,
+    /// NIXL's library libnixl_capi.so [default: the dynamic linker looks for it]
+    #[arg(long, value_name = "FILE", env = "CENOTE_NIXL")]
+    pub nixl: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]

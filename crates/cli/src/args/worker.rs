@@ -97,7 +97,10 @@ mod tests {
     /// A value of the flag that is not its default, and the flags without which it is refused.
     fn sample(id: &str) -> (&str, &[&str]) {
         let value = match id {
-            "model" | "profile" | "codec_table" | "swap_trace" | "seal_key_file" => "/a folder/é",
+            "model" | "profile" | "codec_table" | "swap_trace" | "seal_key_file" | "peer_key_file" | "nixl" => {
+                "/a folder/é"
+            }
+            "peers" => return ("10.0.0.2:7411,[::1]:7,deadline=0.25", &["--peer-key-file=/k"]),
             "model_name" | "engram_tables" | "tenant_salt" => "a \"name\"\n",
             "dtype" => "bf16",
             "threads" | "max_model_len" | "block_tokens" | "max_num_seqs" | "max_num_batched_tokens" => "33",

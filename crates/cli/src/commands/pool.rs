@@ -52,6 +52,7 @@ pub fn run(command: PoolCommands) -> Result<ExitCode, Failure> {
         PoolCommands::Explain(args) => super::explain::run(&args),
         PoolCommands::Fence(args) => fence(&args),
         PoolCommands::Manage(args) => manage(&args),
+        PoolCommands::Share(args) => super::share::run(&args),
         PoolCommands::Snapshot(args) => super::snapshot::save(&args),
         PoolCommands::Restore(args) => super::snapshot::restore(&args),
         PoolCommands::Destroy(args) => destroy(&args),

@@ -26,6 +26,7 @@ mod openai;
 mod plan;
 mod pool_commands;
 mod pool_metrics;
+mod reach;
 mod sampling;
 mod seals;
 mod settings;

@@ -37,6 +37,19 @@ impl Promotion {
         Self(Arc::new(Progress { until, state, done: Condvar::new() }))
     }
 
+    /// A promotion that is over when both are. Each must end by its own deadline, whatever its reader
+    /// does, so that the later one keeps no request waiting.
+    #[must_use]
+    pub fn both(one: &Self, other: &Self) -> Self {
+        let until = if one.until().at_ns() < other.until().at_ns() { other.until() } else { one.until() };
+        let both = Self::of(2, until);
+        for part in [one, other] {
+            let both = both.clone();
+            part.on_over(move || both.one_done());
+        }
+        both
+    }
+
     /// When its request stops waiting.
     #[must_use]
     pub fn until(&self) -> Deadline {
@@ -243,6 +256,23 @@ mod tests {
         promotion.on_over(move || sender.send(2).unwrap());
         assert_eq!(woken.iter().collect::<Vec<_>>(), [0, 1, 2]);
         assert!(promotion.wait());
+    }
+
+    #[test]
+    fn two_promotions_are_over_when_both_are() {
+        let time = ManualTime::start();
+        let after = |seconds| time.clock().after(Duration::from_secs(seconds));
+        let (short, long) = (Promotion::of(1, after(1)), Promotion::of(1, after(3)));
+        let both = Promotion::both(&short, &long);
+        assert_eq!(both.until().remaining(), Duration::from_secs(3));
+        long.one_done();
+        assert!(!both.is_over());
+        short.one_done();
+        assert!(both.is_over() && both.wait());
+        let both = Promotion::both(&Promotion::of(0, after(1)), &Promotion::of(1, after(1)));
+        assert!(!both.is_over());
+        time.advance(Duration::from_secs(1));
+        assert!(both.is_over() && !both.wait());
     }
 
     /// Reads of a tier that ends, and reads that come too late, wake their requests too; none holds the

@@ -191,6 +191,19 @@ pub struct EngineArgs {
     #[arg(long, value_name = "PLACE", env = "CENOTE_COLD")]
     #[serde(with = "optional_text")]
     pub cold: Option<cold::Settings>,
+    /// Other hosts whose regions have blocks that are missing here: the addresses of their `cenote pool
+    /// share`, as HOST:PORT,HOST:PORT,deadline=0.5 (docs/guides/reach.md)
+    #[arg(long, value_name = "PEERS", env = "CENOTE_PEERS", requires = "peer_key_file")]
+    #[serde(with = "optional_text")]
+    pub peers: Option<cenote_reach::Settings>,
+    /// The key of hosts that read each other's regions: 64 hex digits
+    #[arg(long, value_name = "FILE", env = "CENOTE_PEER_KEY_FILE")]
+    #[serde(with = "optional_path")]
+    pub peer_key_file: Option<PathBuf>,
+    /// NIXL's library libnixl_capi.so [default: the dynamic linker looks for it]
+    #[arg(long, value_name = "FILE", env = "CENOTE_NIXL")]
+    #[serde(with = "optional_path")]
+    pub nixl: Option<PathBuf>,
     /// Salt of the tenant; different salts never share a block
     #[arg(long, value_name = "TEXT", env = "CENOTE_TENANT_SALT", hide_env_values = true, default_value = "")]
     pub tenant_salt: String,

@@ -33,7 +33,20 @@ const HEADINGS: [(&str, &[&str]); 9] = [
     ),
     ("Model", &["model", "model_name", "dtype", "max_model_len", "engram_tables", "tenant_salt"]),
     ("Codecs", &["codec", "cold_codec", "profile", "codec_table", "kl_max"]),
-    ("Several hosts", &["host_slot", "host_timeout", "quarantine", "max_hosts", "flush", "hosts_lock"]),
+    (
+        "Several hosts",
+        &[
+            "host_slot",
+            "host_timeout",
+            "quarantine",
+            "max_hosts",
+            "flush",
+            "hosts_lock",
+            "peers",
+            "peer_key_file",
+            "nixl",
+        ],
+    ),
     (
         "Region",
         &[

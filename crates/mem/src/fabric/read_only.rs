@@ -22,6 +22,13 @@ impl ReadOnly {
         Mapped::new(mapping.into_inner(), flush).map(Self)
     }
 
+    /// Address in this process of `len` bytes at `at` (a multiple of 64), for a device that reads them.
+    #[must_use]
+    #[track_caller]
+    pub fn address(&self, at: u64, len: u64) -> *const u8 {
+        self.0.address(at, len)
+    }
+
     /// The mapping.
     #[must_use]
     pub const fn mapping(&self) -> &Mapping {

@@ -7,7 +7,7 @@
 //! stays. An entry is a hint; its descriptor decides.
 
 use crate::index::Index;
-use crate::region::layout::SHARDS;
+use crate::index::probe::{PROBES_MAX, Probe, named};
 use crate::region::lines::{BlockState, Descriptor, Entry, tag_of};
 use crate::sync::{Guard, Holds, Intent, Shard, Timeout};
 use cenote_base::fault::{self, Mistake, Point};
@@ -18,9 +18,6 @@ use std::time::Duration;
 
 /// The word of a bucket that counts entries which passed it.
 const OVERFLOW: usize = 7;
-
-/// Most buckets of a probe.
-const PROBES_MAX: u64 = 64;
 
 /// Number of a prompt's blocks that are fetched together: as many misses as a core has in flight.
 const GROUP: usize = 16;
@@ -76,33 +73,10 @@ pub(crate) struct Repaired {
     pub counts_mended: u64,
 }
 
-/// The buckets of a hash, in its shard.
-#[derive(Clone, Copy)]
-struct Probe {
-    shard: u64,
-    home: u64,
-    buckets: u64,
-}
-
-impl Probe {
-    /// The `step`-th bucket. It wraps within the shard, so that one lock covers the probe.
-    #[inline]
-    fn bucket(self, step: u64) -> u64 {
-        // `buckets` is a power of two.
-        self.shard * self.buckets + ((self.home + step) & (self.buckets - 1))
-    }
-
-    fn steps(self) -> u64 {
-        self.buckets.min(PROBES_MAX)
-    }
-}
-
 impl<F: Fabric, H: HostLocal> Index<F, H> {
     #[inline]
     fn probe(&self, hash: BlockHash) -> Probe {
-        let low = hash.words()[0];
-        let buckets = self.region.layout.buckets_per_shard();
-        Probe { shard: low % SHARDS, home: (low / SHARDS) & (buckets - 1), buckets }
+        Probe::of(hash, &self.region.layout)
     }
 
     fn entry_at(&self, bucket: u64, entry: usize) -> Offset<u64> {
@@ -111,12 +85,7 @@ impl<F: Fabric, H: HostLocal> Index<F, H> {
 
     /// The block that an entry names, if it may have this hash.
     fn named(&self, entry: u64, hash: BlockHash) -> Option<BlockIndex> {
-        let entry = Entry(entry);
-        // Compare the tag first, because most entries are of other hashes.
-        if entry.tag() != tag_of(hash) {
-            return None;
-        }
-        entry.block().filter(|block| block.0 < self.region.layout.num_descriptors())
+        named(entry, hash, &self.region.layout)
     }
 
     /// The descriptor of an entry's block, if it is readable and has this hash.

@@ -47,6 +47,14 @@ impl Hit {
     }
 }
 
+impl Hit {
+    /// Its number in its sequence.
+    #[must_use]
+    pub const fn depth(&self) -> u32 {
+        (self.kind >> 48) as u32
+    }
+}
+
 impl<F: Fabric, H: HostLocal> Region<F, H> {
     /// Whether the payload is still as it was published. `None`: this participant has no key of it.
     pub fn verify(&self, hit: &Hit) -> Option<bool> {

@@ -4,6 +4,7 @@
 //! A line whose reader must detect tearing, damage or a wrong place carries a check word over its
 //! other words, its own offset and the region's identity. An all-zero line was never written.
 
+use crate::region::layout::Layout;
 use cenote_base::{BlockHash, BlockIndex, Generation};
 use cenote_mem::assert_layout;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -366,6 +367,14 @@ impl Descriptor {
     #[inline]
     pub fn block_hash(&self) -> BlockHash {
         BlockHash::from_words(self.hash)
+    }
+
+    /// Whether the payload is inside the data area.
+    #[inline(always)]
+    pub fn lies_in(&self, layout: &Layout) -> bool {
+        let (length, offset) = self.extent();
+        // 24 and 40 bits of lines: the sum does not overflow.
+        offset >= layout.data() && offset + length <= layout.data() + layout.data_bytes()
     }
 
     /// Offset and length of the payload in bytes.

@@ -7,7 +7,7 @@ use crate::region::Region;
 use crate::region::hit::Hit;
 use crate::region::lines::{KeyLine, checksum_key};
 use crate::region::make::random_bytes;
-use cenote_base::seal::{KeyId, PlaceKey, PlaceKeys, Seal, SealKeys, SealWord};
+use cenote_base::seal::{KeyId, PayloadKey, PlaceKey, PlaceKeys, Seal, SealKeys, SealWord};
 use cenote_base::{BlockHash, BlockIndex, Generation};
 use cenote_mem::{Fabric, Guard, HostLocal, LINE, Offset, Tag};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -64,6 +64,21 @@ impl RegionSeal {
 
     fn draw(&self) -> u64 {
         self.random.fetch_add(STEP, Relaxed)
+    }
+
+    /// As [`Region::guard_of`]; `words` loads the block's two words of the seals, if there are any.
+    pub fn guard_of(&self, facts: &Facts, checksum: u64, words: impl FnOnce() -> [u64; 2]) -> Option<(Guard, Tag)> {
+        if self.mode == Seal::None {
+            return Some((Guard::Sum(checksum_key(facts.hash, facts.generation)), Tag { low: checksum, high: 0 }));
+        }
+        let [word, high] = words();
+        let word = SealWord(word);
+        let key = self.keys.as_ref()?.opening(word.key())?;
+        Some((self.guard(key.payload(facts.words(word))), Tag { low: checksum, high }))
+    }
+
+    fn guard(&self, key: PayloadKey) -> Guard {
+        if self.mode == Seal::Encrypt { Guard::Encrypt(key) } else { Guard::Mac(key) }
     }
 }
 
@@ -122,20 +137,17 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
         }
         let (id, key) = self.seal.keys.as_ref().expect("no worker attaches without keys").sealing();
         let word = SealWord::new(self.seal.draw(), id);
-        (self.guard(key.payload(facts.words(word))), word)
+        (self.seal.guard(key.payload(facts.words(word))), word)
     }
 
     /// What guards a published payload, and the tag that it must have. `None`: this participant has
     /// no key of it.
     pub fn guard_of(&self, facts: &Facts, checksum: u64) -> Option<(Guard, Tag)> {
-        if self.seal.mode == Seal::None {
-            return Some((Guard::Sum(checksum_key(facts.hash, facts.generation)), Tag { low: checksum, high: 0 }));
-        }
-        let at = self.layout.seal(facts.block);
-        let word = SealWord(self.fabric.load(Offset::new(at)));
-        let high = self.fabric.load(Offset::new(at + 8));
-        let key = self.seal.keys.as_ref()?.opening(word.key())?;
-        Some((self.guard(key.payload(facts.words(word))), Tag { low: checksum, high }))
+        let words = || {
+            let at = self.layout.seal(facts.block);
+            [at, at + 8].map(|at| self.fabric.load(Offset::new(at)))
+        };
+        self.seal.guard_of(facts, checksum, words)
     }
 
     /// What guards a payload that only this worker reads: `words` name it. Each call for an encrypted
@@ -146,11 +158,7 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
             return Guard::Sum(key ^ at.rotate_left(32) ^ (part + 1).wrapping_mul(STEP));
         }
         let [a, b, c] = words;
-        self.guard(self.seal.own.payload([a, b, c, self.seal.draw(), 0, 0, 0, PRIVATE]))
-    }
-
-    fn guard(&self, key: cenote_base::seal::PayloadKey) -> Guard {
-        if self.is_encrypted() { Guard::Encrypt(key) } else { Guard::Mac(key) }
+        self.seal.guard(self.seal.own.payload([a, b, c, self.seal.draw(), 0, 0, 0, PRIVATE]))
     }
 
     /// Stores what a reader needs besides the descriptor. The caller fences before a reader can

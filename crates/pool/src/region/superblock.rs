@@ -202,7 +202,11 @@ impl Superblock {
             return Err(PoolError::Truncated { mapped: fabric.len(), recorded: SUPERBLOCK_BYTES });
         }
         fabric.refresh(&[0, 64, 128]);
-        let lines = [fabric.load_line(0), fabric.load_line(64), fabric.load_line(128)];
+        Self::open([0, 64, 128].map(|at| fabric.load_line(at)), fabric.len())
+    }
+
+    /// As [`Superblock::read`], of the first three lines of a region with `mapped` bytes.
+    pub(crate) fn open(lines: [[u64; 8]; 3], mapped: u64) -> Result<Self, PoolError> {
         let words: Words = zerocopy::transmute!(lines);
         match words.magic {
             MAGIC => {}
@@ -218,8 +222,8 @@ impl Superblock {
         if words.check != words.sum() {
             return Err(PoolError::Damaged("the superblock's check word is wrong".to_owned()));
         }
-        if words.region_bytes > fabric.len() {
-            return Err(PoolError::Truncated { mapped: fabric.len(), recorded: words.region_bytes });
+        if words.region_bytes > mapped {
+            return Err(PoolError::Truncated { mapped, recorded: words.region_bytes });
         }
         let namespaces = (words.tables >> 16) as u16;
         let flush = Flush::from_number(words.flush & 0xff);

@@ -52,8 +52,11 @@ struct Line {
     tool_tokens: u64,
     #[serde(default)]
     system_tokens: u64,
-    requests: Vec<(f64, u64, u64, Vec<(u64, u64)>, u64, IgnoredAny, IgnoredAny)>,
+    requests: Vec<Request>,
 }
+
+/// A request of a line, as the format orders its numbers.
+type Request = (f64, u64, u64, Vec<(u64, u64)>, u64, IgnoredAny, IgnoredAny);
 
 struct Session {
     line: usize,

@@ -1,0 +1,523 @@
+//! Peers beside an engine: one thread for each, which connects, reads, and publishes what it finds in
+//! the local region. Serving threads queue requests and wait for a promotion.
+//!
+//! A request asks one peer after the other for the blocks that it still lacks. A peer that misses a
+//! deadline or fails is *suspect*: no request goes to it until its own thread has connected to it again,
+//! after a pause that doubles. So a dead peer costs requests at most one deadline. One more thread ends
+//! promotions at their deadlines, because a call of the fabric may never return.
+
+use crate::counters::{Count, Counters};
+use crate::reader::{Fetched, Reader};
+use crate::remote::{ReadError, Remote};
+use crate::settings::Settings;
+use cenote_base::{BlockHash, Clock, Deadline};
+use cenote_mem::Fabric;
+use cenote_mem::fork::ProcessStamp;
+use cenote_pool::{Hit, Namespace, Pool};
+use cenote_store::{BlockCopy, Peers, Promotion, publish_copy};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Most requests that wait for one peer.
+const QUEUE_MAX: usize = 64;
+/// Longest time to connect.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// First and longest pause before a suspect peer is connected to again.
+const PAUSE_MIN: Duration = Duration::from_millis(250);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// An idle peer is looked at so often, so that a dead one is noticed before a request asks it.
+const LOOK_PAUSE: Duration = Duration::from_secs(2);
+/// Longest wait for the threads at the end. One that the fabric keeps longer is left behind.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Opens a peer's region.
+pub trait Connect: Send + Sync + 'static {
+    /// Connects to the peer of this address.
+    ///
+    /// # Errors
+    /// It cannot be reached, or refuses.
+    fn connect(&self, address: &str, deadline: Deadline) -> Result<Box<dyn Remote>, ReadError>;
+}
+
+impl<C> Connect for C
+where
+    C: Fn(&str, Deadline) -> Result<Box<dyn Remote>, ReadError> + Send + Sync + 'static,
+{
+    fn connect(&self, address: &str, deadline: Deadline) -> Result<Box<dyn Remote>, ReadError> {
+        self(address, deadline)
+    }
+}
+
+/// A request: blocks of one sequence that the region lacks.
+struct Job {
+    namespace: Namespace,
+    hashes: Vec<BlockHash>,
+    promotion: Promotion,
+    /// Its promotion has ended.
+    is_over: AtomicBool,
+}
+
+impl Job {
+    /// Ends the promotion, unless it has ended. Returns whether this call did.
+    fn end(&self) -> bool {
+        let is_first = !self.is_over.swap(true, Ordering::AcqRel);
+        if is_first {
+            self.promotion.one_done();
+        }
+        is_first
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+}
+
+/// A job on its way through the peers.
+struct Visit {
+    job: Arc<Job>,
+    /// Blocks that are published, or were found here already.
+    done: usize,
+    /// Peers to ask after this one, the next one last.
+    ahead: Vec<usize>,
+}
+
+/// Whether requests may go to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// Its thread has not connected yet.
+    New,
+    Good,
+    Suspect,
+}
+
+struct Peer {
+    address: String,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    standing: Standing,
+    queue: VecDeque<Visit>,
+    /// The job that its thread works on.
+    running: Option<Arc<Job>>,
+    error: Option<String>,
+    is_closed: bool,
+}
+
+impl Peer {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No statement leaves the state inconsistent, so a poisoned lock is usable.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Shared<F: Fabric> {
+    pool: Pool<F>,
+    connect: Box<dyn Connect>,
+    deadline: Duration,
+    clock: Clock,
+    counters: Counters,
+    peers: Vec<Peer>,
+    /// Jobs whose promotion has not ended, and whether this process ends.
+    jobs: Mutex<(Vec<Arc<Job>>, bool)>,
+    jobs_changed: Condvar,
+    /// Threads that have not ended.
+    threads: Mutex<usize>,
+    ended: Condvar,
+}
+
+/// The peers of one process. Dropping it ends all requests.
+pub struct Beside<F: Fabric + 'static> {
+    shared: Arc<Shared<F>>,
+    /// A forked child has the memory of this, but none of its threads.
+    stamp: ProcessStamp,
+    handles: Vec<JoinHandle<()>>,
+}
+
+impl<F: Fabric + 'static> Beside<F> {
+    /// Starts the threads, which connect in the background. Until then nothing is sought.
+    #[must_use]
+    pub fn start(pool: Pool<F>, settings: &Settings, connect: impl Connect, clock: Clock) -> Arc<Self> {
+        let peer = |address: &String| Peer {
+            address: address.clone(),
+            state: Mutex::new(State {
+                standing: Standing::New,
+                queue: VecDeque::new(),
+                running: None,
+                error: None,
+                is_closed: false,
+            }),
+            changed: Condvar::new(),
+        };
+        let shared = Arc::new(Shared {
+            pool,
+            connect: Box::new(connect),
+            deadline: settings.deadline,
+            clock,
+            counters: Counters::default(),
+            peers: settings.peers.iter().map(peer).collect(),
+            jobs: Mutex::default(),
+            jobs_changed: Condvar::new(),
+            threads: Mutex::new(0),
+            ended: Condvar::new(),
+        });
+        let mut beside = Self { shared, stamp: ProcessStamp::current(), handles: Vec::new() };
+        beside.spawn("reach-deadlines".to_owned(), Shared::end_late_jobs);
+        for number in 0..beside.shared.peers.len() {
+            beside.spawn(format!("reach-{number}"), move |shared| shared.run_peer(number));
+        }
+        Arc::new(beside)
+    }
+
+    /// A thread that cannot be started leaves a peer that is not asked, and nothing else.
+    fn spawn(&mut self, name: String, run: impl FnOnce(&Shared<F>) + Send + 'static) {
+        let shared = Arc::clone(&self.shared);
+        *shared.living() += 1;
+        let body = move || {
+            let _ended = Ended(&shared);
+            run(&shared);
+        };
+        match std::thread::Builder::new().name(name).spawn(body) {
+            Ok(handle) => self.handles.push(handle),
+            Err(error) => {
+                *self.shared.living() -= 1;
+                tracing::warn!(%error, "no thread for a peer");
+            }
+        }
+    }
+
+    /// The counters of this process.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+}
+
+impl<F: Fabric + 'static> Peers for Beside<F> {
+    fn may_have(&self) -> bool {
+        let is_good = |peer: &Peer| peer.state().standing == Standing::Good;
+        !self.stamp.is_inherited() && self.shared.peers.iter().any(is_good)
+    }
+
+    fn promote(&self, namespace: &Namespace, missing: &[BlockHash]) -> Option<Promotion> {
+        let first = missing.first()?;
+        if !self.may_have() {
+            return None;
+        }
+        let shared = &self.shared;
+        let count = shared.peers.len();
+        // Prompts begin at different peers, so that none of them gets all questions.
+        let begin = (first.words()[0] % count as u64) as usize;
+        let mut ahead: Vec<usize> = (0..count).map(|step| (begin + step) % count).collect();
+        ahead.reverse();
+        let job = Arc::new(Job {
+            namespace: namespace.clone(),
+            hashes: missing.to_vec(),
+            promotion: Promotion::of(1, shared.clock.after(shared.deadline)),
+            is_over: AtomicBool::new(false),
+        });
+        let Some(peer) = shared.hand_on(Visit { job: Arc::clone(&job), done: 0, ahead }) else {
+            shared.counters.add(Count::Refused, missing.len() as u64);
+            return None;
+        };
+        shared.counters.add(Count::Sought, missing.len() as u64);
+        shared.jobs().0.push(Arc::clone(&job));
+        shared.jobs_changed.notify_all();
+        shared.peers[peer].changed.notify_all();
+        Some(job.promotion.clone())
+    }
+
+    fn stats(&self) -> BTreeMap<String, f64> {
+        let mut stats = self.shared.counters.values();
+        // Locks that a thread of the parent held stay locked.
+        if self.stamp.is_inherited() {
+            return stats;
+        }
+        let standing = |wanted| self.shared.peers.iter().filter(|peer| peer.state().standing == wanted).count();
+        let waiting: usize = self.shared.peers.iter().map(|peer| peer.state().queue.len()).sum();
+        for (name, value) in [
+            ("remote_peers", self.shared.peers.len()),
+            ("remote_peers_good", standing(Standing::Good)),
+            ("remote_peers_suspect", standing(Standing::Suspect)),
+            ("remote_queue", waiting),
+        ] {
+            stats.insert(name.to_owned(), value as f64);
+        }
+        stats
+    }
+
+    fn trouble(&self) -> Option<String> {
+        if self.stamp.is_inherited() {
+            return None;
+        }
+        let mut suspects = self.shared.peers.iter().filter_map(|peer| {
+            let state = peer.state();
+            let error = state.error.as_deref().unwrap_or("no answer");
+            (state.standing == Standing::Suspect).then(|| format!("peer {}: {error}", peer.address))
+        });
+        let first = suspects.next()?;
+        Some(match suspects.count() {
+            0 => format!("{first}; its blocks are computed here"),
+            more => format!("{first}, and {more} more; their blocks are computed here"),
+        })
+    }
+}
+
+impl<F: Fabric + 'static> Shared<F> {
+    fn jobs(&self) -> MutexGuard<'_, (Vec<Arc<Job>>, bool)> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn living(&self) -> MutexGuard<'_, usize> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a visit at the next peer that is good and has room. `None`: there is none; the visit ends
+    /// without a word.
+    fn hand_on(&self, mut visit: Visit) -> Option<usize> {
+        while let Some(next) = visit.ahead.pop() {
+            let mut state = self.peers[next].state();
+            if state.standing == Standing::Good && !state.is_closed && state.queue.len() < QUEUE_MAX {
+                state.queue.push_back(visit);
+                return Some(next);
+            }
+        }
+        None
+    }
+
+    /// Asks the next peer for what a visit lacks, or ends its job.
+    fn go_on(&self, visit: Visit) {
+        let (job, left) = (Arc::clone(&visit.job), visit.job.hashes.len() - visit.done);
+        let next = if left == 0 || job.is_over() { None } else { self.hand_on(visit) };
+        match next {
+            Some(peer) => self.peers[peer].changed.notify_all(),
+            None if job.end() => self.counters.add(Count::Absent, left as u64),
+            None => {}
+        }
+    }
+
+    /// Ends promotions at their deadlines. A peer that works on one then is suspect.
+    fn end_late_jobs(&self) {
+        loop {
+            let mut jobs = self.jobs();
+            jobs.0.retain(|job| !job.is_over());
+            let next = jobs.0.iter().map(|job| job.promotion.until()).min_by_key(|until| until.at_ns());
+            // Without a job only a new one matters; the bound only limits a missed wake-up.
+            let until = next.unwrap_or_else(|| self.clock.after(Duration::from_secs(1)));
+            let known = jobs.0.len();
+            jobs = until.wait_while(&self.jobs_changed, jobs, |jobs| !jobs.1 && jobs.0.len() == known);
+            let is_closed = jobs.1;
+            let late: Vec<Arc<Job>> =
+                jobs.0.iter().filter(|job| is_closed || job.promotion.until().passed()).cloned().collect();
+            drop(jobs);
+            for job in late {
+                if !is_closed {
+                    self.suspect_those_at(&job);
+                }
+                // Suspicion comes first: a request that goes on must not meet the same peer again.
+                job.end();
+            }
+            if is_closed {
+                return;
+            }
+        }
+    }
+
+    fn suspect_those_at(&self, job: &Arc<Job>) {
+        for peer in &self.peers {
+            let mut state = peer.state();
+            if state.standing == Standing::Good
+                && state.running.as_ref().is_some_and(|running| Arc::ptr_eq(running, job))
+            {
+                self.suspect(&mut state, &peer.address, &ReadError::Late);
+            }
+        }
+    }
+
+    fn suspect(&self, state: &mut State, address: &str, error: &ReadError) {
+        if state.standing == Standing::Good {
+            self.counters.add(Count::Suspected, 1);
+        }
+        if state.standing != Standing::Suspect {
+            tracing::warn!(peer = address, %error, "the peer is suspect; serving goes on without it");
+        }
+        state.standing = Standing::Suspect;
+        state.error = Some(error.to_string());
+    }
+
+    /// The life of a peer's thread.
+    fn run_peer(&self, number: usize) {
+        let peer = &self.peers[number];
+        let mut pause = PAUSE_MIN;
+        while !peer.state().is_closed {
+            match self.open(&peer.address) {
+                Ok(mut reader) => {
+                    tracing::info!(peer = peer.address, "the peer's region is open");
+                    self.counters.add(Count::Connections, 1);
+                    {
+                        let mut state = peer.state();
+                        (state.standing, state.error) = (Standing::Good, None);
+                    }
+                    let error = self.serve(peer, &mut reader);
+                    // Dropping a connection may take time: requests must know before.
+                    self.leave(peer, error.as_ref());
+                    // A region that was made anew is opened at once.
+                    if error == Some(ReadError::Remade) {
+                        pause = Duration::ZERO;
+                    } else {
+                        pause = PAUSE_MIN;
+                    }
+                    drop(reader);
+                }
+                Err(error) => self.leave(peer, Some(&error)),
+            }
+            let until = self.clock.after(pause);
+            drop(until.wait_while(&peer.changed, peer.state(), |state| !state.is_closed));
+            pause = (pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+        }
+        self.leave(peer, None);
+    }
+
+    fn open(&self, address: &str) -> Result<Reader<Box<dyn Remote>>, ReadError> {
+        let deadline = self.clock.after(CONNECT_TIMEOUT);
+        let remote = self.connect.connect(address, deadline)?;
+        Reader::open(remote, &self.pool.superblock().config.seed, self.pool.seal_keys(), deadline)
+    }
+
+    /// Marks a peer as suspect, and hands its visits on.
+    fn leave(&self, peer: &Peer, error: Option<&ReadError>) {
+        let mut state = peer.state();
+        if let Some(error) = error {
+            self.suspect(&mut state, &peer.address, error);
+        }
+        state.running = None;
+        let visits = std::mem::take(&mut state.queue);
+        drop(state);
+        visits.into_iter().for_each(|visit| self.go_on(visit));
+    }
+
+    /// Serves visits until the connection is of no more use, or this process ends (`None`).
+    fn serve(&self, peer: &Peer, reader: &mut Reader<Box<dyn Remote>>) -> Option<ReadError> {
+        loop {
+            let until = self.clock.after(LOOK_PAUSE);
+            let idle = |state: &mut State| state.queue.is_empty() && !state.is_closed;
+            let mut state = until.wait_while(&peer.changed, peer.state(), idle);
+            if state.is_closed {
+                return None;
+            }
+            // Another thread saw a read that was late.
+            if state.standing == Standing::Suspect {
+                return Some(ReadError::Late);
+            }
+            let Some(mut visit) = state.queue.pop_front() else {
+                drop(state);
+                if let Err(error) = reader.check(self.clock.after(self.deadline)) {
+                    return Some(error);
+                }
+                continue;
+            };
+            state.running = Some(Arc::clone(&visit.job));
+            drop(state);
+            let is_late = visit.job.is_over();
+            let outcome = if is_late { Ok(()) } else { self.visit(reader, &mut visit) };
+            peer.state().running = None;
+            let left = (visit.job.hashes.len() - visit.done) as u64;
+            if is_late {
+                self.counters.add(Count::Late, left);
+            }
+            if let Err(error) = outcome {
+                self.counters.add(if error == ReadError::Late { Count::Late } else { Count::Failed }, left);
+                // Before the request goes on.
+                self.suspect(&mut peer.state(), &peer.address, &error);
+                self.go_on(visit);
+                return Some(error);
+            }
+            self.go_on(visit);
+        }
+    }
+
+    /// Reads the leading blocks that the peer has of those that a visit lacks.
+    fn visit(&self, reader: &mut Reader<Box<dyn Remote>>, visit: &mut Visit) -> Result<(), ReadError> {
+        let job = &visit.job;
+        let until = job.promotion.until();
+        let found = reader.find(&job.hashes[visit.done..], until)?;
+        self.counters.add(Count::Found, found.len() as u64);
+        // Another request may have brought some meanwhile.
+        let here = |hit: &Hit| !self.pool.peek(&[hit.hash]).is_empty();
+        let wanted: Vec<Hit> = found.iter().filter(|hit| !here(hit)).copied().collect();
+        let mut failed = None;
+        let done = reader.fetch(&job.namespace, &wanted, until, |hit, fetched| {
+            if !self.take(job, hit, fetched) && failed.is_none() {
+                failed = Some(hit.hash);
+            }
+        });
+        // Blocks behind one that failed are shared, but of no use to this request yet.
+        let is_whole = done.is_ok();
+        let first_failed = failed.and_then(|hash| found.iter().position(|hit| hit.hash == hash));
+        if is_whole {
+            visit.done += first_failed.unwrap_or(found.len());
+        }
+        done
+    }
+
+    /// Publishes a block that was read. Returns whether it is here now.
+    fn take(&self, job: &Job, hit: &Hit, fetched: Fetched<'_>) -> bool {
+        let (names, payload) = match fetched {
+            Fetched::Whole { names, payload } => (names, payload),
+            Fetched::Stale => {
+                self.counters.add(Count::Stale, 1);
+                return false;
+            }
+            Fetched::Wrong => {
+                self.counters.add(Count::Wrong, 1);
+                return false;
+            }
+        };
+        self.counters.add(Count::ReadBytes, payload.len() as u64);
+        let copy = BlockCopy { hash: hit.hash, depth: hit.depth(), encoding: hit.encoding, names };
+        let is_here = publish_copy(&self.pool, &job.namespace, &copy, payload);
+        self.counters.add(
+            match is_here {
+                false => Count::NoRoom,
+                true if job.is_over() => Count::Late,
+                true => Count::Hits,
+            },
+            1,
+        );
+        is_here
+    }
+}
+
+/// Counts a thread's end, also after a panic.
+struct Ended<'a, F: Fabric>(&'a Shared<F>);
+
+impl<F: Fabric> Drop for Ended<'_, F> {
+    fn drop(&mut self) {
+        *self.0.threads.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.0.ended.notify_all();
+    }
+}
+
+impl<F: Fabric + 'static> Drop for Beside<F> {
+    fn drop(&mut self) {
+        if self.stamp.is_inherited() {
+            return;
+        }
+        for peer in &self.shared.peers {
+            peer.state().is_closed = true;
+            peer.changed.notify_all();
+        }
+        self.shared.jobs().1 = true;
+        self.shared.jobs_changed.notify_all();
+        let end = self.shared.clock.after(JOIN_TIMEOUT);
+        let all_ended = *end.wait_while(&self.shared.ended, self.shared.living(), |threads| *threads > 0) == 0;
+        if all_ended {
+            // They let go of the pool, so that its worker leaves with this.
+            self.handles.drain(..).for_each(|handle| drop(handle.join()));
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Finds blocks in a peer's region and verifies them.
+//!
+//! The steps are those of a local read (docs/internals/protocol.md#read), each for many blocks at a
+//! time: buckets → descriptors → payloads, seals, names and namespaces → descriptors again. A block
+//! counts only if both descriptors are equal and its checksum or seal, under a key that has its name
+//! and generation, matches. A later read sees later bytes, so the second descriptor is of a time after
+//! the payload.
+//!
+//! All that the peer says is input: an offset comes from an entry or descriptor that was bounded by the
+//! layout, and a length from the namespace of this process.
+
+use crate::remote::{Batch, Landing, ReadError, Remote};
+use cenote_base::seal::SealKeys;
+use cenote_base::{BlockHash, BlockIndex, Deadline, HashSeed};
+use cenote_mem::LINE;
+use cenote_pool::{Hit, Names, Namespace, Outline, PoolError, Words};
+use cenote_store::suits;
+use zerocopy::FromBytes;
+
+const LINE_BYTES: usize = LINE as usize;
+/// Most buckets of a hash that are looked at. At most half of the index's entries are in use, so a
+/// longer probe is as rare as it is slow.
+const BUCKETS_MAX: usize = 8;
+/// Most hashes of one step: their buckets are one read.
+const HASHES_MAX: usize = 256;
+/// Bytes of a block's names, and of its seal.
+const PAIR_BYTES: usize = 16;
+/// Pieces of a block beside its payload: seal, names, namespace, and one of the batch.
+const EXTRA_PIECES: usize = 4;
+
+/// A block that a fetch has read.
+#[derive(Debug)]
+pub enum Fetched<'a> {
+    /// It is as its publisher wrote it.
+    Whole {
+        /// Names by which other programs know it.
+        names: Names,
+        /// Its payload, decrypted.
+        payload: &'a mut [u8],
+    },
+    /// It was evicted or reused meanwhile.
+    Stale,
+    /// It is damaged, forged, or not of this namespace.
+    Wrong,
+}
+
+/// A reader of one peer's region, for one life of that region.
+pub struct Reader<R> {
+    remote: R,
+    outline: Outline,
+    superblock: [Words; 3],
+}
+
+/// A block on its way, and where its pieces are in the batch.
+struct Fetching {
+    hit: Hit,
+    payload: std::ops::Range<usize>,
+    seal: Option<std::ops::Range<usize>>,
+    names: Option<std::ops::Range<usize>>,
+    namespace: std::ops::Range<usize>,
+}
+
+fn line(bytes: &[u8]) -> Words {
+    Words::read_from_bytes(bytes).expect("a line is 64 bytes")
+}
+
+fn pair(bytes: &[u8]) -> [u64; 2] {
+    <[u64; 2]>::read_from_bytes(bytes).expect("a pair is 16 bytes")
+}
+
+fn superblock_of(bytes: &[u8]) -> [Words; 3] {
+    [0, 1, 2].map(|at| line(&bytes[at * LINE_BYTES..(at + 1) * LINE_BYTES]))
+}
+
+impl<R: Remote> Reader<R> {
+    /// Reads the region's superblock. `seed` and `keys` are those of the local region: blocks have equal
+    /// names under equal seeds only.
+    ///
+    /// # Errors
+    /// As of [`Remote::read`]. The region is no region of this version, has another seed, or is sealed
+    /// with other keys.
+    pub fn open(
+        mut remote: R,
+        seed: &HashSeed,
+        keys: Option<&SealKeys>,
+        deadline: Deadline,
+    ) -> Result<Self, ReadError> {
+        let mut batch = Batch::default();
+        batch.add(0, Outline::SUPERBLOCK_BYTES);
+        let region_bytes = remote.region_bytes();
+        remote.read(&batch.pieces, Landing::Lines, deadline)?;
+        let superblock = superblock_of(remote.landed(Landing::Lines));
+        let refused = |error: PoolError| ReadError::Gone(format!("its region cannot be read: {error}"));
+        let outline = Outline::new(superblock, region_bytes, keys).map_err(refused)?;
+        if outline.superblock().config.seed != *seed {
+            let fact = "its region has another hash seed, so no block has the same name; make both with --hash-seed";
+            return Err(ReadError::Gone(fact.to_owned()));
+        }
+        Ok(Self { remote, outline, superblock })
+    }
+
+    /// What the region's superblock says.
+    #[must_use]
+    pub const fn outline(&self) -> &Outline {
+        &self.outline
+    }
+
+    /// Whether the region is still the one that was opened. The peer answers, so it lives.
+    ///
+    /// # Errors
+    /// As of [`Remote::read`], and [`ReadError::Remade`].
+    pub fn check(&mut self, deadline: Deadline) -> Result<(), ReadError> {
+        self.read_lines(&[], deadline).map(drop)
+    }
+
+    /// Reads lines, and the superblock with them.
+    fn read_lines(&mut self, at: &[u64], deadline: Deadline) -> Result<Vec<Words>, ReadError> {
+        let mut batch = Batch::default();
+        let first = batch.add(0, Outline::SUPERBLOCK_BYTES);
+        let places: Vec<_> = at.iter().map(|&at| batch.add(at, LINE_BYTES)).collect();
+        self.remote.read(&batch.pieces, Landing::Lines, deadline)?;
+        let bytes = self.remote.landed(Landing::Lines);
+        if superblock_of(&bytes[first]) != self.superblock {
+            return Err(ReadError::Remade);
+        }
+        Ok(places.into_iter().map(|place| line(&bytes[place])).collect())
+    }
+
+    /// Finds the leading blocks of these that the region has.
+    ///
+    /// # Errors
+    /// As of [`Reader::check`].
+    pub fn find(&mut self, hashes: &[BlockHash], deadline: Deadline) -> Result<Vec<Hit>, ReadError> {
+        let mut hits = Vec::new();
+        for hashes in hashes.chunks(HASHES_MAX) {
+            let found = self.find_some(hashes, deadline)?;
+            let count = found.iter().take_while(|hit| hit.is_some()).count();
+            hits.extend(found.into_iter().map_while(|hit| hit));
+            if count < hashes.len() {
+                break;
+            }
+        }
+        Ok(hits)
+    }
+
+    fn find_some(&mut self, hashes: &[BlockHash], deadline: Deadline) -> Result<Vec<Option<Hit>>, ReadError> {
+        let mut found = vec![None; hashes.len()];
+        // Hashes that are neither found nor known to be absent.
+        let mut open: Vec<usize> = (0..hashes.len()).collect();
+        for step in 0..BUCKETS_MAX {
+            open.retain(|&at| self.outline.buckets(hashes[at]).nth(step).is_some());
+            if open.is_empty() {
+                break;
+            }
+            let places: Vec<u64> = open.iter().filter_map(|&at| self.outline.buckets(hashes[at]).nth(step)).collect();
+            let buckets = self.read_lines(&places, deadline)?;
+            let mut named: Vec<(usize, BlockIndex)> = Vec::new();
+            for (&at, bucket) in open.iter().zip(&buckets) {
+                named.extend(self.outline.named(bucket, hashes[at]).map(|block| (at, block)));
+            }
+            self.follow(hashes, &named, &mut found, deadline)?;
+            let mut goes_on = buckets.iter().map(Outline::goes_on);
+            open.retain(|&at| goes_on.next().unwrap_or(false) && found[at].is_none());
+        }
+        Ok(found)
+    }
+
+    /// Reads the descriptors that entries name. A forged bucket names seven blocks for a hash, so they
+    /// are read in several steps.
+    fn follow(
+        &mut self,
+        hashes: &[BlockHash],
+        named: &[(usize, BlockIndex)],
+        found: &mut [Option<Hit>],
+        deadline: Deadline,
+    ) -> Result<(), ReadError> {
+        for named in named.chunks(HASHES_MAX) {
+            let places: Vec<u64> = named.iter().map(|(_, block)| self.outline.descriptor(*block)).collect();
+            let lines = self.read_lines(&places, deadline)?;
+            for ((at, block), words) in named.iter().zip(lines) {
+                if found[*at].is_none() {
+                    found[*at] = self.outline.open(words, *block, hashes[*at]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads blocks that [`Reader::find`] returned, and tells `each` in their order what came of them.
+    ///
+    /// # Errors
+    /// As of [`Reader::check`]. `each` has been told of some of them.
+    pub fn fetch(
+        &mut self,
+        namespace: &Namespace,
+        hits: &[Hit],
+        deadline: Deadline,
+        mut each: impl FnMut(&Hit, Fetched<'_>),
+    ) -> Result<(), ReadError> {
+        let mut hits = hits.iter().peekable();
+        while hits.peek().is_some() {
+            let (mut batch, mut fetching) = (Batch::default(), Vec::new());
+            while let Some(hit) = hits.peek() {
+                let (at, length) = self.outline.payload(hit);
+                let Some(row) = self.outline.namespace(hit).filter(|_| suits(namespace, hit.encoding, hit.length))
+                else {
+                    each(hit, Fetched::Wrong);
+                    hits.next();
+                    continue;
+                };
+                // At most a block of this namespace, as `suits` has checked.
+                let length = usize::try_from(length).expect("64-bit");
+                if !batch.has_room(EXTRA_PIECES + 1, length + LINE_BYTES + 2 * PAIR_BYTES) {
+                    break;
+                }
+                let is_long = length > crate::remote::BYTES_MAX / 2;
+                fetching.push(Fetching {
+                    hit: **hit,
+                    payload: batch.add(at, length),
+                    seal: self.outline.seal(hit.block).map(|at| batch.add(at, PAIR_BYTES)),
+                    names: self.outline.names(hit.block).map(|at| batch.add(at, PAIR_BYTES)),
+                    namespace: batch.add(row, LINE_BYTES),
+                });
+                hits.next();
+                if is_long {
+                    break;
+                }
+            }
+            self.fetch_batch(namespace, &batch, &fetching, deadline, &mut each)?;
+        }
+        Ok(())
+    }
+
+    fn fetch_batch(
+        &mut self,
+        namespace: &Namespace,
+        batch: &Batch,
+        fetching: &[Fetching],
+        deadline: Deadline,
+        each: &mut impl FnMut(&Hit, Fetched<'_>),
+    ) -> Result<(), ReadError> {
+        if fetching.is_empty() {
+            return Ok(());
+        }
+        self.remote.read(&batch.pieces, Landing::Payloads, deadline)?;
+        let places: Vec<u64> = fetching.iter().map(|one| self.outline.descriptor(one.hit.block)).collect();
+        let again = self.read_lines(&places, deadline)?;
+        let bytes = self.remote.landed(Landing::Payloads);
+        for (one, words) in fetching.iter().zip(again) {
+            let hit = &one.hit;
+            if self.outline.open(words, hit.block, hit.hash) != Some(*hit) {
+                each(hit, Fetched::Stale);
+                continue;
+            }
+            let seal = one.seal.clone().map_or([0; 2], |place| pair(&bytes[place]));
+            let names = one.names.clone().map_or([0; 2], |place| pair(&bytes[place]));
+            let is_ours = self.outline.is_of(line(&bytes[one.namespace.clone()]), hit, namespace);
+            let payload = &mut bytes[one.payload.clone()];
+            if is_ours && self.outline.accept(hit, seal, payload) {
+                each(hit, Fetched::Whole { names: Outline::names_of(names), payload });
+            } else {
+                each(hit, Fetched::Wrong);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,242 @@
+//! The process beside a region that lets peers read it: it registers the memory, and tells readers with
+//! the key where it is. It decides nothing, and its death costs remote misses only.
+//!
+//! It follows the region's name: a region that is removed and made anew is registered anew.
+
+use crate::auth::{Key, answer, ask};
+use crate::nixl::{Nixl, NixlError, NixlRemote, Registered};
+use crate::remote::{ReadError, Remote};
+use cenote_base::{Clock, Deadline, HashSeed};
+use cenote_mem::{Flush, MapError, ReadMapping, ReadOnly, RegionSource};
+use cenote_pool::{PoolError, Superblock};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use thiserror::Error;
+
+/// Longest exchange with one reader.
+const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Most exchanges at a time.
+const EXCHANGES_MAX: usize = 64;
+/// What the seed's keyed hash is of.
+const SEED: &str = "hash seed";
+
+/// What a share says to a reader with the key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Offer {
+    /// The region's identity, in hex: it is another one after the region was made anew.
+    pub region: String,
+    /// Seconds since 1970 of its making.
+    pub created: u64,
+    /// Keyed hash of its hash seed, in hex. Readers with another seed find nothing.
+    seed: String,
+    /// Bytes of the mapping.
+    pub region_bytes: u64,
+    /// Address of its first byte in the sharing process.
+    base: u64,
+    /// Number of this registration in the sharing process.
+    pub registration: u64,
+    /// NIXL's metadata, in hex.
+    metadata: String,
+}
+
+/// Why a region is not shared now.
+#[derive(Debug, Error)]
+pub enum ShareError {
+    /// It cannot be mapped.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// It is no region of this version.
+    #[error(transparent)]
+    Region(#[from] PoolError),
+    /// NIXL refuses.
+    #[error(transparent)]
+    Nixl(#[from] NixlError),
+    /// The file cannot be looked at.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+struct Shown {
+    registered: Registered,
+    offer: Offer,
+    file: Option<(u64, u64)>,
+    identity: [u8; 16],
+}
+
+/// A region that peers may read.
+pub struct Share {
+    source: RegionSource,
+    nixl: Arc<Nixl>,
+    key: Key,
+    clock: Clock,
+    shown: Mutex<Option<Shown>>,
+    registrations: AtomicU64,
+    exchanges: AtomicUsize,
+}
+
+impl Share {
+    /// Prepares to share the region of this name, which need not exist yet: see [`Share::follow`].
+    #[must_use]
+    pub fn new(source: RegionSource, nixl: Arc<Nixl>, key: Key, clock: Clock) -> Self {
+        let (registrations, exchanges) = (AtomicU64::new(0), AtomicUsize::new(0));
+        Self { source, nixl, key, clock, shown: Mutex::new(None), registrations, exchanges }
+    }
+
+    fn shown(&self) -> MutexGuard<'_, Option<Shown>> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at the region's name, and registers what is there unless it is registered. Returns what
+    /// peers are told now. The caller calls it about once a second, from one thread.
+    ///
+    /// # Errors
+    /// There is no such region, or it cannot be shared. Peers are told of none then.
+    pub fn follow(&self) -> Result<Offer, ShareError> {
+        let outcome = self.look();
+        if outcome.is_err() {
+            // Dropped outside of the lock: ending a registration takes time.
+            let old = self.shown().take();
+            drop(old);
+        }
+        outcome
+    }
+
+    fn look(&self) -> Result<Offer, ShareError> {
+        let file = self.source.file().map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                ShareError::Map(MapError::Missing { path: self.source.path().unwrap_or_default() })
+            }
+            _ => error.into(),
+        })?;
+        if let Some(shown) = &*self.shown()
+            && shown.file == file
+            && Superblock::read(shown.registered.fabric())?.config.uuid == shown.identity
+        {
+            return Ok(shown.offer.clone());
+        }
+        let old = self.shown().take();
+        drop(old);
+        let shown = self.register(file)?;
+        let offer = shown.offer.clone();
+        *self.shown() = Some(shown);
+        Ok(offer)
+    }
+
+    fn register(&self, file: Option<(u64, u64)>) -> Result<Shown, ShareError> {
+        // Nothing is flushed by this process: readers see what its host's memory has.
+        let unsupported = |error: cenote_mem::UnsupportedFlush| io::Error::other(error.to_string());
+        let fabric = Arc::new(ReadOnly::new(ReadMapping::open(&self.source)?, Flush::None).map_err(unsupported)?);
+        let superblock = Superblock::read(&fabric)?;
+        let config = &superblock.config;
+        let registration = self.registrations.fetch_add(1, Ordering::Relaxed) + 1;
+        let region = hex::encode(config.uuid);
+        let name = format!("cenote-{region}-{}-{registration}", std::process::id());
+        let registered = Registered::new(&self.nixl, &name, Arc::clone(&fabric))?;
+        let offer = Offer {
+            region,
+            created: config.created,
+            seed: hex::encode(self.key.name_of(SEED, &config.seed.0)),
+            region_bytes: superblock.region_bytes,
+            base: registered.address() as u64,
+            registration,
+            metadata: hex::encode(registered.metadata()),
+        };
+        Ok(Shown { registered, offer, file, identity: config.uuid })
+    }
+
+    /// Answers readers until `is_over`; `heard` learns of every exchange. The listener must not block:
+    /// the caller has made it so, and `wait` waits for it.
+    pub fn serve(
+        self: &Arc<Self>,
+        listener: &TcpListener,
+        heard: &Arc<dyn Fn(SocketAddr, io::Result<()>) + Send + Sync>,
+        mut wait: impl FnMut() -> bool,
+    ) {
+        loop {
+            // Failures of one connection, and lacks of this process, pass.
+            for (stream, from) in (0..EXCHANGES_MAX).map_while(|_| listener.accept().ok()) {
+                self.exchange(stream, from, heard);
+            }
+            if !wait() {
+                return;
+            }
+        }
+    }
+
+    fn exchange(
+        self: &Arc<Self>,
+        stream: TcpStream,
+        from: SocketAddr,
+        heard: &Arc<dyn Fn(SocketAddr, io::Result<()>) + Send + Sync>,
+    ) {
+        if self.exchanges.fetch_add(1, Ordering::AcqRel) >= EXCHANGES_MAX {
+            self.exchanges.fetch_sub(1, Ordering::AcqRel);
+            return heard(from, Err(io::Error::other("too many readers ask at a time")));
+        }
+        let (share, told) = (Arc::clone(self), Arc::clone(heard));
+        let started = std::thread::Builder::new().name("reach-answer".to_owned()).spawn(move || {
+            let deadline = share.clock.after(EXCHANGE_TIMEOUT);
+            let message = || {
+                let offer = share.shown().as_ref().map(|shown| shown.offer.clone());
+                serde_json::to_vec(&offer).expect("plain data")
+            };
+            let outcome = stream.set_nonblocking(false).and_then(|()| answer(&stream, &share.key, deadline, message));
+            let _ = stream.shutdown(Shutdown::Both);
+            share.exchanges.fetch_sub(1, Ordering::AcqRel);
+            told(from, outcome);
+        });
+        if let Err(error) = started {
+            self.exchanges.fetch_sub(1, Ordering::AcqRel);
+            heard(from, Err(error));
+        }
+    }
+}
+
+/// Asks a share for its offer, and connects to its memory by NIXL. `name` is of the new agent.
+///
+/// # Errors
+/// The share cannot be reached, has another key, shares nothing or a region with another seed, or NIXL
+/// refuses.
+pub fn connect(
+    nixl: &Arc<Nixl>,
+    address: &str,
+    key: &Key,
+    seed: &HashSeed,
+    name: &str,
+    deadline: Deadline,
+) -> Result<Box<dyn Remote>, ReadError> {
+    let failed = |error: io::Error| ReadError::Gone(error.to_string());
+    let offer = offer_of(address, key, deadline).map_err(failed)?;
+    let gone = |fact: &str| ReadError::Gone(fact.to_owned());
+    let offer = offer.ok_or_else(|| gone("it has no region now"))?;
+    if offer.seed != hex::encode(key.name_of(SEED, &seed.0)) {
+        return Err(gone("its region has another hash seed; make both with the same --hash-seed"));
+    }
+    let metadata = hex::decode(&offer.metadata).map_err(|_| gone("its metadata is no hex"))?;
+    let remote = NixlRemote::connect(nixl, name, &metadata, offer.base, offer.region_bytes);
+    Ok(Box::new(remote.map_err(|error| ReadError::Gone(error.to_string()))?))
+}
+
+/// Asks a share for its offer; `None`: it has no region now.
+///
+/// # Errors
+/// It cannot be reached, or has another key.
+pub fn offer_of(address: &str, key: &Key, deadline: Deadline) -> io::Result<Option<Offer>> {
+    let mut last = io::Error::other("the name has no address");
+    for address in address.to_socket_addrs()? {
+        let time = deadline.block_for();
+        if time.is_zero() {
+            break;
+        }
+        match TcpStream::connect_timeout(&address, time).and_then(|stream| ask(&stream, key, deadline)) {
+            Ok(message) => return serde_json::from_slice(&message).map_err(|_| io::Error::other("its offer is none")),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}

@@ -1,0 +1,264 @@
+//! Requests at peers that are slow, dead, or hang.
+
+use crate::support::{Host, Trouble, chain, config};
+use cenote_base::seal::Seal;
+use cenote_base::testing::{ManualTime, until};
+use cenote_base::{BlockHash, Deadline};
+use cenote_mem::Coherent;
+use cenote_pool::Publish;
+use cenote_reach::{Beside, Count, ReadError, Remote, Settings};
+use cenote_store::{Peers, Promotion};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const BLOCKS: usize = 20;
+
+/// Owners, and a reader whose time passes where a test says so.
+struct World {
+    owners: Arc<Vec<Host>>,
+    troubles: Vec<Trouble>,
+    local: Host,
+    time: &'static ManualTime,
+    beside: Arc<Beside<Arc<Coherent>>>,
+    connections: Arc<AtomicU64>,
+}
+
+impl World {
+    fn new(owners: usize) -> Self {
+        let owner = |number: usize| Host::new(2 << 20, &config(10 + number as u8, 7, Seal::None));
+        let owners: Arc<Vec<Host>> = Arc::new((0..owners).map(owner).collect());
+        let troubles: Vec<Trouble> = owners.iter().map(|_| Trouble::default()).collect();
+        let local = Host::new(2 << 20, &config(1, 7, Seal::None));
+        let time = ManualTime::start();
+        let addresses: Vec<String> = (0..owners.len()).map(|number| format!("peer:{}", number + 1)).collect();
+        let settings: Settings = format!("{},deadline=1", addresses.join(",")).parse().expect("a setting");
+        let connections = Arc::new(AtomicU64::new(0));
+        let connect = {
+            let (owners, troubles, connections) = (Arc::clone(&owners), troubles.clone(), Arc::clone(&connections));
+            move |address: &str, _: Deadline| -> Result<Box<dyn Remote>, ReadError> {
+                let number: usize = address.strip_prefix("peer:").unwrap().parse().unwrap();
+                let trouble = &troubles[number - 1];
+                if trouble.set().is_dead {
+                    return Err(ReadError::Gone("no route".to_owned()));
+                }
+                connections.fetch_add(1, Ordering::SeqCst);
+                Ok(Box::new(trouble.peer(&owners[number - 1], 1)))
+            }
+        };
+        let beside = Beside::start(local.pool.clone(), &settings, connect, time.clock());
+        let world = Self { owners, troubles, local, time, beside, connections };
+        world.wait_for("remote_peers_good", world.owners.len() as f64);
+        world
+    }
+
+    fn wait_for(&self, name: &str, value: f64) {
+        until(name, || (self.beside.stats()[name] == value).then_some(()));
+    }
+
+    fn get(&self, count: Count) -> usize {
+        self.beside.counters().get(count) as usize
+    }
+
+    fn chain(&self, prompt: u32) -> Vec<BlockHash> {
+        chain(&self.local.namespace, prompt, BLOCKS)
+    }
+
+    /// The owner publishes the first blocks of a prompt.
+    fn publish(&self, owner: usize, prompt: u32, blocks: std::ops::Range<usize>) {
+        for (depth, hash) in self.chain(prompt).into_iter().enumerate().skip(blocks.start).take(blocks.len()) {
+            assert_eq!(self.owners[owner].publish(hash, depth as u32), Publish::Published);
+        }
+    }
+
+    fn promote(&self, hashes: &[BlockHash]) -> Option<Promotion> {
+        self.beside.promote(&self.local.namespace, hashes)
+    }
+
+    /// Promotes, and waits until that is over. Returns the number of leading blocks here.
+    fn bring(&self, hashes: &[BlockHash]) -> usize {
+        let promotion = self.promote(hashes).expect("a peer is asked");
+        until("the promotion ends", || promotion.is_over().then_some(()));
+        self.local.read(hashes)
+    }
+}
+
+#[test]
+fn blocks_of_a_peer_come_here_and_are_shared() {
+    let world = World::new(1);
+    world.publish(0, 1, 0..15);
+    let hashes = world.chain(1);
+    assert_eq!(world.local.has(&hashes), 0);
+    assert_eq!(world.bring(&hashes), 15);
+    assert_eq!((world.get(Count::Sought), world.get(Count::Found), world.get(Count::Hits)), (BLOCKS, 15, 15));
+    assert_eq!(world.get(Count::Absent), 5);
+    // Names travel, so that routers that follow this region's events know the copies.
+    let hit = world.local.pool.peek(&hashes)[0];
+    assert_eq!(world.local.pool.describe(&hit).map(|listed| listed.names), Some(crate::support::names(hashes[0])));
+    // What is here is not read again.
+    let bytes = world.get(Count::ReadBytes);
+    assert_eq!(world.bring(&hashes), 15);
+    assert_eq!(world.get(Count::ReadBytes), bytes);
+}
+
+#[test]
+fn what_one_peer_lacks_another_one_is_asked_for() {
+    let world = World::new(3);
+    for prompt in 1..=6 {
+        world.publish((prompt % 3) as usize, prompt, 0..10);
+        assert_eq!(world.bring(&world.chain(prompt)), 10, "prompt {prompt}");
+    }
+    assert_eq!(world.get(Count::Hits), 60);
+    // The peers after the one that had the beginning are asked for the rest.
+    let hashes = world.chain(7);
+    let first = (hashes[0].words()[0] % 3) as usize;
+    world.publish(first, 7, 0..10);
+    world.publish((first + 1) % 3, 7, 10..20);
+    assert_eq!(world.bring(&hashes), 20);
+}
+
+#[test]
+fn a_slow_peer_costs_one_deadline_and_then_none() {
+    let world = World::new(1);
+    world.publish(0, 1, 0..BLOCKS);
+    let time = world.time;
+    world.troubles[0].set().before = Some(Box::new(move || time.advance(Duration::from_secs(2))));
+    let hashes = world.chain(1);
+    assert_eq!(world.bring(&hashes), 0);
+    world.wait_for("remote_peers_suspect", 1.0);
+    until("the blocks are counted", || (world.get(Count::Late) == BLOCKS).then_some(()));
+    assert_eq!(world.get(Count::Suspected), 1);
+    assert!(world.promote(&hashes).is_none() && !world.beside.may_have(), "nothing waits for a suspect peer");
+    assert!(world.beside.trouble().expect("it is in trouble").contains("peer:1"));
+    // It is well again, and asked again after a pause.
+    world.troubles[0].set().before = None;
+    until("the peer is good", || {
+        time.advance(Duration::from_millis(100));
+        (world.beside.stats()["remote_peers_good"] == 1.0).then_some(())
+    });
+    assert_eq!(world.beside.trouble(), None);
+    assert_eq!(world.bring(&hashes), BLOCKS);
+}
+
+/// A call of the fabric that does not return keeps its thread, and no request.
+#[test]
+fn a_peer_that_hangs_costs_one_deadline_and_then_none() {
+    let world = World::new(2);
+    let hashes = world.chain(1);
+    let first = (hashes[0].words()[0] % 2) as usize;
+    let (hangs, release): (_, Receiver<()>) = channel();
+    let (entered, is_in) = channel();
+    let release = Mutex::new(release);
+    world.troubles[first].set().before = Some(Box::new(move || {
+        let _ = entered.send(());
+        let _ = release.lock().expect("one reader").recv();
+    }));
+    let promotion = world.promote(&hashes).expect("a peer is asked");
+    is_in.recv().expect("the read begins");
+    assert!(!promotion.is_over());
+    world.time.advance(Duration::from_secs(1));
+    until("the request goes on", || promotion.is_over().then_some(()));
+    world.wait_for("remote_peers_suspect", 1.0);
+    // The other peer serves meanwhile.
+    let other = 1 - first;
+    for prompt in 2..6 {
+        world.publish(other, prompt, 0..5);
+        assert_eq!(world.bring(&world.chain(prompt)), 5);
+    }
+    drop(hangs);
+}
+
+#[test]
+fn a_dead_peer_costs_misses_and_is_found_again() {
+    let world = World::new(2);
+    for prompt in 1..=4 {
+        world.publish(0, prompt, 0..5);
+        world.publish(1, prompt, 0..5);
+    }
+    world.troubles[0].set().is_dead = true;
+    for prompt in 1..=4 {
+        assert_eq!(world.bring(&world.chain(prompt)), 5, "the other peer has them");
+    }
+    world.wait_for("remote_peers_suspect", 1.0);
+    let before = world.connections.load(Ordering::SeqCst);
+    world.troubles[0].set().is_dead = false;
+    until("the peer is good", || {
+        world.time.advance(Duration::from_millis(100));
+        (world.beside.stats()["remote_peers_good"] == 2.0).then_some(())
+    });
+    assert!(world.connections.load(Ordering::SeqCst) > before);
+}
+
+/// No request finds a peer dead that died while it was idle: its thread looks now and then.
+#[test]
+fn a_death_without_requests_is_noticed() {
+    let world = World::new(1);
+    world.troubles[0].set().is_dead = true;
+    until("the peer is suspect", || {
+        world.time.advance(Duration::from_millis(100));
+        (world.beside.stats()["remote_peers_suspect"] == 1.0).then_some(())
+    });
+    assert!(world.promote(&world.chain(1)).is_none());
+    assert_eq!(world.get(Count::Late) + world.get(Count::Failed), 0);
+}
+
+#[test]
+fn a_region_made_anew_is_opened_again() {
+    let world = World::new(1);
+    world.publish(0, 1, 0..5);
+    assert_eq!(world.bring(&world.chain(1)), 5);
+    let owner = &world.owners[0];
+    cenote_pool::Superblock::format(&owner.fabric, &config(99, 7, Seal::None)).expect("it fits");
+    assert_eq!(world.bring(&world.chain(2)), 0);
+    until("the new region is open", || {
+        world.time.advance(Duration::from_millis(10));
+        (world.connections.load(Ordering::SeqCst) >= 2 && world.beside.may_have()).then_some(())
+    });
+}
+
+#[test]
+fn more_requests_than_a_queue_has_are_refused() {
+    let world = World::new(1);
+    let (go, wait) = channel::<()>();
+    let wait = Mutex::new(wait);
+    world.troubles[0].set().before = Some(Box::new(move || _ = wait.lock().expect("one reader").recv()));
+    let hashes = world.chain(1);
+    let promotions: Vec<Option<Promotion>> = (0..80).map(|_| world.promote(&hashes)).collect();
+    let refused = promotions.iter().filter(|promotion| promotion.is_none()).count();
+    assert!((15..=16).contains(&refused), "{refused} of 80");
+    assert_eq!(world.get(Count::Refused), refused * BLOCKS);
+    drop(go);
+    for promotion in promotions.into_iter().flatten() {
+        until("each request ends", || promotion.is_over().then_some(()));
+    }
+}
+
+#[test]
+fn a_full_region_takes_what_it_can() {
+    let world = World::new(1);
+    world.publish(0, 1, 0..BLOCKS);
+    let hashes = world.chain(1);
+    world.local.pool.set_quota(world.local.namespace.id, 3 * crate::support::BLOCK_BYTES).expect("no lock is held");
+    let promotion = world.promote(&hashes).expect("a peer is asked");
+    until("the promotion ends", || promotion.is_over().then_some(()));
+    assert!(world.local.has(&hashes) <= 3);
+    assert_eq!(world.get(Count::Wrong) + world.get(Count::Stale), 0);
+}
+
+#[test]
+fn the_end_ends_all_requests() {
+    let world = World::new(1);
+    let (go, wait) = channel::<()>();
+    let wait = Mutex::new(wait);
+    world.troubles[0].set().before = Some(Box::new(move || _ = wait.lock().expect("one reader").recv()));
+    let promotion = world.promote(&world.chain(1)).expect("a peer is asked");
+    let World { beside, time, .. } = world;
+    let ended = std::thread::spawn(move || drop(beside));
+    until("the request ends", || promotion.is_over().then_some(()));
+    drop(go);
+    until("the threads end", || {
+        time.advance(Duration::from_millis(100));
+        ended.is_finished().then_some(())
+    });
+}

@@ -1,0 +1,56 @@
+//! Memory beside the region: regions of other hosts, which a promotion may copy from.
+
+use crate::Promotion;
+use cenote_base::BlockHash;
+use cenote_mem::{Fabric, LINE};
+use cenote_pool::{Names, Namespace, NewBlock, Pool, Publish};
+use std::collections::BTreeMap;
+
+/// Other hosts' regions, as a store uses them. No call waits.
+pub trait Peers: Send + Sync {
+    /// Whether asking would reach a peer now. What peers hold is not known here.
+    fn may_have(&self) -> bool;
+
+    /// Begins to seek blocks of one sequence at peers, and to publish in the region the leading ones that
+    /// are found. `None`: there is nothing to wait for. The promotion ends by its deadline, whatever the
+    /// peers do.
+    fn promote(&self, namespace: &Namespace, missing: &[BlockHash]) -> Option<Promotion>;
+
+    /// Counters and gauges by Prometheus name, without prefix.
+    fn stats(&self) -> BTreeMap<String, f64>;
+
+    /// Why peers are not asked now; `None`: all are.
+    fn trouble(&self) -> Option<String>;
+}
+
+/// A copy of a block of another tier or host.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockCopy {
+    /// The block's name.
+    pub hash: BlockHash,
+    /// Its number in its sequence.
+    pub depth: u32,
+    /// Encoding of its payload.
+    pub encoding: u8,
+    /// Names by which other programs know it.
+    pub names: Names,
+}
+
+/// Publishes a copy. False: it does not suit its namespace, or there is no room.
+pub fn publish_copy<F: Fabric>(pool: &Pool<F>, namespace: &Namespace, copy: &BlockCopy, payload: &[u8]) -> bool {
+    if !suits(namespace, copy.encoding, payload.len() as u64) {
+        return false;
+    }
+    let new =
+        NewBlock { encoding: copy.encoding, names: copy.names, ..NewBlock::new(namespace, copy.hash, copy.depth) };
+    matches!(pool.publish(&new, &[payload]), Publish::Published | Publish::Duplicate)
+}
+
+/// Whether a payload of this encoding and length suits its namespace, so that publishing it is no mistake.
+#[must_use]
+pub fn suits(namespace: &Namespace, encoding: u8, length: u64) -> bool {
+    match encoding {
+        0 => length == namespace.block_bytes,
+        _ => length > 0 && length <= namespace.block_bytes && length.is_multiple_of(LINE),
+    }
+}
