@@ -24,7 +24,7 @@ pub fn start(
     library: Option<&Path>,
 ) -> Result<Arc<Beside<Arc<Mapped>>>, Failure> {
     let (key, nixl) = (Key::from_file(key)?, nixl(library)?);
-    let (seed, agents) = (pool.superblock().config.seed.clone(), AtomicU64::new(0));
+    let (seed, agents) = (pool.superblock().config.seed, AtomicU64::new(0));
     let connect = move |address: &str, deadline: Deadline| -> Result<Box<dyn Remote>, ReadError> {
         let name = format!("cenote-reader-{}-{}", std::process::id(), agents.fetch_add(1, Ordering::Relaxed));
         connect(&nixl, address, &key, &seed, &name, deadline)

@@ -14,7 +14,7 @@ pub use bench::{
 };
 pub use plan::{PlanCommands, PlanRackArgs, StatisticArg};
 pub use reproduce::ReproduceArgs;
-pub use sim::{CapacityArg, InstantArg, LoadArg, RoutingArg, SessionArgs, SimArgs, TraceFormatArg, pool_name};
+pub use sim::{CapacityArg, InstantArg, LoadArg, RoutingArg, SimArgs, pool_name};
 pub use study::{
     ComparedLoadArgs, StudyAgentsArgs, StudyBudgetArgs, StudyCommands, StudyEngineArgs, StudyPrefetchArgs,
     StudyScaleArgs, StudyServerArgs, StudySparseArgs, StudySwapArgs, StudyWatermarkArgs, StudyWeightsArgs,

@@ -10,6 +10,9 @@ use cenote_base::prng::Prng;
 use cenote_mem::{Fabric, Offset};
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// Changes the bytes of a read.
+pub type Lie = Box<dyn FnMut(&[Piece], &mut [u8]) + Send>;
+
 /// What is wrong with a peer.
 #[derive(Default)]
 pub struct Faults {
@@ -22,7 +25,7 @@ pub struct Faults {
     /// One in so many reads calls `between` so many times.
     pub tears: Option<(u64, u64)>,
     /// Called with the pieces and their bytes: it lies.
-    pub lie: Option<Box<dyn FnMut(&[Piece], &mut [u8]) + Send>>,
+    pub lie: Option<Lie>,
     /// What the peer says of its length instead of the truth.
     pub region_bytes: Option<u64>,
     /// Reads so far, and their bytes.

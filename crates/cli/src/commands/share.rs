@@ -23,7 +23,8 @@ pub fn run(args: &PoolShareArgs) -> Result<ExitCode, Failure> {
     let pauses = EndSignals::catch()?.into_pauses();
     let source = args.region.source()?;
     let (key, nixl) = (Key::from_file(&args.key_file)?, peers::nixl(args.nixl.as_deref())?);
-    let listener = TcpListener::bind(args.listen).map_err(|error| cannot_listen(args.listen, &error))?;
+    let listener = TcpListener::bind(args.listen)
+        .map_err(|error| cannot_listen(args.listen, ["--listen", "port of --listen"], &error))?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     let clock = Clock::system();

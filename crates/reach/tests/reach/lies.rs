@@ -141,7 +141,7 @@ fn forged_buckets_cost_a_bounded_number_of_reads() {
 #[test]
 fn no_superblock_and_no_length_ends_the_reader() {
     let owner = owner(Seal::None);
-    let seed = owner.pool.superblock().config.seed.clone();
+    let seed = owner.pool.superblock().config.seed;
     let open = |trouble: &Trouble| Reader::open(trouble.peer(&owner, 1), &seed, None, patience()).map(drop);
     assert_eq!(open(&Trouble::default()), Ok(()));
     for region_bytes in [0, 64, 191, 4096, 1 << 20] {
@@ -242,7 +242,7 @@ fn other_seeds_and_keys_are_refused_with_the_reason() {
     refusal(&plain, 7, Some(&keys));
     // With another key nothing is whole.
     let others = crate::support::keys(2);
-    let seed = sealed.pool.superblock().config.seed.clone();
+    let seed = sealed.pool.superblock().config.seed;
     let mut reader =
         Reader::open(Trouble::default().peer(&sealed, 1), &seed, Some(&others), patience()).expect("a sealed region");
     let hits = reader.find(&chain(&sealed.namespace, 1, BLOCKS), patience()).expect("it answers");

@@ -92,7 +92,7 @@ fn a_region_is_read_by_nixl_until_it_is_made_anew() {
     }
     let offer = share.follow().expect("it is shared");
     assert_eq!((share.follow().expect("still").registration, offer.registration), (1, 1));
-    let seed = pool.superblock().config.seed.clone();
+    let seed = pool.superblock().config.seed;
     let other = cenote_base::HashSeed([8; 32]);
     let refused = connect(&nixl, &address, &key, &other, "other", patience()).err().expect("another seed");
     assert!(refused.to_string().contains("hash seed"), "{refused}");
