@@ -49,7 +49,7 @@ pub trait Remote: Send {
     /// Bytes of the region, as the peer says.
     fn region_bytes(&self) -> u64;
 
-    /// Reads pieces, at most [`PIECES_MAX`]. Other hosts may write meanwhile, so what lands may be torn.
+    /// Reads pieces, at most 1,024. Other hosts may write meanwhile, so what lands may be torn.
     ///
     /// # Errors
     /// See [`ReadError`].
