@@ -157,9 +157,12 @@ async fn names_of_a_region_are_text() {
     assert!(page.text("table-body").await.contains(HOSTILE), "it is shown as it is");
     page.show(1280, 800, "light", "map").await;
     page.browser.run("document.querySelector('input[value=model]').click();").await;
+    // Its block shares a chunk with those of the other model, of which there are more.
+    page.browser.run("document.querySelectorAll('#cells .cell')[1].click();").await;
     page.browser
-        .wait("the legend", &format!("document.getElementById('map-legend').innerText.includes('{HOSTILE}')"))
+        .wait("the chunk", &format!("document.getElementById('cell-facts').innerText.includes('{HOSTILE}')"))
         .await;
+    assert!(page.text("map-legend").await.contains("demo"));
     let of_page = "return [window.ran ?? null, document.scripts.length, document.images.length];";
     assert_eq!(page.browser.run(of_page).await, serde_json::json!([null, 1, 0]));
     page.expect_quiet_console().await;
