@@ -70,9 +70,9 @@ pub enum PoolCommands {
     Manage(PoolManageArgs),
     /// Let other hosts read a region: a process that registers it with NIXL and does nothing else
     ///
-    /// Hosts with the key find and read its blocks without a processor of this host
-    /// (`cenote serve --peers`): docs/guides/reach.md says what else they can do. It goes on until SIGINT
-    /// or SIGTERM, and follows a region that is removed and made anew.
+    /// Hosts with the key find and read its blocks without a processor of this host, if `cenote serve` has
+    /// this address among its peers: docs/guides/reach.md says what else they can do. It goes on until
+    /// SIGINT or SIGTERM, and follows a region that is removed and made anew.
     Share(PoolShareArgs),
     /// Save a region's blocks, models and objects to a file
     ///

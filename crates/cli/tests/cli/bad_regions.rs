@@ -47,7 +47,7 @@ async fn regions_that_do_not_hold_are_refused() {
     for (at, fact) in [
         (0, "this is not a Cenote region"),
         (VERSION_AT, "format version"),
-        (LAYOUT_AT, "the region has layout"),
+        (LAYOUT_AT, "another build made the region"),
         (SEED_AT, "the superblock's check word is wrong"),
     ] {
         let region = Region::create("8MiB").await;

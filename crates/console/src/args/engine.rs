@@ -191,8 +191,8 @@ pub struct EngineArgs {
     #[arg(long, value_name = "PLACE", env = "CENOTE_COLD")]
     #[serde(with = "optional_text")]
     pub cold: Option<cold::Settings>,
-    /// Other hosts whose regions have blocks that are missing here: the addresses of their `cenote pool
-    /// share`, as HOST:PORT,HOST:PORT,deadline=0.5 (docs/guides/reach.md)
+    /// Other hosts, for blocks that are missing here: addresses of their `cenote pool share`, as
+    /// HOST:PORT,HOST:PORT,deadline=0.5 (docs/guides/reach.md)
     #[arg(long, value_name = "PEERS", env = "CENOTE_PEERS", requires = "peer_key_file")]
     #[serde(with = "optional_text")]
     pub peers: Option<cenote_reach::Settings>,

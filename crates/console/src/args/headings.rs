@@ -21,6 +21,8 @@ const HEADINGS: [(&str, &[&str]); 9] = [
             "against",
             "python",
             "trace",
+            "format",
+            "seed",
             "requests",
             "tokens_per_id",
             "share",
