@@ -250,7 +250,7 @@ def test_kept_bytes_stay_while_another_namespace_needs_room(region: cenote.Regio
         assert other.publish(name, 0, bytes(PAGE)) == "published"
     assert region.counters()["pool_evicted_total"] > 0
     assert (blocks.count(names), other.count(theirs[:1])) == (2, 0)
-    with pytest.raises(cenote.RegionError, match="half of its own"):
+    with pytest.raises(cenote.CenoteError, match="half of its own"):
         other.keep(1 << 40)
 
 

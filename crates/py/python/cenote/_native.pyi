@@ -380,7 +380,7 @@ class Namespace:
         """Keeps bytes of the region for the namespace's blocks over all hosts: while these take no more, none
         of them leaves for another namespace's. 0: none.
 
-        Raises RegionError if the region would keep more than half of its bytes for its namespaces.
+        Raises CenoteError if the region would keep more than half of its bytes for its namespaces.
         """
     @property
     def id(self) -> int: ...
