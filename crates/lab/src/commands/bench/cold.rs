@@ -13,6 +13,7 @@ use cenote_console::failure::Failure;
 use cenote_console::input;
 use cenote_console::region::TemporaryRegion;
 use cenote_store::cold::Settings;
+use cenote_store::snapshot;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -25,6 +26,7 @@ pub const PARTS: &[Part] = &[
     Part { name: "cold-copies", measure: copies },
     Part { name: "cold-ttft", measure: first_tokens },
     Part { name: "cold-full", measure: full_disk },
+    Part { name: "cold-snapshot", measure: snapshots },
 ];
 
 const BLOCK_BYTES: u64 = 512 << 10;
@@ -102,6 +104,58 @@ fn copies(setting: &Setting) -> Result<Vec<Row>, Failure> {
         row("read a plain file", &plain_read),
         row("promote", &read).ratio(median(&read) / median(&plain_read)),
         found(&format!("blocks found of {count}"), least_found, count),
+    ])
+}
+
+/// Gigabytes per second of a snapshot and of its restoration into another region, beside one thread that
+/// writes and reads a plain file of the same bytes.
+fn snapshots(setting: &Setting) -> Result<Vec<Row>, Failure> {
+    let count = setting.choose(2048, 64);
+    let bytes = count * BLOCK_BYTES;
+    let payload: Vec<u8> = (0..BLOCK_BYTES).map(|at| ((at * 31) >> 3) as u8).collect();
+    let (mut plain_write, mut plain_read, mut save, mut restore) = (vec![], vec![], vec![], vec![]);
+    let mut least_found = count;
+    let failed = |error: snapshot::SnapshotError| Failure::new(error.to_string());
+    for _ in 0..3 {
+        let directory = directory()?;
+        let (plain, path) = (directory.path().join("plain"), directory.path().join("snapshot"));
+        let world = region(directory.path(), bytes)?;
+        if !(0..count).all(|number| world.publish(number, &payload)) {
+            return Err(Failure::new("the region has no room for the blocks"));
+        }
+        let begin = Instant::now();
+        let file = File::create_new(&plain)?;
+        (0..count).try_for_each(|number| file.write_all_at(&payload, number * BLOCK_BYTES))?;
+        file.sync_data()?;
+        plain_write.push(begin.elapsed().as_nanos() as f64);
+        let begin = Instant::now();
+        snapshot::save(&world.pool, &path).map_err(failed)?;
+        save.push(begin.elapsed().as_nanos() as f64);
+        let hashes: Vec<BlockHash> = (0..count).map(|number| world.hash(number)).collect();
+        drop(world);
+        let world = region(directory.path(), bytes)?;
+        let file = input::open(&plain).map_err(Failure::new)?;
+        let saved = input::open(&path).map_err(Failure::new)?;
+        for file in [&file, &saved] {
+            rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)?;
+        }
+        let begin = Instant::now();
+        let mut buffer = vec![0; BLOCK_BYTES as usize];
+        (0..count).try_for_each(|number| file.read_exact_at(&mut buffer, number * BLOCK_BYTES))?;
+        plain_read.push(begin.elapsed().as_nanos() as f64);
+        let begin = Instant::now();
+        snapshot::restore(&world.pool, &path).map_err(failed)?;
+        restore.push(begin.elapsed().as_nanos() as f64);
+        least_found = least_found.min(world.pool.peek(&hashes).len() as u64);
+    }
+    let size = cenote_base::units::ByteSize(bytes);
+    let row = |name: &str, times: &Times| Row::milliseconds(format!("{name} {size}"), times);
+    Ok(vec![
+        row("write a plain file", &plain_write),
+        row("snapshot", &save).ratio(median(&save) / median(&plain_write)),
+        row("read a plain file", &plain_read),
+        row("restore", &restore).ratio(median(&restore) / median(&plain_read)),
+        found(&format!("blocks restored of {count}"), least_found, count),
     ])
 }
 
