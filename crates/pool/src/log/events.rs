@@ -44,6 +44,14 @@ pub(super) enum Kind {
     Gap = 3,
 }
 
+/// Gaps that a writer logs which is late again and again.
+const GAPS_MAX: usize = 2;
+
+/// A line that says that events may be missing.
+fn gap() -> EventLine {
+    EventLine::new(Kind::Gap, BlockIndex(0), Generation(0))
+}
+
 impl Kind {
     fn from_number(number: u64) -> Option<Self> {
         [Self::Stored, Self::Removed, Self::Gap].into_iter().find(|kind| *kind as u64 == number)
@@ -123,21 +131,25 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
     /// Logs that events may be missing, so that followers walk the descriptors.
     pub(crate) fn tell_gap(&self) {
         if self.region.has_events() {
-            self.tell(EventLine::new(Kind::Gap, BlockIndex(0), Generation(0)));
+            self.tell(gap());
         }
     }
 
     fn tell(&self, line: EventLine) {
+        // A gap may come a round late as well, and always does if other users of the host forge numbers.
+        let _ = self.tells_in_time(line) || (0..GAPS_MAX).any(|_| self.tells_in_time(gap()));
+    }
+
+    /// Logs an event. `false`: this writer was delayed for a whole round of the ring, so its line has
+    /// overwritten a newer one.
+    fn tells_in_time(&self, line: EventLine) -> bool {
         let next = self.next_number::<EventLine>();
         let sequence = next.fetch_add(1, Relaxed);
         fault::point(Point::EventNumbered);
         let at = EventLine::place(&self.region.layout, self.region.host, sequence);
         self.region.write(at, EventLine { sequence, ..line });
         fault::point(Point::EventTold);
-        // A writer that was delayed for a whole round of the ring has overwritten newer events.
-        if next.load(Relaxed).wrapping_sub(sequence) > self.region.layout.events_per_host {
-            self.tell_gap();
-        }
+        next.load(Relaxed).wrapping_sub(sequence) <= self.region.layout.events_per_host
     }
 
     /// Stores a block's names for followers that walk descriptors. The caller fences before a

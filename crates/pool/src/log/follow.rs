@@ -21,9 +21,6 @@ use std::time::Duration;
 /// Lines of each ring that one poll reads beyond the last event: at most this many consecutive
 /// numbers may lack their line.
 const AHEAD: u64 = 16;
-/// Rounds of a ring by which all lines that a poll reads may be older than expected. Only forged numbers
-/// lead further ahead: dead writers leave a line of a round or two before.
-const ROUNDS_BEHIND: u64 = 4;
 /// Longest time that a number may lack its line.
 const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -200,7 +197,9 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
             return Some(Resync::Overtaken);
         }
         let newest = lines.iter().flatten().map(|line| line.sequence).max();
-        if newest.is_some_and(|newest| newest.saturating_add(ROUNDS_BEHIND * events) < first) {
+        // Each position has the line of this round or of the last one. If all are older, dead writers have left
+        // theirs, or a forged number has led too far ahead.
+        if newest.is_some_and(|newest| newest.saturating_add(events) < first) {
             // The whole ring, because the forged line may be overwritten by now.
             let all: Vec<u64> = (0..events).map(|at| EventLine::at(&self.region.layout, host as u64, at)).collect();
             self.region.fabric.refresh(&all);

@@ -129,6 +129,7 @@ mod tests {
     use crate::{AttachOptions, Pool};
     use cenote_base::{BlockIndex, Generation, HashSeed};
     use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
+    use std::sync::atomic::AtomicBool;
 
     const EVENTS: u64 = 64;
 
@@ -177,17 +178,54 @@ mod tests {
 
     #[test]
     fn a_follower_that_read_a_forged_number_returns_to_the_ring() {
+        for ahead in [2 * EVENTS, 3 * EVENTS + 5, 1 << 40] {
+            let pool = pool();
+            let log = &pool.0.log;
+            let mut follower = Follower::default();
+            let mut poll = || pool.follow(&mut follower).expect("the region keeps events").resync;
+            assert_eq!(poll(), Some(Resync::Begun));
+            forge(log, ahead + EventLine::next(&log.region).load(Relaxed));
+            assert_eq!(poll(), Some(Resync::Overtaken));
+            assert_eq!(poll(), None, "the forged line is still there");
+            (0..EVENTS).for_each(|_| log.tell_gap());
+            assert_eq!(poll(), Some(Resync::Overtaken), "{ahead}: it is overwritten");
+            log.tell_gap();
+            assert_eq!(poll(), Some(Resync::Gap), "{ahead}: the next line is read");
+        }
+    }
+
+    #[test]
+    fn host_memory_that_returns_after_another_goes_on_behind_its_lines() {
         let pool = pool();
         let log = &pool.0.log;
-        let mut follower = Follower::default();
-        let mut poll = || pool.follow(&mut follower).expect("the region keeps events").resync;
-        assert_eq!(poll(), Some(Resync::Begun));
-        forge(log, (1 << 40) + EventLine::next(&log.region).load(Relaxed));
-        assert_eq!(poll(), Some(Resync::Overtaken));
-        assert_eq!(poll(), None, "the forged line is still there");
-        (0..EVENTS).for_each(|_| log.tell_gap());
-        assert_eq!(poll(), Some(Resync::Overtaken), "it is overwritten");
+        let next = EventLine::next(&log.region);
         log.tell_gap();
-        assert_eq!(poll(), Some(Resync::Gap), "the next line is read");
+        let of_this = next.load(Relaxed);
+        (0..10).for_each(|_| log.tell_gap());
+        let of_the_other = next.load(Relaxed);
+        next.store(of_this, Relaxed);
+        log.forget_ends();
+        log.tell_gap();
+        assert_eq!(next.load(Relaxed), of_the_other + 1);
+    }
+
+    #[test]
+    fn a_number_in_host_memory_that_runs_away_ends_no_writer() {
+        let pool = pool();
+        let log = &pool.0.log;
+        let next = EventLine::next(&log.region);
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Relaxed) {
+                    next.fetch_add(2 * EVENTS, Relaxed);
+                }
+            });
+            (0..1000).for_each(|_| log.tell_gap());
+            is_over.store(true, Relaxed);
+        });
+        next.store(0, Relaxed);
+        log.tell_gap();
+        assert!(log.line_at::<EventLine>(0, (next.load(Relaxed) - 2) % EVENTS).is_some());
     }
 }
