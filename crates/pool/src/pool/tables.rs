@@ -70,10 +70,12 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
     pub fn keep(&self, namespace: NamespaceId, bytes: u64) -> Result<(), PoolError> {
         let region = &self.0.region;
         if region.is_plain() {
-            return Err(PoolError::Config("the plain design evicts the oldest block, whosever it is".to_owned()));
+            return Err(PoolError::Config("the plain design evicts the oldest block of all models".to_owned()));
         }
         self.set_limits(namespace, |limits| {
             let others = (0..region.layout.num_namespaces).filter(|&row| row != u64::from(namespace.0));
+            // A row without a model keeps nothing, whatever its limits say.
+            let others = others.filter(|&row| self.0.space.namespace_line(row).is_some());
             let others: u64 = others.map(|row| self.0.space.read_limits(row).kept).fold(0, u64::saturating_add);
             let most = region.layout.num_chunks * region.layout.chunk_bytes / 2;
             if bytes > 0 && others.saturating_add(bytes) > most {

@@ -246,7 +246,8 @@ impl<F: Fabric, H: HostLocal> Tables<F, H> {
                 table: "namespace",
                 rows: region.layout.num_namespaces,
                 fact: ": workers have all of them open, or they still have blocks. `cenote pool info` shows both. Stop \
-                       the workers of models that are gone; their rows become free when their last block is evicted",
+                       the workers of models that are gone; their rows become free when their last block is evicted, so keep no bytes for \
+                       them (`cenote pool quota --keep 0`)",
             },
         )
     }
