@@ -140,12 +140,17 @@ impl Explanation {
         };
         let asked = asked()?;
         let removed = removals(&*region.map_read_only()?).map_err(|error| region.explain(&error))?;
+        let mut times: BTreeMap<(u8, Cause), Vec<u64>> = BTreeMap::new();
+        for removal in &removed.all {
+            times.entry((removal.host, removal.cause)).or_default().push(removal.time_us);
+        }
         let teller = Teller {
             inspector: &inspector,
             rows: &rows,
             row,
             asked: &asked,
             removed: &removed.all,
+            times,
             since_us: removed.since_us,
         };
         let blocks = teller.blocks()?;
@@ -261,6 +266,8 @@ struct Teller<'a> {
     row: &'a NamespaceInfo,
     asked: &'a Asked,
     removed: &'a [Removal],
+    /// Times of the removals of a host for a cause, in order.
+    times: BTreeMap<(u8, Cause), Vec<u64>>,
     since_us: Option<u64>,
 }
 
@@ -309,19 +316,16 @@ impl Teller<'_> {
     }
 
     fn removed(&self, removal: &Removal, now_us: u64) -> Fate {
-        // They are in the order of their times.
-        let from = self.removed.partition_point(|other| other.time_us.saturating_add(TOGETHER_US) < removal.time_us);
-        let near = self.removed[from..]
-            .iter()
-            .take_while(|other| other.time_us <= removal.time_us.saturating_add(TOGETHER_US));
-        let with = |other: &&Removal| (other.host, other.cause) == (removal.host, removal.cause);
+        let times = self.times.get(&(removal.host, removal.cause)).map_or(&[][..], Vec::as_slice);
+        let from = times.partition_point(|time| time.saturating_add(TOGETHER_US) < removal.time_us);
+        let to = times.partition_point(|time| *time <= removal.time_us.saturating_add(TOGETHER_US));
         Fate::Removed {
             cause: removal.cause,
             ago_s: now_us.saturating_sub(removal.time_us) as f64 / 1e6,
             stayed_s: (removal.time_us / 1_000_000).saturating_sub(removal.stored.into()),
             host: removal.host,
             pid: removal.pid,
-            together: near.filter(with).count(),
+            together: to.saturating_sub(from),
             may_be_older: self.since_us.is_some_and(|since| removal.time_us < since),
         }
     }

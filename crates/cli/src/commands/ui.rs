@@ -32,7 +32,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-/// Longest body of a question about a prompt: about half a million tokens.
+/// Longest body of a question about a prompt: half a million tokens of seven digits, or two million of one.
 const QUESTION_MAX: usize = 4 << 20;
 /// Longest wait for such a body.
 const QUESTION_PATIENCE: Duration = Duration::from_secs(20);
@@ -63,7 +63,10 @@ pub fn run(args: &UiArgs) -> Result<(), Failure> {
         let url = format!("http://{address}");
         output::say(&format!("the page of {name} is on {url}; Ctrl-C ends it"));
         if !address.ip().is_loopback() {
-            output::say("note: all that can reach this address can read names of models, processes and blocks");
+            output::say(
+                "note: all that can reach this address can read names of models, processes and blocks, and ask which \
+                 prompts were computed",
+            );
         }
         output::print(&url)?;
         let site = Arc::new(Site { region, feed, questions: Arc::new(Semaphore::new(1)) });
@@ -160,9 +163,6 @@ async fn explain(State(site): State<Arc<Site>>, headers: HeaderMap, body: Body) 
     if headers.get(CONTENT_TYPE).is_none_or(|kind| kind.as_bytes() != JSON.as_bytes()) {
         return refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, "content-type: must be application/json", None);
     }
-    let Ok(_turn) = site.questions.clone().try_acquire_owned() else {
-        return refusal(StatusCode::SERVICE_UNAVAILABLE, "another question is being answered", Some("ask again"));
-    };
     let body: Bytes = match tokio::time::timeout(QUESTION_PATIENCE, to_bytes(body, QUESTION_MAX)).await {
         Ok(Ok(body)) => body,
         Ok(Err(_)) => {
@@ -176,7 +176,12 @@ async fn explain(State(site): State<Arc<Site>>, headers: HeaderMap, body: Body) 
         Ok(question) => question,
         Err(error) => return refusal(StatusCode::BAD_REQUEST, &format!("no question: {error}"), None),
     };
+    // A client that has left leaves its answer being computed, so the turn ends with that.
+    let Ok(turn) = site.questions.clone().try_acquire_owned() else {
+        return refusal(StatusCode::SERVICE_UNAVAILABLE, "another question is being answered", Some("ask again"));
+    };
     let answered = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
         let model = question.model.as_deref().filter(|model| !model.is_empty());
         let explanation = Explanation::of(&site.region, model, || question.asked())?;
         let rows = explanation.rows();
