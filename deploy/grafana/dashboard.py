@@ -29,6 +29,11 @@ def gauge(name: str, labels: str = "") -> str:
     return f"cenote_{name}{{REGION{',' + labels if labels else ''}}}"
 
 
+def residence(q: str) -> str:
+    rate = "rate(cenote_pool_residence_seconds_bucket{REGION}[SPAN])"
+    return f"histogram_quantile({q}, sum by (le, region, instance) ({rate}))"
+
+
 def quantile(q: str, histogram: str) -> str:
     return f"histogram_quantile({q}, sum by (le) (rate(cenote_http_{histogram}_seconds_bucket[SPAN])))"
 
@@ -73,6 +78,10 @@ ROWS: list[tuple[str, list[Panel]]] = [
          [(f'{gauge("region_blocks")} / on (region, instance) ({each("evicted")} > 0)', "{{region}}")]),
         ("Publishes refused", "ops", "line", "No room, or over a quota. Alerts CenoteNoRoom, CenoteQuotaReached.",
          [(each("no_room"), "no room {{region}}"), (each("quota_refused"), "quota {{region}}")]),
+        ("Time in the region", "s", "line", "Of blocks that left: how long half of them, and 90 %, had been there at most.",
+         [(residence("0.5"), "half {{region}}"), (residence("0.9"), "90 % {{region}}")]),
+        ("Removed blocks that came back", "percentunit", "line", "A larger region would have had them.",
+         [(f'{gauge("region_returned_blocks")} / clamp_min({gauge("region_removed_blocks")}, 1)', "{{region}}")]),
         ("Objects and locks of programs", "short", "line", "Programs hold them in the region beside blocks.",
          [(gauge("region_objects"), "objects {{region}}"), (gauge("region_locks_allocated"), "locks {{region}}")]),
         ("Memory of programs", "bytes", "line", "Programs hold it in the region beside blocks.",

@@ -216,10 +216,22 @@ impl Sight<'_> {
             },
             None => Finding {
                 kind: "full",
-                what: format!("the region is full: all {} chunks are taken, and blocks are evicted", info.num_chunks),
+                what: format!(
+                    "the region is full: all {} chunks are taken, and blocks are evicted{}",
+                    info.num_chunks,
+                    self.returned()
+                ),
                 why: "Its users want more than it holds. Blocks leave before they are used again.",
                 next: "a larger region, a cold tier (--cold PLACE), or a quota: docs/guides/operate.md".to_owned(),
             },
+        })
+    }
+
+    /// What a larger region would have had, if the region knows.
+    fn returned(&self) -> String {
+        let returns = self.look.returns.as_ref().filter(|returns| returns.removed > 0);
+        returns.map_or_else(String::new, |returns| {
+            format!("; of the last {} that left, {} were stored again", returns.removed, returns.returned)
         })
     }
 

@@ -2,7 +2,7 @@
 //! `top`, `stat`, `ui` and their JSON all read these rows, and counters from [`Counter::ALL`], so a value has one
 //! name everywhere.
 
-use cenote_pool::{ChunkInfo, Counter, HostInfo, NamespaceInfo, PoolInfo};
+use cenote_pool::{ChunkInfo, Counter, HostInfo, NamespaceInfo, PoolInfo, Returns};
 use std::collections::BTreeMap;
 
 /// What a look at a region from outside found.
@@ -14,6 +14,8 @@ pub struct Look {
     pub is_restoring: bool,
     /// Blocks that living workers have pinned.
     pub pinned: u64,
+    /// Which removals were in vain; `None`: the region keeps none.
+    pub returns: Option<Returns>,
 }
 
 impl Look {
@@ -23,6 +25,16 @@ impl Look {
 
     pub fn chunks_free(&self) -> u64 {
         self.info.num_chunks.saturating_sub(self.info.chunks_taken)
+    }
+
+    /// Most free chunks in a row.
+    fn free_run(&self) -> u64 {
+        self.chunks.split(|chunk| chunk.slots > 0).map(|run| run.len() as u64).max().unwrap_or(0)
+    }
+
+    /// Seconds since the publication of the block that has been there longest.
+    fn oldest(&self) -> Option<f64> {
+        self.chunks.iter().filter_map(|chunk| chunk.ages).map(|(oldest, _)| f64::from(oldest)).reduce(f64::max)
     }
 }
 
@@ -97,6 +109,9 @@ pub const REGION: &[Gauge<Look>] = &[
     gauge("cenote_region_chunks_free", "free chunks", Count, "Chunks that no host has taken", |look: &Look| {
         known(look.chunks_free())
     }),
+    gauge("cenote_region_free_run_chunks", "free run", Count, "Most free chunks in a row", |look: &Look| {
+        known(look.free_run())
+    }),
     gauge(
         "cenote_region_chunks_lost",
         "lost chunks",
@@ -115,6 +130,27 @@ pub const REGION: &[Gauge<Look>] = &[
     gauge("cenote_region_block_bytes", "bytes", Bytes, "Payload bytes of readable blocks", |look: &Look| {
         known(look.info.bytes_ready)
     }),
+    gauge(
+        "cenote_region_oldest_block_seconds",
+        "oldest block",
+        Seconds,
+        "Time since the publication of the block that has been there longest; none: there is no block",
+        Look::oldest,
+    ),
+    gauge(
+        "cenote_region_removed_blocks",
+        "removed",
+        Count,
+        "Blocks that left for room or by a quota, of which the region still knows; none: it keeps no removals",
+        |look: &Look| look.returns.as_ref().and_then(|returns| known(returns.removed)),
+    ),
+    gauge(
+        "cenote_region_returned_blocks",
+        "returned",
+        Count,
+        "Of the removed blocks: stored again since, so a larger region would have had them",
+        |look: &Look| look.returns.as_ref().and_then(|returns| known(returns.returned)),
+    ),
     gauge("cenote_region_pinned_blocks", "pins", Count, "Blocks that living workers have pinned", |look: &Look| {
         known(look.pinned)
     }),

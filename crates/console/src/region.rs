@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::signals::EndSignals;
 use cenote_base::seal::{Seal, SealKeys};
 use cenote_base::units::ByteSize;
-use cenote_base::{Clock, HashSeed, HostId};
+use cenote_base::{BlockHash, Clock, HashSeed, HostId};
 use cenote_mem::keys::processor_has_aes;
 use cenote_mem::numa::{self, Place};
 use cenote_mem::{
@@ -13,8 +13,8 @@ use cenote_mem::{
 };
 pub use cenote_pool::HostPool;
 use cenote_pool::{
-    AttachOptions, Eviction, Inspector, OpenError, Pool, PoolConfig, PoolError, Record, Superblock, make_region,
-    open_region, peek, prepare_region, random_bytes,
+    AttachOptions, Eviction, Inspector, OpenError, Pool, PoolConfig, PoolError, Record, Returns, Superblock,
+    make_region, open_region, peek, prepare_region, random_bytes, removals,
 };
 use cenote_store::cold::{Sealing, Settings};
 use cenote_store::snapshot::{self, Restoring, Sharing, SnapshotError, SnapshotSettings};
@@ -69,6 +69,17 @@ impl Watched {
     /// The superblock is not readable.
     pub fn records(&self) -> Result<Vec<Record>, PoolError> {
         cenote_pool::history(&*self.fabric)
+    }
+
+    /// Which removals of blocks were in vain; `None`: the region keeps no removals, or is not readable.
+    #[must_use]
+    pub fn returns(&self) -> Option<Returns> {
+        let keeps = self.inspector.superblock().config.removals_per_host > 0;
+        let all = keeps.then(|| removals(&*self.fabric).ok()).flatten()?;
+        let stored = |names: &[BlockHash]| {
+            self.inspector.look_at(names).into_iter().map(|seen| seen.map(|seen| seen.stored)).collect()
+        };
+        Some(all.returns(stored))
     }
 }
 

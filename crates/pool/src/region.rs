@@ -2,6 +2,7 @@
 //! Every other module reads and writes through a [`Region`].
 
 pub mod area;
+pub mod cause;
 pub mod config;
 pub mod counters;
 pub mod hit;

@@ -15,13 +15,14 @@ use cenote_base::Clock;
 use cenote_console::args::RegionArgs;
 use cenote_console::failure::Failure;
 use cenote_console::output;
-use cenote_pool::Counter;
+use cenote_pool::{Counter, RESIDENCE_SECONDS, RETURN_SECONDS, Residence};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{self, Registry};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -166,6 +167,25 @@ impl Writer<'_> {
         let constant = ConstCounter::new(value);
         constant.encode(self.0.encode_descriptor(name.trim_end_matches("_total"), help, None, MetricType::Counter)?)
     }
+
+    fn removed(&mut self, causes: &BTreeMap<&'static str, u64>) -> fmt::Result {
+        let help = "Blocks that left, by cause";
+        let mut family = self.0.encode_descriptor("cenote_pool_removed_blocks", help, None, MetricType::Counter)?;
+        for (cause, count) in causes {
+            ConstCounter::new(*count).encode(family.encode_family(&[("cause", *cause)])?)?;
+        }
+        Ok(())
+    }
+
+    fn residence(&mut self, residence: &Residence) -> fmt::Result {
+        let help = "Time that blocks were in the pool, of those that left";
+        let name = "cenote_pool_residence";
+        let mut family = self.0.encode_descriptor(name, help, Some(&registry::Unit::Seconds), MetricType::Histogram)?;
+        let bounds = RESIDENCE_SECONDS.iter().map(|&bound| f64::from(bound)).chain([f64::MAX]);
+        let buckets: Vec<(f64, u64)> = bounds.zip(residence.blocks).collect();
+        let count = residence.blocks.iter().fold(0_u64, |sum, count| sum.wrapping_add(*count));
+        family.encode_histogram::<NoLabelSet>(residence.seconds as f64, count, &buckets, None)
+    }
 }
 
 impl Collector for Families {
@@ -192,7 +212,15 @@ impl Collector for Families {
             (vec![("host", host.to_string()), ("name", name.to_owned()), ("state", state.to_owned())], count)
         });
         to.counts("cenote_workers", "Processes that have joined, by the name that they gave", rows)?;
-        Counter::ALL.iter().try_for_each(|&counter| to.counter(counter, look.counter(counter)))
+        if let Some(returns) = &look.returns {
+            let rows = RETURN_SECONDS.iter().zip(returns.within);
+            let rows = rows.map(|(bound, count)| (vec![("within", bound.to_string())], count));
+            let help = "Of the removed blocks: stored again within so many seconds";
+            to.counts("cenote_region_returned_within_blocks", help, rows)?;
+        }
+        Counter::ALL.iter().try_for_each(|&counter| to.counter(counter, look.counter(counter)))?;
+        to.removed(&info.removed)?;
+        to.residence(&info.residence)
     }
 }
 

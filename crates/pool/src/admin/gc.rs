@@ -3,9 +3,9 @@
 use super::check::CheckReport;
 use crate::error::PoolError;
 use crate::log::recorder::Event;
-use crate::log::removals::Cause;
 use crate::members::Member;
 use crate::members::recovery::Recovered;
+use crate::region::cause::Cause;
 use crate::region::host_layout::Peer;
 use crate::region::layout::SHARDS;
 use crate::region::lines::{ChunkLine, Line};

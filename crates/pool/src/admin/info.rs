@@ -2,7 +2,8 @@
 
 use super::memory::MemoryInfo;
 use crate::members::Member;
-use crate::region::counters::Counter;
+use crate::region::cause::Cause;
+use crate::region::counters::{Counter, Residence};
 use crate::region::layout::PINS_PER_LINE;
 use crate::region::lines::{BlockState, NameLine, NamespaceLine, WorkerLine, unpack_text};
 use crate::region::piece::Kind;
@@ -97,6 +98,8 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         info.hosts = hosts.into_iter().filter(|host| host.incarnation > 0 || host.chunks > 0).collect();
         info.namespaces = namespaces;
         info.counters = Counter::ALL.iter().map(|&c| (c.name(), self.region.counters().get(c))).collect();
+        info.removed = Cause::ALL.map(|cause| (cause.name(), self.region.counters().removed_by(cause))).into();
+        info.residence = self.region.counters().residence();
         (info, chunks)
     }
 
@@ -241,6 +244,10 @@ pub struct PoolInfo {
     pub workers: Vec<WorkerInfo>,
     /// This host's counters by name.
     pub counters: BTreeMap<&'static str, u64>,
+    /// Blocks that this host has removed, by the name of the cause.
+    pub removed: BTreeMap<&'static str, u64>,
+    /// How long these were in the pool.
+    pub residence: Residence,
 }
 
 /// What a chunk holds: [`crate::Inspector::survey`].

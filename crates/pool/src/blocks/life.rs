@@ -12,7 +12,7 @@ use super::Blocks;
 use crate::index::Inserted;
 use crate::log::events::Names;
 use crate::log::recorder::Event;
-use crate::log::removals::Cause;
+use crate::region::cause::Cause;
 use crate::region::counters::Counter;
 use crate::region::hit::Hit;
 use crate::region::host_layout::{DRAINING, PUBLISHED};

@@ -5,7 +5,7 @@
 use super::Blocks;
 use crate::index::Inserted;
 use crate::log::recorder::Event;
-use crate::log::removals::Cause;
+use crate::region::cause::Cause;
 use crate::region::counters::Counter;
 use crate::region::host_layout::{CLASSES, DRAINING, FREE, OBJECT, PUBLISHED, Peer};
 use crate::region::lines::{BlockState, ChunkLine, Descriptor};

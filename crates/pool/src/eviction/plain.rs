@@ -3,7 +3,7 @@
 use super::Evictor;
 use super::room::Room;
 use crate::index::{LIST, ListGuard, block_of};
-use crate::log::removals::Cause;
+use crate::region::cause::Cause;
 use crate::region::counters::Counter;
 use crate::region::host_layout::{FREE, PUBLISHED};
 use crate::sync::{Heap, Holds};

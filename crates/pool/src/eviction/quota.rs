@@ -4,7 +4,7 @@
 //! not suffice, the block is not published.
 
 use super::Evictor;
-use crate::log::removals::Cause;
+use crate::region::cause::Cause;
 use crate::sync::{Heap, Holds};
 use cenote_base::BlockIndex;
 use cenote_mem::{Fabric, HostLocal, Word};

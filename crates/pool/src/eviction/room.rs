@@ -3,7 +3,7 @@
 use super::Evictor;
 use super::kept::Kept;
 use crate::log::recorder::Event;
-use crate::log::removals::Cause;
+use crate::region::cause::Cause;
 use crate::region::counters::Counter;
 use crate::region::host_layout::{FREE, PUBLISHED};
 use crate::region::lines::Descriptor;

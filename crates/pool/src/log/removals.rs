@@ -8,51 +8,15 @@
 use super::Log;
 use super::ring::RingLine;
 use crate::error::PoolError;
+use crate::region::cause::Cause;
 use crate::region::layout::Layout;
 use crate::region::lines::{Descriptor, RemovalLine};
 use crate::region::superblock::Superblock;
 use cenote_base::{BlockHash, BlockIndex, NamespaceId};
 use cenote_mem::{Fabric, HostLocal, Word};
 use serde::Serialize;
+use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
-
-/// Why a block left the pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[repr(u8)]
-pub enum Cause {
-    /// Other blocks needed its space.
-    Evicted = 1,
-    /// Its model was over its quota.
-    Quota = 2,
-    /// It did not have its checksum or its seal.
-    Damaged = 3,
-    /// All blocks of its model left: a caller forgot them, or the model's row has another model.
-    Forgotten = 4,
-    /// Garbage collection could not use it.
-    Collected = 5,
-}
-
-impl Cause {
-    /// All of them.
-    pub const ALL: [Self; 5] = [Self::Evicted, Self::Quota, Self::Damaged, Self::Forgotten, Self::Collected];
-
-    /// Name in reports.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Evicted => "evicted",
-            Self::Quota => "quota",
-            Self::Damaged => "damaged",
-            Self::Forgotten => "forgotten",
-            Self::Collected => "collected",
-        }
-    }
-
-    fn from_number(number: u64) -> Option<Self> {
-        Self::ALL.into_iter().find(|cause| *cause as u64 == number)
-    }
-}
 
 /// A block that left the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -82,6 +46,56 @@ pub struct Removals {
     pub all: Vec<Removal>,
     /// Microseconds since 1970 from which on no host's ring has overwritten any; `None`: none has.
     pub since_us: Option<u64>,
+}
+
+/// Bounds in seconds of the time until a removed block was stored again.
+pub const RETURN_SECONDS: [u64; 5] = [10, 60, 300, 900, 3_600];
+
+/// Removed blocks that were stored again: what a larger region would have kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Returns {
+    /// Removals for room or by a quota that the rings still have.
+    pub removed: u64,
+    /// Of these: stored again within each of [`RETURN_SECONDS`].
+    pub within: [u64; RETURN_SECONDS.len()],
+    /// Stored again at all.
+    pub returned: u64,
+}
+
+impl Removals {
+    /// Which of the removals for room were in vain. `stored` tells, for each of these hashes, the seconds
+    /// since 1970 at which the block was stored that the pool has now.
+    #[must_use]
+    pub fn returns(&self, stored: impl FnOnce(&[BlockHash]) -> Vec<Option<u32>>) -> Returns {
+        // From the last to the first, so that a later removal tells when the block had come back.
+        let (mut last, mut next) = (HashMap::new(), Vec::with_capacity(self.all.len()));
+        for removal in self.all.iter().rev() {
+            next.push(last.insert(removal.hash, removal.stored));
+        }
+        next.reverse();
+        let open: Vec<BlockHash> =
+            self.all.iter().zip(&next).filter(|(_, next)| next.is_none()).map(|(removal, _)| removal.hash).collect();
+        let now: HashMap<BlockHash, u32> =
+            open.iter().copied().zip(stored(&open)).filter_map(|(hash, stored)| Some((hash, stored?))).collect();
+        let mut returns = Returns::default();
+        for (removal, next) in self.all.iter().zip(next) {
+            if !matches!(removal.cause, Cause::Evicted | Cause::Quota) {
+                continue;
+            }
+            returns.removed += 1;
+            let Some(stored) = next.or_else(|| now.get(&removal.hash).copied()) else { continue };
+            // A block that was there all the time, under a copy of the same name, did not return.
+            let seconds = stored.wrapping_sub((removal.time_us / 1_000_000) as u32);
+            if seconds > u32::MAX / 2 {
+                continue;
+            }
+            returns.returned += 1;
+            for (count, bound) in returns.within.iter_mut().zip(RETURN_SECONDS) {
+                *count += u64::from(u64::from(seconds) <= bound);
+            }
+        }
+        returns
+    }
 }
 
 /// The removals in the rings of all hosts. Needs no live process and writes nothing. Empty if the region
@@ -131,13 +145,17 @@ impl RemovalLine {
 impl<F: Fabric, H: HostLocal> Log<F, H> {
     /// Notes that a block leaves, which this descriptor describes.
     pub(crate) fn note_removal(&self, block: BlockIndex, descriptor: &Descriptor, cause: Cause) {
+        let now = self.region.area.unix_time();
+        let age = (now.as_secs() as u32).wrapping_sub(descriptor.stamp as u32);
+        // The publisher's clock may be ahead of this one's.
+        self.region.counters().removed(cause, if age > u32::MAX / 2 { 0 } else { age });
         if self.region.layout.removals_per_host == 0 {
             return;
         }
         self.put_unfenced(RemovalLine {
             sequence: self.next_number::<RemovalLine>().fetch_add(1, Relaxed),
             hash: descriptor.hash,
-            time: u64::try_from(self.region.area.unix_time().as_micros()).unwrap_or(u64::MAX),
+            time: u64::try_from(now.as_micros()).unwrap_or(u64::MAX),
             what: cause as u64 | u64::from(descriptor.namespace()) << 8 | block.0 << 24,
             which: descriptor.stamp & 0xffff_ffff
                 | (self.region.slot() & 0xffff) << 32

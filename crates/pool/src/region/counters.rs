@@ -1,6 +1,8 @@
 //! Counters that all processes of a host share, in host-local memory, for `pool info` and metrics.
 
+use crate::region::cause::Cause;
 use cenote_mem::Word;
+use serde::Serialize;
 use std::sync::atomic::Ordering;
 
 macro_rules! counters {
@@ -115,6 +117,25 @@ counters! {
     ColdErrors = "pool_cold_errors_total",
 }
 
+/// Upper bounds in seconds of the classes of residence. A further class has no bound.
+pub const RESIDENCE_SECONDS: [u32; 8] = [1, 10, 60, 300, 900, 3_600, 14_400, 86_400];
+
+/// Words of a set: the counters, removals by cause, and their residence by class and in seconds.
+const REMOVED: usize = Counter::ALL.len();
+const RESIDENCE: usize = REMOVED + Cause::ALL.len();
+const RESIDENCE_SUM: usize = RESIDENCE + RESIDENCE_SECONDS.len() + 1;
+/// Words that a set needs.
+pub const SET_WORDS: usize = RESIDENCE_SUM + 1;
+
+/// How long blocks were in the pool that this host has removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Residence {
+    /// Blocks by class: of [`RESIDENCE_SECONDS`], the first bound that is not exceeded, or the last class.
+    pub blocks: [u64; RESIDENCE_SECONDS.len() + 1],
+    /// Seconds of all of them.
+    pub seconds: u64,
+}
+
 /// View of the counters' words: several sets, which are summed.
 #[derive(Clone, Copy)]
 pub struct Counters<'a, W> {
@@ -126,10 +147,39 @@ pub struct Counters<'a, W> {
 
 impl<W: Word<u64>> Counters<'_, W> {
     pub fn add(&self, counter: Counter, count: u64) {
-        self.words[self.own_set * self.set_words + counter as usize].fetch_add(count, Ordering::Relaxed);
+        self.add_at(counter as usize, count);
     }
 
     pub fn get(&self, counter: Counter) -> u64 {
-        self.words.chunks(self.set_words).map(|set| set[counter as usize].load(Ordering::Relaxed)).sum()
+        self.sum_at(counter as usize)
+    }
+
+    /// Counts a block that left after so many seconds.
+    pub fn removed(&self, cause: Cause, seconds: u32) {
+        self.add_at(REMOVED + cause.place(), 1);
+        self.add_at(RESIDENCE + RESIDENCE_SECONDS.partition_point(|&bound| bound < seconds), 1);
+        self.add_at(RESIDENCE_SUM, u64::from(seconds));
+    }
+
+    /// Blocks that left, by cause.
+    pub fn removed_by(&self, cause: Cause) -> u64 {
+        self.sum_at(REMOVED + cause.place())
+    }
+
+    pub fn residence(&self) -> Residence {
+        Residence {
+            blocks: std::array::from_fn(|class| self.sum_at(RESIDENCE + class)),
+            seconds: self.sum_at(RESIDENCE_SUM),
+        }
+    }
+
+    fn add_at(&self, word: usize, count: u64) {
+        self.words[self.own_set * self.set_words + word].fetch_add(count, Ordering::Relaxed);
+    }
+
+    fn sum_at(&self, word: usize) -> u64 {
+        let sets = self.words.chunks(self.set_words).map(|set| set[word].load(Ordering::Relaxed));
+        // A stranger may write them.
+        sets.fold(0, u64::wrapping_add)
     }
 }

@@ -2,7 +2,7 @@
 //! processes of one host and one version share it.
 
 use crate::region::Region;
-use crate::region::counters::{Counter, Counters};
+use crate::region::counters::{Counters, SET_WORDS};
 use crate::region::layout::{LOCKS, Layout, MUTEXES, NAMESPACES, USER_LOCKS};
 use cenote_base::{BlockIndex, Generation};
 use cenote_mem::{Fabric, HostLocal, HostSpec, Word};
@@ -79,7 +79,7 @@ const WORDS: usize = 5 * LINE_WORDS;
 
 /// Number of sets of counters. Workers of different sets do not contend.
 const COUNTER_SETS: usize = 16;
-const COUNTER_SET_WORDS: usize = Counter::ALL.len().next_multiple_of(LINE_WORDS);
+const COUNTER_SET_WORDS: usize = SET_WORDS.next_multiple_of(LINE_WORDS);
 
 /// Offsets of the arrays.
 #[derive(Clone, Debug)]

@@ -5,8 +5,8 @@ use cenote_base::BlockHash;
 use cenote_base::testing::ManualTime;
 use cenote_mem::{Fabric, Offset};
 use cenote_pool::{
-    AttachOptions, Cause, Counter, Inspector, Pool, PoolConfig, Publish, ReadOutcome, Removal, Superblock, history,
-    removals,
+    AttachOptions, Cause, Counter, Inspector, Pool, PoolConfig, Publish, RESIDENCE_SECONDS, ReadOutcome, Removal,
+    Superblock, history, removals,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,6 +49,48 @@ fn what_was_evicted_is_told_with_its_time_and_process() {
     let stayed = first.time_us / 1_000_000 - u64::from(first.stored);
     let there = pool.info().blocks_ready;
     assert!((there - 8..=there + 1).contains(&stayed), "a second a block: {stayed} s, and {there} blocks fit");
+
+    let info = pool.info();
+    assert_eq!(info.removed["evicted"], all.len() as u64);
+    let seconds = |removal: &Removal| removal.time_us / 1_000_000 - u64::from(removal.stored);
+    assert_eq!(info.residence.seconds, all.iter().map(seconds).sum::<u64>());
+    let classes = RESIDENCE_SECONDS.map(|bound| all.iter().filter(|removal| seconds(removal) <= bound.into()).count());
+    let sums = (1..=RESIDENCE_SECONDS.len()).map(|class| info.residence.blocks[..class].iter().sum::<u64>());
+    assert!(sums.eq(classes.map(|count| count as u64)), "{:?}", info.residence);
+}
+
+#[test]
+fn blocks_that_come_back_are_told_from_those_that_do_not() {
+    let time = ManualTime::start();
+    let options = AttachOptions { clock: Some(time.clock()), ..private(0) };
+    let (fabric, pool) = anonymous_for(2 << 20, &config(85, 4096), &options);
+    let ns = namespace(&pool, 1, BLOCK_BYTES);
+    let names: Vec<BlockHash> = (0..400).map(|prompt| chain(&ns, prompt, 1)[0]).collect();
+    names.iter().for_each(|&name| assert_eq!(publish(&pool, &ns, name, 0), Publish::Published));
+    let returns = || {
+        let inspector = Inspector::open(&fabric, &options).expect("a region");
+        let stored = |names: &[BlockHash]| {
+            inspector.look_at(names).into_iter().map(|seen| seen.map(|seen| seen.stored)).collect()
+        };
+        removals(&fabric).expect("a region").returns(stored)
+    };
+    let first = returns();
+    assert_eq!((first.removed, first.returned), (pool.counter(Counter::Evicted), 0));
+
+    // Each takes the place of another, which has left by then, too.
+    let gone: Vec<BlockHash> = kept(&fabric).iter().take(5).map(|removal| removal.hash).collect();
+    time.advance(Duration::from_secs(100));
+    for &name in &gone {
+        assert_eq!(publish(&pool, &ns, name, 0), Publish::Published);
+    }
+    let then = returns();
+    assert_eq!((then.returned, then.within), (5, [0, 0, 5, 5, 5]));
+    // That they leave once more changes nothing of their first return.
+    time.advance(Duration::from_secs(1000));
+    for prompt in 400..800 {
+        publish(&pool, &ns, chain(&ns, prompt, 1)[0], 0);
+    }
+    assert_eq!((returns().returned, returns().within), (5, [0, 0, 5, 5, 5]));
 }
 
 #[test]
