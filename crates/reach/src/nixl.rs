@@ -21,8 +21,8 @@ use thiserror::Error;
 const LIBRARY: &str = "libnixl_capi.so";
 /// The only backend that reads one-sidedly between processes.
 const BACKEND: &CStr = c"UCX";
-/// Most connections whose last transfer has not ended. Beyond this no new one is made.
-const STUCK_MAX: usize = 8;
+/// Most connections to one peer whose last transfer has not ended. Beyond this no new one is made to it.
+const STUCK_MAX: usize = 2;
 /// Looks at a transfer that yield the processor, before those that pause.
 const YIELDS: u32 = 64;
 /// Pause between later looks.
@@ -99,11 +99,11 @@ impl Nixl {
         Ok(Arc::new(Self { calls, stuck: Mutex::default(), _library: library }))
     }
 
-    /// Forgets connections whose last transfer has ended. Returns the number of the others.
-    fn reap(&self) -> usize {
+    /// Forgets connections whose last transfer has ended. Returns the number of the others to this peer.
+    fn reap(&self, address: &str) -> usize {
         let mut stuck = self.stuck.lock().unwrap_or_else(PoisonError::into_inner);
         let ended: Vec<Connection> = stuck.extract_if(.., Connection::has_ended).collect();
-        let left = stuck.len();
+        let left = stuck.iter().filter(|connection| connection.address == address).count();
         drop(stuck);
         drop(ended);
         left
@@ -336,6 +336,8 @@ struct Connection {
     transfer: Option<Handle>,
     agent: Agent,
     peer: CString,
+    /// Where the peer's share is.
+    address: String,
 }
 
 // SAFETY: as for `Agent`; slabs and transfer are used by the connection's owner alone.
@@ -464,27 +466,28 @@ pub struct NixlRemote {
 }
 
 impl NixlRemote {
-    /// Connects to a peer that said this of itself. `name` is of this agent, and new.
+    /// Connects to a peer whose share is at `address` and said this of itself. `name` is of this agent,
+    /// and new.
     ///
     /// # Errors
-    /// NIXL refuses, or too many earlier connections have a read that never ended.
+    /// NIXL refuses, or too many earlier connections to this peer have a read that has not ended.
     pub fn connect(
         nixl: &Arc<Nixl>,
         name: &str,
+        address: &str,
         metadata: &[u8],
         base: u64,
         region_bytes: u64,
     ) -> Result<Self, NixlError> {
-        let stuck = nixl.reap();
-        if stuck >= STUCK_MAX {
-            return Err(NixlError::new("connect", format!("{stuck} reads of paused peers have not ended")));
+        if nixl.reap(address) >= STUCK_MAX {
+            return Err(NixlError::new("connect", format!("{STUCK_MAX} reads of this peer have not ended")));
         }
         if base.checked_add(region_bytes).is_none() {
             return Err(NixlError::new("connect", "the peer's region ends behind all addresses"));
         }
         let agent = Agent::new(nixl, name)?;
         let peer = agent.load(metadata)?;
-        let connection = Connection { slabs: [None, None], transfer: None, agent, peer };
+        let connection = Connection { slabs: [None, None], transfer: None, agent, peer, address: address.to_owned() };
         Ok(Self { connection: Some(connection), base, region_bytes, landed: [0; 2] })
     }
 }

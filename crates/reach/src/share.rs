@@ -218,7 +218,7 @@ pub fn connect(
         return Err(gone("its region has another hash seed; make both with the same --hash-seed"));
     }
     let metadata = hex::decode(&offer.metadata).map_err(|_| gone("its metadata is no hex"))?;
-    let remote = NixlRemote::connect(nixl, name, &metadata, offer.base, offer.region_bytes);
+    let remote = NixlRemote::connect(nixl, name, address, &metadata, offer.base, offer.region_bytes);
     Ok(Box::new(remote.map_err(|error| ReadError::Gone(error.to_string()))?))
 }
 
