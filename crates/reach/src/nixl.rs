@@ -2,9 +2,15 @@
 //!
 //! One agent for each peer, used by one thread at a time. A transfer that misses its deadline cannot be
 //! called back, and may still write into its memory. So that memory, the transfer and the agent are kept
-//! aside until NIXL says that the transfer has ended.
+//! aside while NIXL says that the transfer is in progress.
+//!
+//! The end of a failed transfer is not known: NIXL reports the failure of one piece while others are in
+//! flight, and a release cancels none of them. Only the end of the agent, with its thread, its workers and
+//! its registrations, is the end of them all. So memory is freed after the agent that wrote to it.
 
 mod calls;
+#[cfg(test)]
+pub(crate) mod tests;
 
 use crate::remote::{BYTES_MAX, Landing, Piece, ReadError, Remote, checked_sum};
 use calls::{AgentConfig, Calls, DRAM, Handle, IN_PROGRESS, READ, SUCCESS};
@@ -49,8 +55,8 @@ impl NixlError {
 pub struct Nixl {
     calls: Calls,
     stuck: Mutex<Vec<Connection>>,
-    /// Keeps the functions behind `calls`.
-    _library: libloading::Library,
+    /// Keeps the functions behind `calls`. `None`: they are of this program.
+    _library: Option<libloading::Library>,
 }
 
 /// Handlers of signals, put back by the drop.
@@ -96,13 +102,13 @@ impl Nixl {
             .map_err(|error| NixlError::new("open NIXL", format!("{error}; {}", hint().why)))?;
         // SAFETY: the library has NIXL's names, and `Nixl` keeps it open.
         let calls = unsafe { Calls::of(&library)? };
-        Ok(Arc::new(Self { calls, stuck: Mutex::default(), _library: library }))
+        Ok(Arc::new(Self { calls, stuck: Mutex::default(), _library: Some(library) }))
     }
 
     /// Forgets connections whose last transfer has ended. Returns the number of the others to this peer.
     fn reap(&self, address: &str) -> usize {
         let mut stuck = self.stuck.lock().unwrap_or_else(PoisonError::into_inner);
-        let ended: Vec<Connection> = stuck.extract_if(.., Connection::has_ended).collect();
+        let ended: Vec<Connection> = stuck.extract_if(.., |connection| connection.has_ended()).collect();
         let left = stuck.iter().filter(|connection| connection.address == address).count();
         drop(stuck);
         drop(ended);
@@ -194,17 +200,13 @@ impl Agent {
         Ok(list)
     }
 
-    /// Ends a registration.
+    /// Ends a registration. After an error NIXL may still use the memory.
     ///
     /// # Safety
-    /// Callers must guarantee that the list is one that [`Agent::register`] of this agent returned, and
-    /// use it no more.
-    unsafe fn deregister(&self, list: Handle) {
-        // SAFETY: the caller guarantees both.
-        unsafe {
-            (self.nixl.calls.deregister)(self.handle, list, null_mut());
-            (self.nixl.calls.destroy_registrations)(list);
-        }
+    /// Callers must guarantee that the list is one that [`Agent::register`] of this agent returned.
+    unsafe fn deregister(&self, list: Handle) -> Result<(), NixlError> {
+        // SAFETY: the agent lives, and the caller guarantees the list.
+        check("end a registration", unsafe { (self.nixl.calls.deregister)(self.handle, list, null_mut()) })
     }
 
     fn metadata(&self) -> Result<Vec<u8>, NixlError> {
@@ -235,11 +237,19 @@ impl Agent {
     }
 }
 
+impl Agent {
+    /// Ends the agent, with its thread, its workers, and all its registrations. Returns whether NIXL did:
+    /// from then on nothing reads or writes memory that was registered.
+    fn end(&mut self) -> bool {
+        let handle = std::mem::replace(&mut self.handle, null_mut());
+        // SAFETY: the handle was made with this value, and is forgotten above.
+        handle.is_null() || unsafe { (self.nixl.calls.destroy_agent)(handle) } == SUCCESS
+    }
+}
+
 impl Drop for Agent {
     fn drop(&mut self) {
-        // SAFETY: the handle was made with this value, and no transfer of it is in progress: a connection
-        // with one is kept in `Nixl::stuck`.
-        unsafe { (self.nixl.calls.destroy_agent)(self.handle) };
+        self.end();
     }
 }
 
@@ -294,47 +304,52 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // SAFETY: the list is of this agent, and nothing uses it later.
-        unsafe { self.agent.deregister(self.list) };
+        if !self.agent.end() {
+            // NIXL may still read the memory, so it stays mapped.
+            std::mem::forget(Arc::clone(&self.fabric));
+        }
+        // SAFETY: the list is of this agent, which is no more, and nothing uses it later.
+        unsafe { (self.agent.nixl.calls.destroy_registrations)(self.list) };
     }
 }
 
-/// Memory in which reads land.
+/// Memory in which reads land. Its owner drops it after the registration has ended.
 struct Slab {
     memory: NonNull<[u8]>,
     list: Handle,
+    nixl: Arc<Nixl>,
 }
 
 impl Slab {
     fn new(agent: &Agent, bytes: usize) -> Result<Self, NixlError> {
         let memory = NonNull::from(Box::leak(vec![0_u8; bytes].into_boxed_slice()));
-        // SAFETY: the memory is freed by `Slab::free` alone, which ends the registration first.
+        // SAFETY: the memory is freed by the drop alone, and `Connection` ends the registration before that.
         match unsafe { agent.register(memory.cast::<u8>().as_ptr() as usize, bytes) } {
-            Ok(list) => Ok(Self { memory, list }),
+            Ok(list) => Ok(Self { memory, list, nixl: Arc::clone(&agent.nixl) }),
             Err(error) => {
-                // SAFETY: it was leaked above, and no one else has its address.
+                // SAFETY: it was leaked above, and nothing else has its address.
                 drop(unsafe { Box::from_raw(memory.as_ptr()) });
                 Err(error)
             }
         }
     }
+}
 
-    /// # Safety
-    /// Callers must guarantee that the agent is the one of [`Slab::new`], and that no transfer into the
-    /// memory is in progress.
-    unsafe fn free(self, agent: &Agent) {
-        // SAFETY: the caller guarantees it.
-        unsafe { agent.deregister(self.list) };
-        // SAFETY: it was leaked by `Slab::new`, and no transfer writes to it any more.
+impl Drop for Slab {
+    fn drop(&mut self) {
+        // SAFETY: the list was made with this value, and is used no more.
+        unsafe { (self.nixl.calls.destroy_registrations)(self.list) };
+        // SAFETY: it was leaked by `Slab::new`. Its registration has ended (see `Connection`), so nothing
+        // writes to it.
         drop(unsafe { Box::from_raw(self.memory.as_ptr()) });
     }
 }
 
 /// An agent with its peer, its memory, and the transfer that is in progress.
 struct Connection {
+    agent: Agent,
     slabs: [Option<Slab>; 2],
     transfer: Option<Handle>,
-    agent: Agent,
     peer: CString,
     /// Where the peer's share is.
     address: String,
@@ -347,9 +362,11 @@ impl Connection {
     /// Memory of at least so many bytes.
     fn slab(&mut self, landing: Landing, bytes: usize) -> Result<NonNull<[u8]>, NixlError> {
         let place = &mut self.slabs[landing as usize];
-        if let Some(slab) = place.take_if(|slab| slab.memory.len() < bytes) {
-            // SAFETY: the slab is of this agent, and a connection with a transfer in progress reads no more.
-            unsafe { slab.free(&self.agent) };
+        if let Some(slab) = place.as_ref().filter(|slab| slab.memory.len() < bytes) {
+            // SAFETY: the slab is of this agent.
+            unsafe { self.agent.deregister(slab.list)? };
+            // No transfer is in progress: the one before succeeded, or the connection reads no more.
+            *place = None;
         }
         let least = match landing {
             Landing::Lines => 64 << 10,
@@ -423,7 +440,7 @@ impl Connection {
         self.transfer.map_or(SUCCESS, |transfer| unsafe { (self.agent.nixl.calls.status)(self.agent.handle, transfer) })
     }
 
-    /// Ends a transfer that is not in progress. Returns whether NIXL agrees.
+    /// Forgets a transfer. Returns whether NIXL agrees.
     fn release(&mut self) -> bool {
         let Some(transfer) = self.transfer else { return true };
         let calls = &self.agent.nixl.calls;
@@ -440,18 +457,19 @@ impl Connection {
         is_released
     }
 
-    /// Whether no transfer is in progress any more.
-    fn has_ended(&mut self) -> bool {
-        self.status() != IN_PROGRESS && self.release()
+    /// Whether NIXL says that the transfer has succeeded or failed.
+    fn has_ended(&self) -> bool {
+        self.status() != IN_PROGRESS
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        for slab in self.slabs.iter_mut().filter_map(Option::take) {
-            // SAFETY: the slab is of this agent. `NixlRemote` and `Nixl::reap` drop a connection only if no
-            // transfer is in progress.
-            unsafe { slab.free(&self.agent) };
+        // A request must not outlive its agent. Pieces of one that failed may be in flight until then.
+        self.release();
+        if !self.agent.end() {
+            // Bytes may still land, so the memory stays.
+            self.slabs.iter_mut().filter_map(Option::take).for_each(std::mem::forget);
         }
     }
 }
@@ -487,7 +505,7 @@ impl NixlRemote {
         }
         let agent = Agent::new(nixl, name)?;
         let peer = agent.load(metadata)?;
-        let connection = Connection { slabs: [None, None], transfer: None, agent, peer, address: address.to_owned() };
+        let connection = Connection { agent, slabs: [None, None], transfer: None, peer, address: address.to_owned() };
         Ok(Self { connection: Some(connection), base, region_bytes, landed: [0; 2] })
     }
 }
@@ -537,9 +555,9 @@ impl Remote for NixlRemote {
 }
 
 impl NixlRemote {
-    /// Gives the connection up. One whose transfer goes on is kept aside until it ends.
+    /// Gives the connection up. One whose transfer is in progress is kept aside until it ends.
     fn close(&mut self) {
-        let Some(mut connection) = self.connection.take() else { return };
+        let Some(connection) = self.connection.take() else { return };
         if !connection.has_ended() {
             let nixl = Arc::clone(&connection.agent.nixl);
             nixl.stuck.lock().unwrap_or_else(PoisonError::into_inner).push(connection);

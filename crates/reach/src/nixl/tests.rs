@@ -1,0 +1,198 @@
+//! The order of calls, with functions of this file in NIXL's place.
+
+use super::*;
+use cenote_base::Clock;
+use std::cell::{Cell, RefCell};
+use std::ptr::without_provenance_mut;
+
+thread_local! {
+    static LOG: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
+    /// What NIXL says of a transfer when it begins, and later.
+    static POSTED: Cell<c_int> = const { Cell::new(IN_PROGRESS) };
+    static STATUS: Cell<c_int> = const { Cell::new(SUCCESS) };
+    /// What it says of the end of an agent, and of a registration.
+    static AGENT_END: Cell<c_int> = const { Cell::new(SUCCESS) };
+    static REGISTRATION_END: Cell<c_int> = const { Cell::new(SUCCESS) };
+}
+
+fn log(call: &'static str) -> c_int {
+    LOG.with_borrow_mut(|log| log.push(call));
+    SUCCESS
+}
+
+fn give<T>(to: *mut T, value: T) -> c_int {
+    if !to.is_null() {
+        // SAFETY: callers of the library pass an address of their own for each result.
+        unsafe { to.write(value) };
+    }
+    SUCCESS
+}
+
+fn handle(to: *mut Handle) -> c_int {
+    give(to, without_provenance_mut(1))
+}
+
+extern "C" fn create_agent(_: *const c_char, _: *const AgentConfig, to: *mut Handle) -> c_int {
+    log("create agent");
+    handle(to)
+}
+extern "C" fn destroy_agent(_: Handle) -> c_int {
+    log("destroy agent");
+    AGENT_END.get()
+}
+extern "C" fn plugin_params(_: Handle, _: *const c_char, memories: *mut Handle, params: *mut Handle) -> c_int {
+    handle(memories);
+    handle(params)
+}
+extern "C" fn destroy(_: Handle) -> c_int {
+    SUCCESS
+}
+extern "C" fn create_backend(_: Handle, _: *const c_char, _: Handle, to: *mut Handle) -> c_int {
+    handle(to)
+}
+extern "C" fn local_metadata(_: Handle, data: *mut *mut c_void, length: *mut usize) -> c_int {
+    // SAFETY: the string is one; its reader frees it.
+    give(data, unsafe { libc::strdup(c"here".as_ptr()) }.cast());
+    give(length, 4)
+}
+extern "C" fn load_metadata(_: Handle, _: *const c_void, _: usize, name: *mut *mut c_char) -> c_int {
+    // SAFETY: the string is one; its reader frees it.
+    give(name, unsafe { libc::strdup(c"peer".as_ptr()) })
+}
+extern "C" fn create_list(_: c_int, to: *mut Handle) -> c_int {
+    handle(to)
+}
+extern "C" fn destroy_registrations(_: Handle) -> c_int {
+    log("free memory")
+}
+extern "C" fn add_registration(_: Handle, _: usize, _: usize, _: u64, _: *const c_void, _: usize) -> c_int {
+    SUCCESS
+}
+extern "C" fn register(_: Handle, _: Handle, _: Handle) -> c_int {
+    log("register")
+}
+extern "C" fn deregister(_: Handle, _: Handle, _: Handle) -> c_int {
+    log("deregister");
+    REGISTRATION_END.get()
+}
+extern "C" fn add_place(_: Handle, _: usize, _: usize, _: u64) -> c_int {
+    SUCCESS
+}
+extern "C" fn create_transfer(
+    _: Handle,
+    _: c_int,
+    _: Handle,
+    _: Handle,
+    _: *const c_char,
+    to: *mut Handle,
+    _: Handle,
+) -> c_int {
+    handle(to)
+}
+extern "C" fn post(_: Handle, _: Handle, _: Handle) -> c_int {
+    POSTED.get()
+}
+extern "C" fn status(_: Handle, _: Handle) -> c_int {
+    STATUS.get()
+}
+extern "C" fn release_transfer(_: Handle, _: Handle) -> c_int {
+    log("release")
+}
+
+/// NIXL without a library. Its state is of the calling thread.
+pub fn fake() -> Arc<Nixl> {
+    let calls = Calls {
+        create_agent,
+        destroy_agent,
+        plugin_params,
+        destroy_mem_list: destroy,
+        destroy_params: destroy,
+        create_backend,
+        destroy_backend: destroy,
+        local_metadata,
+        load_metadata,
+        create_registrations: create_list,
+        destroy_registrations,
+        add_registration,
+        register,
+        deregister,
+        create_places: create_list,
+        destroy_places: destroy,
+        add_place,
+        create_transfer,
+        post,
+        status,
+        release_transfer,
+        destroy_transfer: destroy,
+    };
+    Arc::new(Nixl { calls, stuck: Mutex::default(), _library: None })
+}
+
+fn connected(nixl: &Arc<Nixl>, address: &str) -> Result<NixlRemote, NixlError> {
+    NixlRemote::connect(nixl, "reader", address, b"metadata", 0, 1 << 30)
+}
+
+/// Reads so many bytes; its deadline has passed already.
+fn read(remote: &mut NixlRemote, length: usize) -> Result<(), ReadError> {
+    remote.read(&[Piece { at: 0, length }], Landing::Lines, Clock::stopped().after(Duration::ZERO))
+}
+
+/// The calls since the last look that end or free something.
+fn ends() -> Vec<&'static str> {
+    let mut calls = LOG.take();
+    calls.retain(|call| matches!(*call, "destroy agent" | "deregister" | "free memory"));
+    calls
+}
+
+/// NIXL reports the failure of one piece while earlier ones are in flight. The memory was freed before the
+/// agent's thread had ended, which then copied late replies into it.
+#[test]
+fn the_memory_of_a_failed_read_is_freed_after_its_agent() {
+    for (posted, status) in [(-1, -1), (IN_PROGRESS, -3), (SUCCESS, -3)] {
+        let nixl = fake();
+        let mut remote = connected(&nixl, "peer:1").expect("it connects");
+        POSTED.set(posted);
+        STATUS.set(status);
+        assert!(matches!(read(&mut remote, 64), Err(ReadError::Gone(_))));
+        assert_eq!(ends(), ["destroy agent", "free memory"], "{posted} {status}");
+        drop(remote);
+        assert!(ends().is_empty() && remote_is_forgotten(&nixl));
+    }
+}
+
+fn remote_is_forgotten(nixl: &Nixl) -> bool {
+    nixl.stuck.lock().expect("no panic").is_empty()
+}
+
+#[test]
+fn the_memory_of_a_late_read_stays_until_the_read_has_ended() {
+    for end in [SUCCESS, -3] {
+        let nixl = fake();
+        let mut remote = connected(&nixl, "peer:1").expect("it connects");
+        STATUS.set(IN_PROGRESS);
+        assert_eq!(read(&mut remote, 64), Err(ReadError::Late));
+        drop(remote);
+        assert!(ends().is_empty() && !remote_is_forgotten(&nixl));
+        STATUS.set(end);
+        let other = connected(&nixl, "peer:1").expect("it connects");
+        assert_eq!(ends(), ["destroy agent", "free memory"]);
+        drop(other);
+        assert_eq!(ends(), ["destroy agent"]);
+    }
+}
+
+#[test]
+fn memory_that_nixl_keeps_is_not_freed() {
+    let nixl = fake();
+    let mut remote = connected(&nixl, "peer:1").expect("it connects");
+    assert_eq!(read(&mut remote, 64), Ok(()));
+    // A longer block needs other memory.
+    assert_eq!(read(&mut remote, 1 << 20), Ok(()));
+    assert_eq!(ends(), ["deregister", "free memory"]);
+    REGISTRATION_END.set(-1);
+    assert!(matches!(read(&mut remote, 2 << 20), Err(ReadError::Gone(_))));
+    assert_eq!(ends(), ["deregister"]);
+    AGENT_END.set(-1);
+    drop(remote);
+    assert_eq!(ends(), ["destroy agent"], "the memory stays");
+}
