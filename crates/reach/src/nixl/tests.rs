@@ -196,3 +196,20 @@ fn memory_that_nixl_keeps_is_not_freed() {
     drop(remote);
     assert_eq!(ends(), ["destroy agent"], "the memory stays");
 }
+
+/// Connections with a read in progress were counted for all peers together, so one stalled peer kept this
+/// process from connecting to every other one.
+#[test]
+fn a_stalled_peer_uses_up_no_other_peers_connections() {
+    let nixl = fake();
+    STATUS.set(IN_PROGRESS);
+    for _ in 0..STUCK_MAX {
+        let mut remote = connected(&nixl, "peer:1").expect("it connects");
+        assert_eq!(read(&mut remote, 64), Err(ReadError::Late));
+    }
+    let refused = connected(&nixl, "peer:1").err().expect("two reads have not ended").to_string();
+    assert!(refused.contains("have not ended"), "{refused}");
+    assert!(connected(&nixl, "peer:2").is_ok());
+    STATUS.set(SUCCESS);
+    assert!(connected(&nixl, "peer:1").is_ok());
+}
