@@ -19,7 +19,7 @@ use cenote_mem::{Fabric, ReadOnly};
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr::{NonNull, null, null_mut};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use thiserror::Error;
 
@@ -59,24 +59,32 @@ pub struct Nixl {
     _library: Option<libloading::Library>,
 }
 
-/// Handlers of signals, put back by the drop.
-struct Handlers([libc::sigaction; SIGNALS.len()]);
+/// Held while UCX may be loaded: of two threads that keep handlers, the second would keep UCX's.
+static LOADING: Mutex<()> = Mutex::new(());
+
+/// Handlers of signals, put back by the drop. One thread at a time has them.
+struct Handlers {
+    actions: [libc::sigaction; SIGNALS.len()],
+    _alone: MutexGuard<'static, ()>,
+}
 
 impl Handlers {
     fn keep() -> Self {
-        Self(SIGNALS.map(|signal| {
+        let alone = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
+        let actions = SIGNALS.map(|signal| {
             // SAFETY: all zeros is a valid `sigaction` of no handler.
             let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
             // SAFETY: the call only writes to `action`.
             unsafe { libc::sigaction(signal, null(), &raw mut action) };
             action
-        }))
+        });
+        Self { actions, _alone: alone }
     }
 }
 
 impl Drop for Handlers {
     fn drop(&mut self) {
-        for (signal, action) in SIGNALS.into_iter().zip(&self.0) {
+        for (signal, action) in SIGNALS.into_iter().zip(&self.actions) {
             // SAFETY: the action was this signal's a moment ago, so its handler is valid.
             unsafe { libc::sigaction(signal, action, null_mut()) };
         }
@@ -97,9 +105,11 @@ impl Nixl {
         if path.is_some_and(|path| !path.is_file()) {
             return Err(hint());
         }
+        let handlers = Handlers::keep();
         // SAFETY: the operator names NIXL's library, whose initializers may run in any process.
         let library = unsafe { libloading::Library::new(name) }
             .map_err(|error| NixlError::new("open NIXL", format!("{error}; {}", hint().why)))?;
+        drop(handlers);
         // SAFETY: the library has NIXL's names, and `Nixl` keeps it open.
         let calls = unsafe { Calls::of(&library)? };
         Ok(Arc::new(Self { calls, stuck: Mutex::default(), _library: Some(library) }))

@@ -13,6 +13,8 @@ thread_local! {
     /// What it says of the end of an agent, and of a registration.
     static AGENT_END: Cell<c_int> = const { Cell::new(SUCCESS) };
     static REGISTRATION_END: Cell<c_int> = const { Cell::new(SUCCESS) };
+    /// Whether the last agent was made while no other thread could make one.
+    static LOADED_ALONE: Cell<bool> = const { Cell::new(false) };
 }
 
 fn log(call: &'static str) -> c_int {
@@ -33,7 +35,10 @@ fn handle(to: *mut Handle) -> c_int {
 }
 
 extern "C" fn create_agent(_: *const c_char, _: *const AgentConfig, to: *mut Handle) -> c_int {
-    log("create agent");
+    // As UCX does while it is loaded.
+    LOADED_ALONE.set(LOADING.try_lock().is_err());
+    // SAFETY: ignoring a signal needs no handler.
+    unsafe { libc::signal(libc::SIGFPE, libc::SIG_IGN) };
     handle(to)
 }
 extern "C" fn destroy_agent(_: Handle) -> c_int {
@@ -212,4 +217,22 @@ fn a_stalled_peer_uses_up_no_other_peers_connections() {
     assert!(connected(&nixl, "peer:2").is_ok());
     STATUS.set(SUCCESS);
     assert!(connected(&nixl, "peer:1").is_ok());
+}
+
+/// Two threads that made agents kept and put back handlers around each other, so one of UCX's stayed.
+#[test]
+fn agents_are_made_one_after_the_other_and_leave_handlers_as_they_were() {
+    let handler = || {
+        // SAFETY: all zeros is a valid `sigaction` of no handler.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: the call only writes to `action`.
+        unsafe { libc::sigaction(libc::SIGFPE, null(), &raw mut action) };
+        action.sa_sigaction
+    };
+    // Other tests make agents at any time.
+    let before = Handlers::keep().actions[3].sa_sigaction;
+    drop(connected(&fake(), "peer:1").expect("it connects"));
+    assert!(LOADED_ALONE.get());
+    let kept = Handlers::keep();
+    assert_eq!((kept.actions[3].sa_sigaction, handler()), (before, before));
 }
