@@ -14,7 +14,7 @@ use cenote_base::{BlockHash, Clock, Deadline};
 use cenote_mem::Fabric;
 use cenote_mem::fork::ProcessStamp;
 use cenote_pool::{Hit, Namespace, Pool};
-use cenote_store::{BlockCopy, Peers, Promotion, publish_copy};
+use cenote_store::{BlockCopy, Peers, Promotion, Readable, publish_copy};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -54,6 +54,7 @@ where
 /// A request: blocks of one sequence that the region lacks.
 struct Job {
     namespace: Namespace,
+    readable: Readable,
     hashes: Vec<BlockHash>,
     promotion: Promotion,
     /// Its promotion has ended.
@@ -203,7 +204,7 @@ impl<F: Fabric + 'static> Peers for Beside<F> {
         !self.stamp.is_inherited() && self.shared.peers.iter().any(is_good)
     }
 
-    fn promote(&self, namespace: &Namespace, missing: &[BlockHash]) -> Option<Promotion> {
+    fn promote(&self, namespace: &Namespace, missing: &[BlockHash], readable: &Readable) -> Option<Promotion> {
         let first = missing.first()?;
         if !self.may_have() {
             return None;
@@ -216,6 +217,7 @@ impl<F: Fabric + 'static> Peers for Beside<F> {
         ahead.reverse();
         let job = Arc::new(Job {
             namespace: namespace.clone(),
+            readable: readable.clone(),
             hashes: missing.to_vec(),
             promotion: Promotion::of(1, shared.clock.after(shared.deadline)),
             is_over: AtomicBool::new(false),
@@ -450,7 +452,7 @@ impl<F: Fabric + 'static> Shared<F> {
         let here = |hit: &Hit| !self.pool.peek(&[hit.hash]).is_empty();
         let wanted: Vec<Hit> = found.iter().filter(|hit| !here(hit)).copied().collect();
         let mut failed = None;
-        let done = reader.fetch(&job.namespace, &wanted, until, |hit, fetched| {
+        let done = reader.fetch((&job.namespace, &job.readable), &wanted, until, |hit, fetched| {
             if !self.take(job, hit, fetched) && failed.is_none() {
                 failed = Some(hit.hash);
             }
@@ -474,6 +476,10 @@ impl<F: Fabric + 'static> Shared<F> {
             }
             Fetched::Wrong => {
                 self.counters.add(Count::Wrong, 1);
+                return false;
+            }
+            Fetched::Unreadable => {
+                self.counters.add(Count::Unreadable, 1);
                 return false;
             }
         };

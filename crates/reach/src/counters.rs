@@ -38,6 +38,8 @@ counts! {
     Stale = "remote_stale_total",
     /// Blocks with a wrong checksum, seal, namespace or length.
     Wrong = "remote_wrong_total",
+    /// Blocks in an encoding, codec or profile that this process does not read.
+    Unreadable = "remote_unreadable_total",
     /// Blocks that had not arrived at their deadline.
     Late = "remote_late_total",
     /// Blocks that were not read because the peer failed.

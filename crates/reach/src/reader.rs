@@ -14,7 +14,7 @@ use cenote_base::seal::SealKeys;
 use cenote_base::{BlockHash, BlockIndex, Deadline, HashSeed};
 use cenote_mem::LINE;
 use cenote_pool::{Hit, Names, Namespace, Outline, PoolError, Words};
-use cenote_store::suits;
+use cenote_store::{Readable, suits};
 use zerocopy::FromBytes;
 
 const LINE_BYTES: usize = LINE as usize;
@@ -42,6 +42,8 @@ pub enum Fetched<'a> {
     Stale,
     /// It is damaged, forged, or not of this namespace.
     Wrong,
+    /// It is of an encoding, codec or profile that this process does not read.
+    Unreadable,
 }
 
 /// A reader of one peer's region, for one life of that region.
@@ -192,7 +194,7 @@ impl<R: Remote> Reader<R> {
     /// As of [`Reader::check`]. `each` has been told of some of them.
     pub fn fetch(
         &mut self,
-        namespace: &Namespace,
+        (namespace, readable): (&Namespace, &Readable),
         hits: &[Hit],
         deadline: Deadline,
         mut each: impl FnMut(&Hit, Fetched<'_>),
@@ -201,6 +203,11 @@ impl<R: Remote> Reader<R> {
         while hits.peek().is_some() {
             let (mut batch, mut fetching) = (Batch::default(), Vec::new());
             while let Some(hit) = hits.peek() {
+                if !readable.may_read(hit.encoding) {
+                    each(hit, Fetched::Unreadable);
+                    hits.next();
+                    continue;
+                }
                 let (at, length) = self.outline.payload(hit);
                 let Some(row) = self.outline.namespace(hit).filter(|_| suits(namespace, hit.encoding, hit.length))
                 else {
@@ -226,14 +233,14 @@ impl<R: Remote> Reader<R> {
                     break;
                 }
             }
-            self.fetch_batch(namespace, &batch, &fetching, deadline, &mut each)?;
+            self.fetch_batch((namespace, readable), &batch, &fetching, deadline, &mut each)?;
         }
         Ok(())
     }
 
     fn fetch_batch(
         &mut self,
-        namespace: &Namespace,
+        (namespace, readable): (&Namespace, &Readable),
         batch: &Batch,
         fetching: &[Fetching],
         deadline: Deadline,
@@ -256,11 +263,14 @@ impl<R: Remote> Reader<R> {
             let names = one.names.clone().map_or([0; 2], |place| pair(&bytes[place]));
             let is_ours = self.outline.is_of(line(&bytes[one.namespace.clone()]), hit, namespace);
             let payload = &mut bytes[one.payload.clone()];
-            if is_ours && self.outline.accept(hit, seal, payload) {
-                each(hit, Fetched::Whole { names: Outline::names_of(names), payload });
+            let fetched = if !is_ours || !self.outline.accept(hit, seal, payload) {
+                Fetched::Wrong
+            } else if readable.reads(hit.encoding, payload) {
+                Fetched::Whole { names: Outline::names_of(names), payload }
             } else {
-                each(hit, Fetched::Wrong);
-            }
+                Fetched::Unreadable
+            };
+            each(hit, fetched);
         }
         Ok(())
     }

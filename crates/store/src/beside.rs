@@ -1,10 +1,13 @@
 //! Memory beside the region: regions of other hosts, which a promotion may copy from.
 
+use crate::encoding::BlockCodec;
+use crate::region::{COLD_FRAMES, FRAMES};
 use crate::Promotion;
 use cenote_base::BlockHash;
 use cenote_mem::{Fabric, LINE};
 use cenote_pool::{Names, Namespace, NewBlock, Pool, Publish};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Other hosts' regions, as a store uses them. No call waits.
 pub trait Peers: Send + Sync {
@@ -12,15 +15,40 @@ pub trait Peers: Send + Sync {
     fn may_have(&self) -> bool;
 
     /// Begins to seek blocks of one sequence at peers, and to publish in the region the leading ones that
-    /// are found. `None`: there is nothing to wait for. The promotion ends by its deadline, whatever the
-    /// peers do.
-    fn promote(&self, namespace: &Namespace, missing: &[BlockHash]) -> Option<Promotion>;
+    /// are found and readable. `None`: there is nothing to wait for. The promotion ends by its deadline,
+    /// whatever the peers do.
+    fn promote(&self, namespace: &Namespace, missing: &[BlockHash], readable: &Readable) -> Option<Promotion>;
 
     /// Counters and gauges by Prometheus name, without prefix.
     fn stats(&self) -> BTreeMap<String, f64>;
 
     /// Why peers are not asked now; `None`: all are.
     fn trouble(&self) -> Option<String>;
+}
+
+/// Blocks that a store can read. Another one, published in the store's region, would be found, missed by
+/// each load, and keep the store from publishing its own block under the name.
+#[derive(Clone, Default)]
+pub struct Readable(Option<Arc<BlockCodec>>);
+
+impl Readable {
+    /// Raw blocks, and those that the codec decodes.
+    #[must_use]
+    pub const fn of(codec: Option<Arc<BlockCodec>>) -> Self {
+        Self(codec)
+    }
+
+    /// Whether payloads of this encoding may be readable: [`Readable::reads`] needs the payload.
+    #[must_use]
+    pub const fn may_read(&self, encoding: u8) -> bool {
+        encoding == 0 || (self.0.is_some() && matches!(encoding, FRAMES | COLD_FRAMES))
+    }
+
+    /// Whether a payload is readable: it is raw, or frames of the codec's pages, codecs and profiles.
+    #[must_use]
+    pub fn reads(&self, encoding: u8, payload: &[u8]) -> bool {
+        self.may_read(encoding) && self.0.as_ref().is_none_or(|codec| encoding == 0 || codec.split(payload).is_ok())
+    }
 }
 
 /// A copy of a block of another tier or host.

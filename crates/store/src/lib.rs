@@ -18,7 +18,7 @@ mod pending;
 mod region;
 pub mod snapshot;
 
-pub use beside::{BlockCopy, Peers, publish_copy, suits};
+pub use beside::{BlockCopy, Peers, Readable, publish_copy, suits};
 pub use cenote_cold::Promotion;
 pub use encoding::{BlockCodec, PageFrame};
 pub use names::{Names, Naming};

@@ -3,7 +3,7 @@
 use crate::cold::ColdTier;
 use crate::far::{FarFrames, FarPages, Swapped};
 use crate::pending::{DecodeState, PendingFrames};
-use crate::{BlockCodec, Computed, FarBlock, Loaded, NamespaceSpec, Naming, Peers, PrefixStore, Promotion};
+use crate::{BlockCodec, Computed, FarBlock, Loaded, NamespaceSpec, Naming, Peers, PrefixStore, Promotion, Readable};
 use cenote_base::{BlockHash, Clock, Deadline, Health};
 use cenote_mem::Fabric;
 use cenote_pool::{
@@ -60,7 +60,7 @@ struct Hold<F: Fabric> {
 /// Encoding in the descriptor of a block saved as frames.
 pub const FRAMES: u8 = 1;
 /// Encoding in the descriptor of a cold block, re-encoded as short as possible.
-const COLD_FRAMES: u8 = 2;
+pub(crate) const COLD_FRAMES: u8 = 2;
 
 /// Most chunks with blocks that are shortened together to free one chunk.
 const SQUEEZED_CHUNKS_MAX: usize = 8;
@@ -132,6 +132,10 @@ impl<F: Fabric> RegionStore<F> {
         self
     }
 
+    fn readable(&self) -> Readable {
+        Readable::of(self.codec.clone())
+    }
+
     /// Copies a raw block into `pages`, or the frames of an encoded one into a buffer.
     fn read(&self, hit: &Hit, pages: &mut [&mut [u8]]) -> Loaded {
         if hit.encoding == 0 {
@@ -143,7 +147,7 @@ impl<F: Fabric> RegionStore<F> {
     /// Copies the frames of an encoded block out and splits them.
     fn read_frames(&self, hit: &Hit) -> Option<PendingFrames> {
         // A length above the block size is corrupt; do not allocate for it.
-        let known = matches!(hit.encoding, FRAMES | COLD_FRAMES) && hit.length <= self.namespace.block_bytes;
+        let known = self.readable().may_read(hit.encoding) && hit.length <= self.namespace.block_bytes;
         let known = known && !self.decoding.is_bad(hit);
         let Some(codec) = self.codec.as_ref().filter(|_| known) else {
             self.decoding.count_unreadable();
@@ -322,7 +326,8 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
         let missing = self.missing(names);
         let listed = self.cold.as_ref().map_or(0, |cold| cold.count(&self.namespace, missing));
         let cold = self.cold.as_ref().and_then(|cold| cold.promote(&self.namespace, &missing[..listed]));
-        let peers = self.peers.as_ref().and_then(|peers| peers.promote(&self.namespace, &missing[listed..]));
+        let readable = self.readable();
+        let peers = self.peers.as_ref().and_then(|peers| peers.promote(&self.namespace, &missing[listed..], &readable));
         match (cold, peers) {
             (Some(cold), Some(peers)) => Some(Promotion::both(&cold, &peers)),
             (cold, peers) => cold.or(peers),

@@ -1,10 +1,11 @@
 //! The owner publishes and evicts while its blocks are read.
 
-use crate::support::{Host, Tally, Trouble, chain, config, patience};
+use crate::support::{Host, Tally, Trouble, chain, codec, config, frames, patience, readable};
 use cenote_base::BlockHash;
 use cenote_base::prng::Prng;
 use cenote_base::seal::Seal;
 use cenote_pool::{NewBlock, Publish};
+use cenote_reach::Fetched;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,7 +18,7 @@ fn a_peers_blocks_are_found_and_whole() {
             assert_eq!(owner.publish(hash, depth), Publish::Published);
         }
         // A shorter one, as codecs publish them.
-        let frames = crate::support::payload(hashes[280], 1024);
+        let frames = frames(&codec(1));
         let new = NewBlock {
             encoding: 1,
             names: crate::support::names(hashes[280]),
@@ -30,9 +31,12 @@ fn a_peers_blocks_are_found_and_whole() {
         assert!(hits.iter().zip(0..).all(|(hit, depth)| hit.depth() == depth));
         let mut tally = Tally::default();
         reader
-            .fetch(&owner.namespace, &hits, patience(), |hit, fetched| tally.count_named(hit, fetched))
+            .fetch((&owner.namespace, &readable()), &hits, patience(), |hit, fetched| match fetched {
+                Fetched::Whole { payload, .. } if hit.encoding == 1 => assert!(*payload == *frames),
+                fetched => tally.count_named(hit, fetched),
+            })
             .expect("it answers");
-        assert_eq!(tally, Tally { whole: 281, ..Tally::default() });
+        assert_eq!(tally, Tally { whole: 280, ..Tally::default() });
     }
 }
 
@@ -45,7 +49,7 @@ fn another_namespace_is_not_taken_for_ours() {
     let mut reader = Trouble::default().reader(&owner, 1).expect("it is a region");
     let hits = reader.find(&hashes, patience()).expect("the peer answers");
     let mut tally = Tally::default();
-    reader.fetch(&other, &hits, patience(), |hit, fetched| tally.count_named(hit, fetched)).expect("it answers");
+    reader.fetch((&other, &readable()), &hits, patience(), |hit, fetched| tally.count_named(hit, fetched)).expect("it answers");
     assert_eq!(tally, Tally { wrong: 4, ..Tally::default() });
 }
 
@@ -84,7 +88,7 @@ fn churn(seal: Seal, reads: usize, seed: u64) {
             owner.publish(all[at], at as u32 % 12);
         }
         reader
-            .fetch(&owner.namespace, &hits, patience(), |hit, fetched| tally.count_named(hit, fetched))
+            .fetch((&owner.namespace, &readable()), &hits, patience(), |hit, fetched| tally.count_named(hit, fetched))
             .expect("it answers");
     }
     // Without checks most of the others would have been wrong bytes.

@@ -1,13 +1,13 @@
 //! Requests at peers that are slow, dead, or hang.
 
-use crate::support::{Host, Trouble, chain, config};
+use crate::support::{Host, Trouble, chain, codec, config, frames, readable};
 use cenote_base::seal::Seal;
 use cenote_base::testing::{ManualTime, until};
 use cenote_base::{BlockHash, Deadline};
 use cenote_mem::Coherent;
-use cenote_pool::Publish;
+use cenote_pool::{NewBlock, Publish};
 use cenote_reach::{Beside, Count, ReadError, Remote, Settings};
-use cenote_store::{Peers, Promotion};
+use cenote_store::{Peers, Promotion, Readable};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
@@ -20,6 +20,7 @@ struct World {
     owners: Arc<Vec<Host>>,
     troubles: Vec<Trouble>,
     local: Host,
+    readable: Readable,
     time: &'static ManualTime,
     beside: Arc<Beside<Arc<Coherent>>>,
     connections: Arc<AtomicU64>,
@@ -48,7 +49,7 @@ impl World {
             }
         };
         let beside = Beside::start(local.pool.clone(), &settings, connect, time.clock());
-        let world = Self { owners, troubles, local, time, beside, connections };
+        let world = Self { owners, troubles, local, readable: Readable::default(), time, beside, connections };
         world.wait_for("remote_peers_good", world.owners.len() as f64);
         world
     }
@@ -73,7 +74,7 @@ impl World {
     }
 
     fn promote(&self, hashes: &[BlockHash]) -> Option<Promotion> {
-        self.beside.promote(&self.local.namespace, hashes)
+        self.beside.promote(&self.local.namespace, hashes, &self.readable)
     }
 
     /// Promotes, and waits until that is over. Returns the number of leading blocks here.
@@ -116,6 +117,41 @@ fn what_one_peer_lacks_another_one_is_asked_for() {
     world.publish(first, 7, 0..10);
     world.publish((first + 1) % 3, 7, 10..20);
     assert_eq!(world.bring(&hashes), 20);
+}
+
+/// A peer that served with another codec filled the region with blocks that this engine found, missed, and
+/// could not replace by its own.
+#[test]
+fn a_block_that_this_engine_cannot_decode_stays_at_its_peer() {
+    // Without a codec, and with one of other pages.
+    for (readable, heads) in [(Readable::default(), 1), (readable(), 2)] {
+        let mut world = World::new(2);
+        world.readable = readable;
+        let hashes = world.chain(1);
+        let first = (hashes[0].words()[0] % 2) as usize;
+        let frames = frames(&codec(heads));
+        for (depth, &hash) in (0..).zip(&hashes[..5]) {
+            let owner = &world.owners[first];
+            let new = NewBlock { encoding: 1, ..NewBlock::new(&owner.namespace, hash, depth) };
+            assert_eq!(owner.pool.publish(&new, &[&frames]), Publish::Published);
+        }
+        let promotion = world.promote(&hashes).expect("a peer is asked");
+        until("the promotion ends", || promotion.is_over().then_some(()));
+        assert_eq!((world.local.has(&hashes), world.get(Count::Hits), world.get(Count::Unreadable)), (0, 0, 5));
+        // The next peer is asked for what this one has in another codec.
+        world.publish(1 - first, 1, 0..8);
+        assert_eq!(world.bring(&hashes), 8);
+        assert_eq!(world.get(Count::Wrong), 0);
+    }
+    // Frames of this engine's codec are taken as they are.
+    let mut world = World::new(1);
+    world.readable = readable();
+    let (hash, frames) = (world.chain(1)[0], frames(&codec(1)));
+    let new = NewBlock { encoding: 1, ..NewBlock::new(&world.owners[0].namespace, hash, 0) };
+    assert_eq!(world.owners[0].pool.publish(&new, &[&frames]), Publish::Published);
+    let promotion = world.promote(&[hash]).expect("a peer is asked");
+    until("the promotion ends", || promotion.is_over().then_some(()));
+    assert_eq!((world.local.has(&[hash]), world.get(Count::Hits)), (1, 1));
 }
 
 #[test]

@@ -9,7 +9,9 @@ use cenote_pool::{
     AttachOptions, Hit, Names, Namespace, NamespaceRecord, NewBlock, Pool, PoolConfig, Publish, ReadOutcome, Superblock,
 };
 use cenote_reach::fake::{Fake, Faults};
+use cenote_codec::{CodecSpec, Element, Layout, Order, PageKind, Shape, Side};
 use cenote_reach::{Fetched, ReadError, Reader};
+use cenote_store::{BlockCodec, Readable};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 pub type TestPool = Pool<Arc<Coherent>>;
@@ -100,6 +102,34 @@ pub fn payload(hash: BlockHash, bytes: u64) -> Vec<u8> {
     (0..bytes / 8).flat_map(|_| prng.next_u64().to_le_bytes()).collect()
 }
 
+/// A codec for the blocks of these tests: four pages of 16 tokens, in so many heads of `f32`.
+pub fn codec(heads: u16) -> Arc<BlockCodec> {
+    let kind = |layer: u16, side: Side| PageKind {
+        shape: Shape { heads, tokens: 16, dim: 8 / heads },
+        element: Element::F32,
+        layout: Layout { order: Order::TokenMajor, capacity: 16 },
+        side,
+        layer,
+    };
+    let page = "int8".parse::<CodecSpec>().expect("a codec").build(None).expect("it needs no profile");
+    let pages = (0..2).flat_map(|layer| [(layer, Side::K), (layer, Side::V)]);
+    Arc::new(BlockCodec::new(pages.map(|(layer, side)| (kind(layer, side), Arc::clone(&page))).collect()))
+}
+
+/// Frames of a block of numbers, as the codec saves them.
+pub fn frames(codec: &BlockCodec) -> Vec<u8> {
+    let page: Vec<u8> = (0..BLOCK_BYTES / 16).flat_map(|at| (at as f32).to_le_bytes()).collect();
+    let mut frames = Vec::new();
+    (0..4).for_each(|index| codec.encode_page(index, &page, &mut frames));
+    BlockCodec::seal(&mut frames);
+    frames
+}
+
+/// What a store with [`codec`] of one head reads.
+pub fn readable() -> Readable {
+    Readable::of(Some(codec(1)))
+}
+
 pub fn names(hash: BlockHash) -> Names {
     let [name, parent] = hash.words();
     Names { name, parent }
@@ -130,6 +160,7 @@ pub struct Tally {
     pub whole: usize,
     pub stale: usize,
     pub wrong: usize,
+    pub unreadable: usize,
 }
 
 impl Tally {
@@ -142,6 +173,7 @@ impl Tally {
             }
             Fetched::Stale => self.stale += 1,
             Fetched::Wrong => self.wrong += 1,
+            Fetched::Unreadable => self.unreadable += 1,
         }
     }
 

@@ -124,6 +124,7 @@ const HELP: &[(&str, &str)] = &[
     ("remote_sought_total", "Blocks that the region lacked and peers were asked for"),
     ("remote_stale_total", "Blocks that were evicted at the peer while they were read"),
     ("remote_suspected_total", "Times that a peer became suspect"),
+    ("remote_unreadable_total", "Blocks of peers in an encoding, codec or profile that this server does not read"),
     ("remote_wrong_total", "Blocks of peers with a wrong checksum, seal, namespace or length"),
     ("request_errors_total", "Requests that ended with an error"),
     ("requests_finished_total", "Requests that ended well, handed over ones included"),
