@@ -1,14 +1,15 @@
 //! Peers beside an engine: one thread for each, which connects, reads, and publishes what it finds in
 //! the local region. Serving threads queue requests and wait for a promotion.
 //!
-//! A request asks one peer after the other for the blocks that it still lacks. A peer that misses a
-//! deadline or fails is *suspect*: no request goes to it until its own thread has connected to it again,
-//! after a pause that doubles. So a dead peer costs requests at most one deadline. One more thread ends
-//! promotions at their deadlines, because a call of the fabric may never return.
+//! A request asks one peer after the other for the blocks that it still lacks, until its deadline. A peer
+//! that fails, or takes longer for one read than a request waits, is *suspect*: no request goes to it until
+//! its own thread has connected to it again. A request's own deadline says nothing of a peer: its time may
+//! have passed in a queue, at another peer, or with many reads. One more thread ends promotions at their
+//! deadlines and finds reads that are late, because a call of the fabric may never return.
 
 use crate::counters::{Count, Counters};
 use crate::reader::{Fetched, Reader};
-use crate::remote::{ReadError, Remote};
+use crate::remote::{Landing, Pace, Piece, ReadError, Remote};
 use crate::settings::Settings;
 use cenote_base::{BlockHash, Clock, Deadline};
 use cenote_mem::Fabric;
@@ -61,18 +62,35 @@ struct Job {
     is_over: AtomicBool,
 }
 
+/// What the thread of deadlines looks at.
+struct Watch {
+    /// Jobs whose promotion has not ended.
+    jobs: Vec<Arc<Job>>,
+    /// By peer: the deadline of the read that its thread is in.
+    reads: Vec<Option<Deadline>>,
+    /// When the thread looks again, in nanoseconds of the clock.
+    looks_at_ns: u64,
+    is_closed: bool,
+}
+
+impl Watch {
+    fn next(&self) -> Option<Deadline> {
+        let jobs = self.jobs.iter().map(|job| job.promotion.until());
+        jobs.chain(self.reads.iter().copied().flatten()).min_by_key(|until| until.at_ns())
+    }
+}
+
 impl Job {
-    /// Ends the promotion, unless it has ended. Returns whether this call did.
-    fn end(&self) -> bool {
-        let is_first = !self.is_over.swap(true, Ordering::AcqRel);
-        if is_first {
+    /// Ends the promotion, unless it has ended.
+    fn end(&self) {
+        if !self.is_over.swap(true, Ordering::AcqRel) {
             self.promotion.one_done();
         }
-        is_first
     }
 
+    /// Whether the request waits no longer.
     fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Acquire)
+        self.is_over.load(Ordering::Acquire) || self.promotion.until().passed()
     }
 }
 
@@ -103,8 +121,6 @@ struct Peer {
 struct State {
     standing: Standing,
     queue: VecDeque<Visit>,
-    /// The job that its thread works on.
-    running: Option<Arc<Job>>,
     error: Option<String>,
     is_closed: bool,
 }
@@ -123,9 +139,8 @@ struct Shared<F: Fabric> {
     clock: Clock,
     counters: Counters,
     peers: Vec<Peer>,
-    /// Jobs whose promotion has not ended, and whether this process ends.
-    jobs: Mutex<(Vec<Arc<Job>>, bool)>,
-    jobs_changed: Condvar,
+    watch: Mutex<Watch>,
+    watch_changed: Condvar,
     /// Threads that have not ended.
     threads: Mutex<usize>,
     ended: Condvar,
@@ -148,7 +163,6 @@ impl<F: Fabric + 'static> Beside<F> {
             state: Mutex::new(State {
                 standing: Standing::New,
                 queue: VecDeque::new(),
-                running: None,
                 error: None,
                 is_closed: false,
             }),
@@ -161,13 +175,18 @@ impl<F: Fabric + 'static> Beside<F> {
             clock,
             counters: Counters::default(),
             peers: settings.peers.iter().map(peer).collect(),
-            jobs: Mutex::default(),
-            jobs_changed: Condvar::new(),
+            watch: Mutex::new(Watch {
+                jobs: Vec::new(),
+                reads: vec![None; settings.peers.len()],
+                looks_at_ns: 0,
+                is_closed: false,
+            }),
+            watch_changed: Condvar::new(),
             threads: Mutex::new(0),
             ended: Condvar::new(),
         });
         let mut beside = Self { shared, stamp: ProcessStamp::current(), handles: Vec::new() };
-        beside.spawn("reach-deadlines".to_owned(), Shared::end_late_jobs);
+        beside.spawn("reach-deadlines".to_owned(), Shared::keep_deadlines);
         for number in 0..beside.shared.peers.len() {
             beside.spawn(format!("reach-{number}"), move |shared| shared.run_peer(number));
         }
@@ -227,8 +246,7 @@ impl<F: Fabric + 'static> Peers for Beside<F> {
             return None;
         };
         shared.counters.add(Count::Sought, missing.len() as u64);
-        shared.jobs().0.push(Arc::clone(&job));
-        shared.jobs_changed.notify_all();
+        shared.watch(job.promotion.until(), |watch| watch.jobs.push(Arc::clone(&job)));
         shared.peers[peer].changed.notify_all();
         Some(job.promotion.clone())
     }
@@ -270,16 +288,26 @@ impl<F: Fabric + 'static> Peers for Beside<F> {
 }
 
 impl<F: Fabric + 'static> Shared<F> {
-    fn jobs(&self) -> MutexGuard<'_, (Vec<Arc<Job>>, bool)> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    fn watched(&self) -> MutexGuard<'_, Watch> {
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a deadline. The thread is woken only if it would look later.
+    fn watch(&self, until: Deadline, add: impl FnOnce(&mut Watch)) {
+        let mut watch = self.watched();
+        add(&mut watch);
+        if until.at_ns() < watch.looks_at_ns {
+            watch.looks_at_ns = until.at_ns();
+            self.watch_changed.notify_all();
+        }
     }
 
     fn living(&self) -> MutexGuard<'_, usize> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a visit at the next peer that is good and has room. `None`: there is none; the visit ends
-    /// without a word.
+    /// Queues a visit at the next peer that is good and has room. `None`: there is none, and the visit is
+    /// dropped.
     fn hand_on(&self, mut visit: Visit) -> Option<usize> {
         while let Some(next) = visit.ahead.pop() {
             let mut state = self.peers[next].state();
@@ -294,48 +322,43 @@ impl<F: Fabric + 'static> Shared<F> {
     /// Asks the next peer for what a visit lacks, or ends its job.
     fn go_on(&self, visit: Visit) {
         let (job, left) = (Arc::clone(&visit.job), visit.job.hashes.len() - visit.done);
-        let next = if left == 0 || job.is_over() { None } else { self.hand_on(visit) };
-        match next {
-            Some(peer) => self.peers[peer].changed.notify_all(),
-            None if job.end() => self.counters.add(Count::Absent, left as u64),
-            None => {}
+        let is_late = job.is_over();
+        let next = if left == 0 || is_late { None } else { self.hand_on(visit) };
+        if let Some(peer) = next {
+            return self.peers[peer].changed.notify_all();
         }
+        self.counters.add(if is_late { Count::Late } else { Count::Absent }, left as u64);
+        job.end();
     }
 
-    /// Ends promotions at their deadlines. A peer that works on one then is suspect.
-    fn end_late_jobs(&self) {
+    /// Ends promotions at their deadlines, and finds peers whose read is late.
+    fn keep_deadlines(&self) {
         loop {
-            let mut jobs = self.jobs();
-            jobs.0.retain(|job| !job.is_over());
-            let next = jobs.0.iter().map(|job| job.promotion.until()).min_by_key(|until| until.at_ns());
-            // Without a job only a new one matters; the bound only limits a missed wake-up.
-            let until = next.unwrap_or_else(|| self.clock.after(Duration::from_secs(1)));
-            let known = jobs.0.len();
-            jobs = until.wait_while(&self.jobs_changed, jobs, |jobs| !jobs.1 && jobs.0.len() == known);
-            let is_closed = jobs.1;
-            let late: Vec<Arc<Job>> =
-                jobs.0.iter().filter(|job| is_closed || job.promotion.until().passed()).cloned().collect();
-            drop(jobs);
-            for job in late {
-                if !is_closed {
-                    self.suspect_those_at(&job);
+            let mut watch = self.watched();
+            watch.jobs.retain(|job| !job.is_over.load(Ordering::Acquire));
+            // Without a deadline only a new one matters; the bound only limits a missed wake-up.
+            let until = watch.next().unwrap_or_else(|| self.clock.after(Duration::from_secs(1)));
+            watch.looks_at_ns = until.at_ns();
+            let nothing_new = |watch: &mut Watch| !watch.is_closed && watch.looks_at_ns == until.at_ns();
+            watch = until.wait_while(&self.watch_changed, watch, nothing_new);
+            let is_closed = watch.is_closed;
+            let ended = watch.jobs.iter().filter(|job| is_closed || job.promotion.until().passed());
+            let ended: Vec<Arc<Job>> = ended.cloned().collect();
+            let late = watch.reads.iter_mut().map(|read| read.take_if(|until| until.passed()).is_some());
+            let late: Vec<bool> = late.collect();
+            drop(watch);
+            for (peer, _) in self.peers.iter().zip(late).filter(|(_, is_late)| *is_late) {
+                let mut state = peer.state();
+                if state.standing == Standing::Good {
+                    self.suspect(&mut state, &peer.address, &ReadError::Late);
                 }
-                // Suspicion comes first: a request that goes on must not meet the same peer again.
+            }
+            // Suspicion comes first: a request that goes on must not meet the same peer again.
+            for job in ended {
                 job.end();
             }
             if is_closed {
                 return;
-            }
-        }
-    }
-
-    fn suspect_those_at(&self, job: &Arc<Job>) {
-        for peer in &self.peers {
-            let mut state = peer.state();
-            if state.standing == Standing::Good
-                && state.running.as_ref().is_some_and(|running| Arc::ptr_eq(running, job))
-            {
-                self.suspect(&mut state, &peer.address, &ReadError::Late);
             }
         }
     }
@@ -356,7 +379,7 @@ impl<F: Fabric + 'static> Shared<F> {
         let peer = &self.peers[number];
         let mut pause = PAUSE_MIN;
         while !peer.state().is_closed {
-            match self.open(&peer.address) {
+            match self.open(number) {
                 Ok(mut reader) => {
                     tracing::info!(peer = peer.address, "the peer's region is open");
                     self.counters.add(Count::Connections, 1);
@@ -384,9 +407,10 @@ impl<F: Fabric + 'static> Shared<F> {
         self.leave(peer, None);
     }
 
-    fn open(&self, address: &str) -> Result<Reader<Box<dyn Remote>>, ReadError> {
+    fn open(&self, number: usize) -> Result<Reader<Watched<'_, F>>, ReadError> {
         let deadline = self.clock.after(CONNECT_TIMEOUT);
-        let remote = self.connect.connect(address, deadline)?;
+        let remote = self.connect.connect(&self.peers[number].address, deadline)?;
+        let remote = Watched { remote, shared: self, number };
         Reader::open(remote, &self.pool.superblock().config.seed, self.pool.seal_keys(), deadline)
     }
 
@@ -396,14 +420,13 @@ impl<F: Fabric + 'static> Shared<F> {
         if let Some(error) = error {
             self.suspect(&mut state, &peer.address, error);
         }
-        state.running = None;
         let visits = std::mem::take(&mut state.queue);
         drop(state);
         visits.into_iter().for_each(|visit| self.go_on(visit));
     }
 
     /// Serves visits until the connection is of no more use, or this process ends (`None`).
-    fn serve(&self, peer: &Peer, reader: &mut Reader<Box<dyn Remote>>) -> Option<ReadError> {
+    fn serve(&self, peer: &Peer, reader: &mut Reader<Watched<'_, F>>) -> Option<ReadError> {
         loop {
             let until = self.clock.after(LOOK_PAUSE);
             let idle = |state: &mut State| state.queue.is_empty() && !state.is_closed;
@@ -422,66 +445,48 @@ impl<F: Fabric + 'static> Shared<F> {
                 }
                 continue;
             };
-            state.running = Some(Arc::clone(&visit.job));
             drop(state);
-            let is_late = visit.job.is_over();
-            let outcome = if is_late { Ok(()) } else { self.visit(reader, &mut visit) };
-            peer.state().running = None;
-            let left = (visit.job.hashes.len() - visit.done) as u64;
-            if is_late {
-                self.counters.add(Count::Late, left);
-            }
+            let outcome = if visit.job.is_over() { Ok(()) } else { self.visit(reader, &mut visit) };
             if let Err(error) = outcome {
+                let left = (visit.job.hashes.len() - visit.done) as u64;
                 self.counters.add(if error == ReadError::Late { Count::Late } else { Count::Failed }, left);
                 // Before the request goes on.
                 self.suspect(&mut peer.state(), &peer.address, &error);
-                self.go_on(visit);
+                if visit.job.is_over() {
+                    visit.job.end();
+                } else {
+                    self.go_on(visit);
+                }
                 return Some(error);
             }
             self.go_on(visit);
         }
     }
 
-    /// Reads the leading blocks that the peer has of those that a visit lacks.
-    fn visit(&self, reader: &mut Reader<Box<dyn Remote>>, visit: &mut Visit) -> Result<(), ReadError> {
+    /// Reads the leading blocks that the peer has of those that a visit lacks, until the job's deadline.
+    fn visit(&self, reader: &mut Reader<Watched<'_, F>>, visit: &mut Visit) -> Result<(), ReadError> {
         let job = &visit.job;
-        let until = job.promotion.until();
-        let found = reader.find(&job.hashes[visit.done..], until)?;
+        let pace = Pace { until: job.promotion.until(), read_timeout: self.deadline };
+        let found = reader.find(&job.hashes[visit.done..], pace)?;
         self.counters.add(Count::Found, found.len() as u64);
         // Another request may have brought some meanwhile.
         let here = |hit: &Hit| !self.pool.peek(&[hit.hash]).is_empty();
         let wanted: Vec<Hit> = found.iter().filter(|hit| !here(hit)).copied().collect();
-        let mut failed = None;
-        let done = reader.fetch((&job.namespace, &job.readable), &wanted, until, |hit, fetched| {
-            if !self.take(job, hit, fetched) && failed.is_none() {
-                failed = Some(hit.hash);
-            }
+        let fetched = reader.fetch((&job.namespace, &job.readable), &wanted, pace, |hit, fetched| {
+            self.take(job, hit, fetched);
         });
-        // Blocks behind one that failed are shared, but of no use to this request yet.
-        let is_whole = done.is_ok();
-        let first_failed = failed.and_then(|hash| found.iter().position(|hit| hit.hash == hash));
-        if is_whole {
-            visit.done += first_failed.unwrap_or(found.len());
-        }
-        done
+        // Blocks behind one that is missing are shared, but of no use to this request yet.
+        visit.done += self.pool.peek(&job.hashes[visit.done..visit.done + found.len()]).len();
+        fetched
     }
 
-    /// Publishes a block that was read. Returns whether it is here now.
-    fn take(&self, job: &Job, hit: &Hit, fetched: Fetched<'_>) -> bool {
+    /// Publishes a block that was read.
+    fn take(&self, job: &Job, hit: &Hit, fetched: Fetched<'_>) {
         let (names, payload) = match fetched {
             Fetched::Whole { names, payload } => (names, payload),
-            Fetched::Stale => {
-                self.counters.add(Count::Stale, 1);
-                return false;
-            }
-            Fetched::Wrong => {
-                self.counters.add(Count::Wrong, 1);
-                return false;
-            }
-            Fetched::Unreadable => {
-                self.counters.add(Count::Unreadable, 1);
-                return false;
-            }
+            Fetched::Stale => return self.counters.add(Count::Stale, 1),
+            Fetched::Wrong => return self.counters.add(Count::Wrong, 1),
+            Fetched::Unreadable => return self.counters.add(Count::Unreadable, 1),
         };
         self.counters.add(Count::ReadBytes, payload.len() as u64);
         let copy = BlockCopy { hash: hit.hash, depth: hit.depth(), encoding: hit.encoding, names };
@@ -494,7 +499,30 @@ impl<F: Fabric + 'static> Shared<F> {
             },
             1,
         );
-        is_here
+    }
+}
+
+/// A peer's region whose reads the thread of deadlines sees.
+struct Watched<'a, F: Fabric> {
+    remote: Box<dyn Remote>,
+    shared: &'a Shared<F>,
+    number: usize,
+}
+
+impl<F: Fabric + 'static> Remote for Watched<'_, F> {
+    fn region_bytes(&self) -> u64 {
+        self.remote.region_bytes()
+    }
+
+    fn read(&mut self, pieces: &[Piece], landing: Landing, deadline: Deadline) -> Result<(), ReadError> {
+        self.shared.watch(deadline, |watch| watch.reads[self.number] = Some(deadline));
+        let outcome = self.remote.read(pieces, landing, deadline);
+        self.shared.watched().reads[self.number] = None;
+        outcome
+    }
+
+    fn landed(&mut self, landing: Landing) -> &mut [u8] {
+        self.remote.landed(landing)
     }
 }
 
@@ -517,8 +545,8 @@ impl<F: Fabric + 'static> Drop for Beside<F> {
             peer.state().is_closed = true;
             peer.changed.notify_all();
         }
-        self.shared.jobs().1 = true;
-        self.shared.jobs_changed.notify_all();
+        self.shared.watched().is_closed = true;
+        self.shared.watch_changed.notify_all();
         let end = self.shared.clock.after(JOIN_TIMEOUT);
         let all_ended = *end.wait_while(&self.shared.ended, self.shared.living(), |threads| *threads > 0) == 0;
         if all_ended {

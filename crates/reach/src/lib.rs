@@ -28,6 +28,6 @@ pub use auth::Key;
 pub use beside::{Beside, Connect};
 pub use counters::{Count, Counters};
 pub use reader::{Fetched, Reader};
-pub use remote::{Landing, Piece, ReadError, Remote};
+pub use remote::{Landing, Pace, Piece, ReadError, Remote};
 pub use settings::{ParseSettingsError, Settings};
 pub use share::{Offer, Share, ShareError, connect, offer_of};

@@ -9,7 +9,7 @@
 //! All that the peer says is input: an offset comes from an entry or descriptor that was bounded by the
 //! layout, and a length from the namespace of this process.
 
-use crate::remote::{Batch, Landing, ReadError, Remote};
+use crate::remote::{Batch, Landing, Pace, ReadError, Remote};
 use cenote_base::seal::SealKeys;
 use cenote_base::{BlockHash, BlockIndex, Deadline, HashSeed};
 use cenote_mem::LINE;
@@ -112,15 +112,15 @@ impl<R: Remote> Reader<R> {
     /// # Errors
     /// As of [`Remote::read`], and [`ReadError::Remade`].
     pub fn check(&mut self, deadline: Deadline) -> Result<(), ReadError> {
-        self.read_lines(&[], deadline).map(drop)
+        self.read_lines(&[], Pace::by(deadline)).map(drop)
     }
 
     /// Reads lines, and the superblock with them.
-    fn read_lines(&mut self, at: &[u64], deadline: Deadline) -> Result<Vec<Words>, ReadError> {
+    fn read_lines(&mut self, at: &[u64], pace: Pace) -> Result<Vec<Words>, ReadError> {
         let mut batch = Batch::default();
         let first = batch.add(0, Outline::SUPERBLOCK_BYTES);
         let places: Vec<_> = at.iter().map(|&at| batch.add(at, LINE_BYTES)).collect();
-        self.remote.read(&batch.pieces, Landing::Lines, deadline)?;
+        self.remote.read(&batch.pieces, Landing::Lines, pace.of_read())?;
         let bytes = self.remote.landed(Landing::Lines);
         if superblock_of(&bytes[first]) != self.superblock {
             return Err(ReadError::Remade);
@@ -128,14 +128,14 @@ impl<R: Remote> Reader<R> {
         Ok(places.into_iter().map(|place| line(&bytes[place])).collect())
     }
 
-    /// Finds the leading blocks of these that the region has.
+    /// Finds the leading blocks of these that the region has, as far as time allows.
     ///
     /// # Errors
-    /// As of [`Reader::check`].
-    pub fn find(&mut self, hashes: &[BlockHash], deadline: Deadline) -> Result<Vec<Hit>, ReadError> {
+    /// As of [`Reader::check`], of each read.
+    pub fn find(&mut self, hashes: &[BlockHash], pace: Pace) -> Result<Vec<Hit>, ReadError> {
         let mut hits = Vec::new();
         for hashes in hashes.chunks(HASHES_MAX) {
-            let found = self.find_some(hashes, deadline)?;
+            let found = self.find_some(hashes, pace)?;
             let count = found.iter().take_while(|hit| hit.is_some()).count();
             hits.extend(found.into_iter().map_while(|hit| hit));
             if count < hashes.len() {
@@ -145,22 +145,22 @@ impl<R: Remote> Reader<R> {
         Ok(hits)
     }
 
-    fn find_some(&mut self, hashes: &[BlockHash], deadline: Deadline) -> Result<Vec<Option<Hit>>, ReadError> {
+    fn find_some(&mut self, hashes: &[BlockHash], pace: Pace) -> Result<Vec<Option<Hit>>, ReadError> {
         let mut found = vec![None; hashes.len()];
         // Hashes that are neither found nor known to be absent.
         let mut open: Vec<usize> = (0..hashes.len()).collect();
         for step in 0..BUCKETS_MAX {
             open.retain(|&at| self.outline.buckets(hashes[at]).nth(step).is_some());
-            if open.is_empty() {
+            if open.is_empty() || pace.until.passed() {
                 break;
             }
             let places: Vec<u64> = open.iter().filter_map(|&at| self.outline.buckets(hashes[at]).nth(step)).collect();
-            let buckets = self.read_lines(&places, deadline)?;
+            let buckets = self.read_lines(&places, pace)?;
             let mut named: Vec<(usize, BlockIndex)> = Vec::new();
             for (&at, bucket) in open.iter().zip(&buckets) {
                 named.extend(self.outline.named(bucket, hashes[at]).map(|block| (at, block)));
             }
-            self.follow(hashes, &named, &mut found, deadline)?;
+            self.follow(hashes, &named, &mut found, pace)?;
             let mut goes_on = buckets.iter().map(Outline::goes_on);
             open.retain(|&at| goes_on.next().unwrap_or(false) && found[at].is_none());
         }
@@ -174,11 +174,14 @@ impl<R: Remote> Reader<R> {
         hashes: &[BlockHash],
         named: &[(usize, BlockIndex)],
         found: &mut [Option<Hit>],
-        deadline: Deadline,
+        pace: Pace,
     ) -> Result<(), ReadError> {
         for named in named.chunks(HASHES_MAX) {
+            if pace.until.passed() {
+                break;
+            }
             let places: Vec<u64> = named.iter().map(|(_, block)| self.outline.descriptor(*block)).collect();
-            let lines = self.read_lines(&places, deadline)?;
+            let lines = self.read_lines(&places, pace)?;
             for ((at, block), words) in named.iter().zip(lines) {
                 if found[*at].is_none() {
                     found[*at] = self.outline.open(words, *block, hashes[*at]);
@@ -188,19 +191,20 @@ impl<R: Remote> Reader<R> {
         Ok(())
     }
 
-    /// Reads blocks that [`Reader::find`] returned, and tells `each` in their order what came of them.
+    /// Reads blocks that [`Reader::find`] returned, as far as time allows. Calls `each` once for each block
+    /// that was read or refused, in any order.
     ///
     /// # Errors
-    /// As of [`Reader::check`]. `each` has been told of some of them.
+    /// As of [`Reader::check`], of each read. `each` was called for earlier blocks.
     pub fn fetch(
         &mut self,
         (namespace, readable): (&Namespace, &Readable),
         hits: &[Hit],
-        deadline: Deadline,
+        pace: Pace,
         mut each: impl FnMut(&Hit, Fetched<'_>),
     ) -> Result<(), ReadError> {
         let mut hits = hits.iter().peekable();
-        while hits.peek().is_some() {
+        while hits.peek().is_some() && !pace.until.passed() {
             let (mut batch, mut fetching) = (Batch::default(), Vec::new());
             while let Some(hit) = hits.peek() {
                 if !readable.may_read(hit.encoding) {
@@ -233,7 +237,7 @@ impl<R: Remote> Reader<R> {
                     break;
                 }
             }
-            self.fetch_batch((namespace, readable), &batch, &fetching, deadline, &mut each)?;
+            self.fetch_batch((namespace, readable), &batch, &fetching, pace, &mut each)?;
         }
         Ok(())
     }
@@ -243,15 +247,15 @@ impl<R: Remote> Reader<R> {
         (namespace, readable): (&Namespace, &Readable),
         batch: &Batch,
         fetching: &[Fetching],
-        deadline: Deadline,
+        pace: Pace,
         each: &mut impl FnMut(&Hit, Fetched<'_>),
     ) -> Result<(), ReadError> {
         if fetching.is_empty() {
             return Ok(());
         }
-        self.remote.read(&batch.pieces, Landing::Payloads, deadline)?;
+        self.remote.read(&batch.pieces, Landing::Payloads, pace.of_read())?;
         let places: Vec<u64> = fetching.iter().map(|one| self.outline.descriptor(one.hit.block)).collect();
-        let again = self.read_lines(&places, deadline)?;
+        let again = self.read_lines(&places, pace)?;
         let bytes = self.remote.landed(Landing::Payloads);
         for (one, words) in fetching.iter().zip(again) {
             let hit = &one.hit;

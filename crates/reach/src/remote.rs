@@ -2,6 +2,7 @@
 
 use cenote_base::Deadline;
 use std::ops::Range;
+use std::time::Duration;
 use thiserror::Error;
 
 /// Some bytes of a peer's region.
@@ -30,6 +31,28 @@ pub enum ReadError {
     /// Another region has the place of the one that was opened.
     #[error("its region was made anew")]
     Remade,
+}
+
+/// Times of a lookup or a fetch, which are several reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// When its request stops waiting: no step begins later. The connection stays of use.
+    pub until: Deadline,
+    /// Longest time of one read, from its begin: what is asked of the peer.
+    pub read_timeout: Duration,
+}
+
+impl Pace {
+    /// One read by this deadline.
+    #[must_use]
+    pub fn by(until: Deadline) -> Self {
+        Self { until, read_timeout: until.remaining() }
+    }
+
+    /// The deadline of a read that begins now.
+    pub(crate) fn of_read(&self) -> Deadline {
+        self.until.clock().after(self.read_timeout)
+    }
 }
 
 /// Where the bytes of a read land. Each has memory of its own, so that a read of lines leaves the

@@ -1,6 +1,6 @@
 //! The owner publishes and evicts while its blocks are read.
 
-use crate::support::{Host, Tally, Trouble, chain, codec, config, frames, patience, readable};
+use crate::support::{Host, Tally, Trouble, chain, codec, config, frames, pace, readable};
 use cenote_base::BlockHash;
 use cenote_base::prng::Prng;
 use cenote_base::seal::Seal;
@@ -26,12 +26,12 @@ fn a_peers_blocks_are_found_and_whole() {
         };
         assert_eq!(owner.pool.publish(&new, &[&frames]), Publish::Published);
         let mut reader = Trouble::default().reader(&owner, 1).expect("it is a region");
-        let hits = reader.find(&hashes, patience()).expect("the peer answers");
+        let hits = reader.find(&hashes, pace()).expect("the peer answers");
         assert_eq!(hits.len(), 281, "up to the first that is not there");
         assert!(hits.iter().zip(0..).all(|(hit, depth)| hit.depth() == depth));
         let mut tally = Tally::default();
         reader
-            .fetch((&owner.namespace, &readable()), &hits, patience(), |hit, fetched| match fetched {
+            .fetch((&owner.namespace, &readable()), &hits, pace(), |hit, fetched| match fetched {
                 Fetched::Whole { payload, .. } if hit.encoding == 1 => assert!(*payload == *frames),
                 fetched => tally.count_named(hit, fetched),
             })
@@ -47,9 +47,9 @@ fn another_namespace_is_not_taken_for_ours() {
     let hashes = chain(&owner.namespace, 1, 4);
     hashes.iter().for_each(|&hash| assert_eq!(owner.publish(hash, 0), Publish::Published));
     let mut reader = Trouble::default().reader(&owner, 1).expect("it is a region");
-    let hits = reader.find(&hashes, patience()).expect("the peer answers");
+    let hits = reader.find(&hashes, pace()).expect("the peer answers");
     let mut tally = Tally::default();
-    reader.fetch((&other, &readable()), &hits, patience(), |hit, fetched| tally.count_named(hit, fetched)).expect("it answers");
+    reader.fetch((&other, &readable()), &hits, pace(), |hit, fetched| tally.count_named(hit, fetched)).expect("it answers");
     assert_eq!(tally, Tally { wrong: 4, ..Tally::default() });
 }
 
@@ -82,13 +82,13 @@ fn churn(seal: Seal, reads: usize, seed: u64) {
         let prompt = &prompts[random.below(prompts.len() as u64) as usize];
         // A reader looks for any part of a prompt: most of it is not there any more.
         let begin = random.below(prompt.len() as u64) as usize;
-        let hits = reader.find(&prompt[begin..], patience()).expect("the peer answers");
+        let hits = reader.find(&prompt[begin..], pace()).expect("the peer answers");
         if hits.is_empty() {
             let at = random.below(all.len() as u64) as usize;
             owner.publish(all[at], at as u32 % 12);
         }
         reader
-            .fetch((&owner.namespace, &readable()), &hits, patience(), |hit, fetched| tally.count_named(hit, fetched))
+            .fetch((&owner.namespace, &readable()), &hits, pace(), |hit, fetched| tally.count_named(hit, fetched))
             .expect("it answers");
     }
     // Without checks most of the others would have been wrong bytes.

@@ -1,6 +1,6 @@
 //! Peers that return any bytes.
 
-use crate::support::{BLOCK_BYTES, Host, Tally, Trouble, chain, config, patience, readable};
+use crate::support::{BLOCK_BYTES, Host, Tally, Trouble, chain, config, pace, patience, readable};
 use cenote_base::prng::Prng;
 use cenote_base::seal::Seal;
 use cenote_pool::{Publish, Superblock};
@@ -20,9 +20,9 @@ fn owner(seal: Seal) -> Host {
 fn fetch(owner: &Host, trouble: &Trouble) -> Result<Tally, ReadError> {
     let hashes = chain(&owner.namespace, 1, BLOCKS);
     let mut reader = trouble.reader(owner, 1)?;
-    let hits = reader.find(&hashes, patience())?;
+    let hits = reader.find(&hashes, pace())?;
     let mut tally = Tally::default();
-    reader.fetch((&owner.namespace, &readable()), &hits, patience(), |hit, fetched| tally.count(hit, fetched))?;
+    reader.fetch((&owner.namespace, &readable()), &hits, pace(), |hit, fetched| tally.count(hit, fetched))?;
     Ok(tally)
 }
 
@@ -133,7 +133,7 @@ fn forged_buckets_cost_a_bounded_number_of_reads() {
         }
     }));
     let mut reader = trouble.reader(&owner, 1).expect("the superblock is true");
-    assert_eq!(reader.find(&hashes, patience()), Ok(Vec::new()));
+    assert_eq!(reader.find(&hashes, pace()), Ok(Vec::new()));
     let reads = trouble.set().reads;
     assert!(reads < 100, "{reads} reads");
 }
@@ -170,7 +170,7 @@ fn no_superblock_and_no_length_ends_the_reader() {
         // A forged region with this seed is readable and empty; every other one is refused.
         match trouble.reader(&owner, 1) {
             Ok(mut reader) => {
-                let _ = reader.find(&chain(&owner.namespace, 1, BLOCKS), patience());
+                let _ = reader.find(&chain(&owner.namespace, 1, BLOCKS), pace());
             }
             Err(error) => assert!(matches!(error, ReadError::Gone(_)), "{error}"),
         }
@@ -218,11 +218,11 @@ fn a_region_made_anew_in_its_place_is_noticed() {
     let owner = owner(Seal::None);
     let mut reader = Trouble::default().reader(&owner, 1).expect("it is a region");
     assert_eq!(reader.check(patience()), Ok(()));
-    let hits = reader.find(&chain(&owner.namespace, 1, BLOCKS), patience()).expect("it answers");
+    let hits = reader.find(&chain(&owner.namespace, 1, BLOCKS), pace()).expect("it answers");
     Superblock::format(&owner.fabric, &config(2, 7, Seal::None)).expect("it fits");
     assert_eq!(reader.check(patience()), Err(ReadError::Remade));
-    assert_eq!(reader.find(&chain(&owner.namespace, 1, 1), patience()), Err(ReadError::Remade));
-    let fetched = reader.fetch((&owner.namespace, &readable()), &hits, patience(), |_, _| panic!("nothing was read whole"));
+    assert_eq!(reader.find(&chain(&owner.namespace, 1, 1), pace()), Err(ReadError::Remade));
+    let fetched = reader.fetch((&owner.namespace, &readable()), &hits, pace(), |_, _| panic!("nothing was read whole"));
     assert_eq!(fetched, Err(ReadError::Remade));
 }
 
@@ -245,8 +245,8 @@ fn other_seeds_and_keys_are_refused_with_the_reason() {
     let seed = sealed.pool.superblock().config.seed;
     let mut reader =
         Reader::open(Trouble::default().peer(&sealed, 1), &seed, Some(&others), patience()).expect("a sealed region");
-    let hits = reader.find(&chain(&sealed.namespace, 1, BLOCKS), patience()).expect("it answers");
+    let hits = reader.find(&chain(&sealed.namespace, 1, BLOCKS), pace()).expect("it answers");
     let mut tally = Tally::default();
-    reader.fetch((&sealed.namespace, &readable()), &hits, patience(), |hit, fetched| tally.count(hit, fetched)).expect("it answers");
+    reader.fetch((&sealed.namespace, &readable()), &hits, pace(), |hit, fetched| tally.count(hit, fetched)).expect("it answers");
     assert_eq!(tally, Tally { wrong: BLOCKS, ..Tally::default() });
 }

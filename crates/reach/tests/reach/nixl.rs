@@ -58,7 +58,7 @@ fn a_library_that_is_not_there_is_named_with_the_next_step() {
 #[test]
 #[ignore = "needs NIXL: cargo xtask reach"]
 fn a_region_is_read_by_nixl_until_it_is_made_anew() {
-    use crate::support::{chain, config, payload, readable};
+    use crate::support::{chain, config, pace, payload, readable};
     use cenote_base::seal::Seal;
     use cenote_mem::{Coherent, MapOptions, Mapping};
     use cenote_pool::{AttachOptions, NewBlock, Pool, Publish, Superblock};
@@ -98,9 +98,9 @@ fn a_region_is_read_by_nixl_until_it_is_made_anew() {
     assert!(refused.to_string().contains("hash seed"), "{refused}");
     let remote = connect(&nixl, &address, &key, &seed, "reader", patience()).expect("it connects");
     let mut reader = Reader::open(remote, &seed, None, patience()).expect("a region");
-    let hits = reader.find(&hashes, patience()).expect("it answers");
+    let hits = reader.find(&hashes, pace()).expect("it answers");
     let mut tally = Tally::default();
-    reader.fetch((&namespace, &readable()), &hits, patience(), |hit, fetched| tally.count(hit, fetched)).expect("it answers");
+    reader.fetch((&namespace, &readable()), &hits, pace(), |hit, fetched| tally.count(hit, fetched)).expect("it answers");
     assert_eq!(tally, Tally { whole: 300, ..Tally::default() });
 
     drop(pool);

@@ -177,6 +177,75 @@ fn a_slow_peer_costs_one_deadline_and_then_none() {
     assert_eq!(world.bring(&hashes), BLOCKS);
 }
 
+/// One deadline of the request stood for the health of each peer that it met.
+#[test]
+fn a_request_whose_time_was_spent_elsewhere_makes_no_peer_suspect() {
+    let world = World::new(2);
+    let hashes = world.chain(1);
+    let first = (hashes[0].words()[0] % 2) as usize;
+    world.publish(first, 1, 0..10);
+    world.publish(1 - first, 1, 10..BLOCKS);
+    let time = world.time;
+    // Each read is faster than the deadline, and all together are slower.
+    for trouble in &world.troubles {
+        trouble.set().before = Some(Box::new(move || time.advance(Duration::from_millis(200))));
+    }
+    let promotion = world.promote(&hashes).expect("a peer is asked");
+    until("the promotion ends", || promotion.is_over().then_some(()));
+    until("the blocks are counted", || {
+        (world.get(Count::Hits) + world.get(Count::Late) + world.get(Count::Absent) >= BLOCKS).then_some(())
+    });
+    assert!(world.get(Count::Late) > 0 && world.get(Count::Absent) == 0);
+    assert_eq!((world.get(Count::Suspected), world.connections.load(Ordering::SeqCst)), (0, 2));
+    world.wait_for("remote_peers_good", 2.0);
+}
+
+#[test]
+fn a_request_whose_time_has_passed_in_a_queue_makes_no_peer_suspect() {
+    let world = World::new(1);
+    world.publish(0, 1, 0..BLOCKS);
+    let (entered, is_in) = channel();
+    let (go, wait) = channel::<()>();
+    let (time, mut is_first) = (world.time, true);
+    world.troubles[0].set().before = Some(Box::new(move || {
+        if std::mem::take(&mut is_first) {
+            let _ = entered.send(());
+            let _ = wait.recv();
+        } else {
+            time.advance(Duration::from_millis(200));
+        }
+    }));
+    let first = world.promote(&world.chain(2)).expect("a peer is asked");
+    is_in.recv().expect("the read begins");
+    let second = world.promote(&world.chain(1)).expect("a peer is asked");
+    time.advance(Duration::from_millis(900));
+    drop(go);
+    for promotion in [first, second] {
+        until("each request ends", || promotion.is_over().then_some(()));
+    }
+    until("the blocks are counted", || (world.get(Count::Late) >= BLOCKS).then_some(()));
+    assert_eq!((world.get(Count::Suspected), world.connections.load(Ordering::SeqCst)), (0, 1));
+    assert_eq!(world.bring(&world.chain(1)), BLOCKS);
+}
+
+/// Blocks are read in batches, each of which has a deadline of its own.
+#[test]
+fn a_long_prompt_stops_between_batches_and_keeps_the_connection() {
+    let world = World::new(1);
+    let hashes = chain(&world.local.namespace, 1, 300);
+    for (depth, &hash) in (0..).zip(&hashes) {
+        assert_eq!(world.owners[0].publish(hash, depth), Publish::Published);
+    }
+    let time = world.time;
+    world.troubles[0].set().before = Some(Box::new(move || time.advance(Duration::from_millis(300))));
+    let promotion = world.promote(&hashes).expect("a peer is asked");
+    until("the promotion ends", || promotion.is_over().then_some(()));
+    until("the blocks are counted", || (world.get(Count::Late) > 0).then_some(()));
+    assert_eq!((world.get(Count::Suspected), world.connections.load(Ordering::SeqCst)), (0, 1));
+    world.troubles[0].set().before = None;
+    assert_eq!(world.bring(&hashes), 300);
+}
+
 /// A call of the fabric that does not return keeps its thread, and no request.
 #[test]
 fn a_peer_that_hangs_costs_one_deadline_and_then_none() {

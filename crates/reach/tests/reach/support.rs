@@ -10,7 +10,7 @@ use cenote_pool::{
 };
 use cenote_reach::fake::{Fake, Faults};
 use cenote_codec::{CodecSpec, Element, Layout, Order, PageKind, Shape, Side};
-use cenote_reach::{Fetched, ReadError, Reader};
+use cenote_reach::{Fetched, Pace, ReadError, Reader};
 use cenote_store::{BlockCodec, Readable};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -20,6 +20,10 @@ pub const BLOCK_BYTES: u64 = 2 << 10;
 
 pub fn patience() -> Deadline {
     Clock::system().after(PATIENCE)
+}
+
+pub fn pace() -> Pace {
+    Pace::by(patience())
 }
 
 pub fn keys(number: u64) -> SealKeys {
