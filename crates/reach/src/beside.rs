@@ -132,6 +132,14 @@ impl Peer {
     }
 }
 
+/// How a peer has served its thread, over all connections.
+struct Conduct {
+    /// Pause before the next connection. It doubles until a visit has ended in time.
+    pause: Duration,
+    /// Whether one has since the last connection.
+    is_proven: bool,
+}
+
 struct Shared<F: Fabric> {
     pool: Pool<F>,
     connect: Box<dyn Connect>,
@@ -377,8 +385,10 @@ impl<F: Fabric + 'static> Shared<F> {
     /// The life of a peer's thread.
     fn run_peer(&self, number: usize) {
         let peer = &self.peers[number];
-        let mut pause = PAUSE_MIN;
+        let mut conduct = Conduct { pause: PAUSE_MIN, is_proven: false };
         while !peer.state().is_closed {
+            let mut is_remade = false;
+            conduct.is_proven = false;
             match self.open(number) {
                 Ok(mut reader) => {
                     tracing::info!(peer = peer.address, "the peer's region is open");
@@ -387,22 +397,19 @@ impl<F: Fabric + 'static> Shared<F> {
                         let mut state = peer.state();
                         (state.standing, state.error) = (Standing::Good, None);
                     }
-                    let error = self.serve(peer, &mut reader);
+                    let error = self.serve(peer, &mut reader, &mut conduct);
                     // Dropping a connection may take time: requests must know before.
                     self.leave(peer, error.as_ref());
-                    // A region that was made anew is opened at once.
-                    if error == Some(ReadError::Remade) {
-                        pause = Duration::ZERO;
-                    } else {
-                        pause = PAUSE_MIN;
-                    }
+                    is_remade = error == Some(ReadError::Remade);
                     drop(reader);
                 }
                 Err(error) => self.leave(peer, Some(&error)),
             }
+            // A region that was made anew is opened at once, but not again and again.
+            let pause = if is_remade && conduct.is_proven { Duration::ZERO } else { conduct.pause };
             let until = self.clock.after(pause);
             drop(until.wait_while(&peer.changed, peer.state(), |state| !state.is_closed));
-            pause = (pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+            conduct.pause = (conduct.pause * 2).min(PAUSE_MAX);
         }
         self.leave(peer, None);
     }
@@ -426,7 +433,12 @@ impl<F: Fabric + 'static> Shared<F> {
     }
 
     /// Serves visits until the connection is of no more use, or this process ends (`None`).
-    fn serve(&self, peer: &Peer, reader: &mut Reader<Watched<'_, F>>) -> Option<ReadError> {
+    fn serve(
+        &self,
+        peer: &Peer,
+        reader: &mut Reader<Watched<'_, F>>,
+        conduct: &mut Conduct,
+    ) -> Option<ReadError> {
         loop {
             let until = self.clock.after(LOOK_PAUSE);
             let idle = |state: &mut State| state.queue.is_empty() && !state.is_closed;
@@ -446,7 +458,11 @@ impl<F: Fabric + 'static> Shared<F> {
                 continue;
             };
             drop(state);
-            let outcome = if visit.job.is_over() { Ok(()) } else { self.visit(reader, &mut visit) };
+            if visit.job.is_over() {
+                self.go_on(visit);
+                continue;
+            }
+            let outcome = self.visit(reader, &mut visit);
             if let Err(error) = outcome {
                 let left = (visit.job.hashes.len() - visit.done) as u64;
                 self.counters.add(if error == ReadError::Late { Count::Late } else { Count::Failed }, left);
@@ -458,6 +474,9 @@ impl<F: Fabric + 'static> Shared<F> {
                     self.go_on(visit);
                 }
                 return Some(error);
+            }
+            if !visit.job.is_over() {
+                (conduct.pause, conduct.is_proven) = (PAUSE_MIN, true);
             }
             self.go_on(visit);
         }

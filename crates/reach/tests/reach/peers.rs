@@ -246,6 +246,32 @@ fn a_long_prompt_stops_between_batches_and_keeps_the_connection() {
     assert_eq!(world.bring(&hashes), 300);
 }
 
+/// Each connection that could be opened set the pause back, so a slow peer cost a deadline every quarter of a
+/// second, for ever.
+#[test]
+fn a_peer_that_opens_and_then_is_slow_is_left_alone_for_longer_each_time() {
+    let world = World::new(1);
+    let time = world.time;
+    let slow = Box::new(move || time.advance(Duration::from_secs(2)));
+    let mut pauses = Vec::new();
+    for round in 1..=6 {
+        world.troubles[0].set().before = Some(slow.clone());
+        let promotion = world.promote(&world.chain(round)).expect("a peer is asked");
+        until("the promotion ends", || promotion.is_over().then_some(()));
+        world.wait_for("remote_peers_suspect", 1.0);
+        world.troubles[0].set().before = None;
+        let suspect_at = time.clock().now_ns();
+        until("the peer is good", || {
+            time.advance(Duration::from_millis(50));
+            (world.beside.stats()["remote_peers_good"] == 1.0).then_some(())
+        });
+        pauses.push(time.clock().since(suspect_at));
+    }
+    // Time passes in steps until the thread has looked, so a pause is at least as long as it should be.
+    let least = |round: u32| Duration::from_millis(250) * 2_u32.pow(round);
+    assert!((0..6).all(|round| pauses[round as usize] >= least(round)), "{pauses:?}");
+}
+
 /// A call of the fabric that does not return keeps its thread, and no request.
 #[test]
 fn a_peer_that_hangs_costs_one_deadline_and_then_none() {
