@@ -31,6 +31,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// An idle peer is looked at so often, so that a dead one is noticed before a request asks it.
 const LOOK_PAUSE: Duration = Duration::from_secs(2);
+/// Most wrong blocks of a peer in a row. Damage and races are rare, so more of them are a rule.
+const WRONG_MAX: u32 = 8;
 /// Longest wait for the threads at the end. One that the fabric keeps longer is left behind.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -138,6 +140,8 @@ struct Conduct {
     pause: Duration,
     /// Whether one has since the last connection.
     is_proven: bool,
+    /// Wrong blocks since the last whole one.
+    wrong: u32,
 }
 
 struct Shared<F: Fabric> {
@@ -385,7 +389,7 @@ impl<F: Fabric + 'static> Shared<F> {
     /// The life of a peer's thread.
     fn run_peer(&self, number: usize) {
         let peer = &self.peers[number];
-        let mut conduct = Conduct { pause: PAUSE_MIN, is_proven: false };
+        let mut conduct = Conduct { pause: PAUSE_MIN, is_proven: false, wrong: 0 };
         while !peer.state().is_closed {
             let mut is_remade = false;
             conduct.is_proven = false;
@@ -462,7 +466,7 @@ impl<F: Fabric + 'static> Shared<F> {
                 self.go_on(visit);
                 continue;
             }
-            let outcome = self.visit(reader, &mut visit);
+            let outcome = self.visit(reader, &mut visit, &mut conduct.wrong);
             if let Err(error) = outcome {
                 let left = (visit.job.hashes.len() - visit.done) as u64;
                 self.counters.add(if error == ReadError::Late { Count::Late } else { Count::Failed }, left);
@@ -475,7 +479,7 @@ impl<F: Fabric + 'static> Shared<F> {
                 }
                 return Some(error);
             }
-            if !visit.job.is_over() {
+            if !visit.job.is_over() && conduct.wrong == 0 {
                 (conduct.pause, conduct.is_proven) = (PAUSE_MIN, true);
             }
             self.go_on(visit);
@@ -483,7 +487,12 @@ impl<F: Fabric + 'static> Shared<F> {
     }
 
     /// Reads the leading blocks that the peer has of those that a visit lacks, until the job's deadline.
-    fn visit(&self, reader: &mut Reader<Watched<'_, F>>, visit: &mut Visit) -> Result<(), ReadError> {
+    fn visit(
+        &self,
+        reader: &mut Reader<Watched<'_, F>>,
+        visit: &mut Visit,
+        wrong: &mut u32,
+    ) -> Result<(), ReadError> {
         let job = &visit.job;
         let pace = Pace { until: job.promotion.until(), read_timeout: self.deadline };
         let found = reader.find(&job.hashes[visit.done..], pace)?;
@@ -492,11 +501,21 @@ impl<F: Fabric + 'static> Shared<F> {
         let here = |hit: &Hit| !self.pool.peek(&[hit.hash]).is_empty();
         let wanted: Vec<Hit> = found.iter().filter(|hit| !here(hit)).copied().collect();
         let fetched = reader.fetch((&job.namespace, &job.readable), &wanted, pace, |hit, fetched| {
+            *wrong = match &fetched {
+                Fetched::Whole { .. } => 0,
+                Fetched::Wrong => wrong.saturating_add(1),
+                Fetched::Stale | Fetched::Unreadable => *wrong,
+            };
             self.take(job, hit, fetched);
         });
         // Blocks behind one that is missing are shared, but of no use to this request yet.
         visit.done += self.pool.peek(&job.hashes[visit.done..visit.done + found.len()]).len();
-        fetched
+        fetched?;
+        if *wrong >= WRONG_MAX {
+            let fact = format!("{wrong} blocks in a row had a wrong checksum, seal, namespace or length");
+            return Err(ReadError::Gone(fact));
+        }
+        Ok(())
     }
 
     /// Publishes a block that was read.

@@ -272,6 +272,45 @@ fn a_peer_that_opens_and_then_is_slow_is_left_alone_for_longer_each_time() {
     assert!((0..6).all(|round| pauses[round as usize] >= least(round)), "{pauses:?}");
 }
 
+/// A peer with damaged memory, or one that lies, was asked for each prompt again.
+#[test]
+fn a_peer_whose_blocks_are_all_wrong_is_suspect() {
+    let world = World::new(1);
+    for prompt in 1..=4 {
+        world.publish(0, prompt, 0..6);
+    }
+    let lie = |pieces: &[cenote_reach::Piece], bytes: &mut [u8]| {
+        let mut at = 0;
+        for piece in pieces {
+            if piece.length == crate::support::BLOCK_BYTES as usize {
+                bytes[at] ^= 1;
+            }
+            at += piece.length;
+        }
+    };
+    world.troubles[0].set().lie = Some(Box::new(lie));
+    assert_eq!(world.bring(&world.chain(1)), 0);
+    assert_eq!((world.get(Count::Wrong), world.get(Count::Suspected)), (6, 0), "it may be chance");
+    assert_eq!(world.bring(&world.chain(2)), 0);
+    world.wait_for("remote_peers_suspect", 1.0);
+    assert!(world.beside.trouble().expect("it is in trouble").contains("in a row"));
+    // One that answers as before is suspect at its next block.
+    until("the peer is good", || {
+        world.time.advance(Duration::from_millis(100));
+        (world.beside.stats()["remote_peers_good"] == 1.0).then_some(())
+    });
+    assert_eq!(world.bring(&world.chain(3)[..1]), 0);
+    until("the peer is suspect again", || (world.get(Count::Suspected) == 2).then_some(()));
+    // A whole block clears it.
+    world.troubles[0].set().lie = None;
+    until("the peer is good again", || {
+        world.time.advance(Duration::from_millis(100));
+        (world.beside.stats()["remote_peers_good"] == 1.0).then_some(())
+    });
+    assert_eq!(world.bring(&world.chain(4)), 6);
+    assert_eq!(world.get(Count::Suspected), 2);
+}
+
 /// A call of the fabric that does not return keeps its thread, and no request.
 #[test]
 fn a_peer_that_hangs_costs_one_deadline_and_then_none() {
