@@ -198,19 +198,19 @@ impl<F: Fabric + 'static> Beside<F> {
             ended: Condvar::new(),
         });
         let mut beside = Self { shared, stamp: ProcessStamp::current(), handles: Vec::new() };
-        beside.spawn("reach-deadlines".to_owned(), Shared::keep_deadlines);
+        beside.spawn("reach-deadlines".to_owned(), None, Shared::keep_deadlines);
         for number in 0..beside.shared.peers.len() {
-            beside.spawn(format!("reach-{number}"), move |shared| shared.run_peer(number));
+            beside.spawn(format!("reach-{number}"), Some(number), move |shared| shared.run_peer(number));
         }
         Arc::new(beside)
     }
 
     /// A thread that cannot be started leaves a peer that is not asked, and nothing else.
-    fn spawn(&mut self, name: String, run: impl FnOnce(&Shared<F>) + Send + 'static) {
+    fn spawn(&mut self, name: String, peer: Option<usize>, run: impl FnOnce(&Shared<F>) + Send + 'static) {
         let shared = Arc::clone(&self.shared);
         *shared.living() += 1;
         let body = move || {
-            let _ended = Ended(&shared);
+            let _ended = Ended { shared: &shared, peer };
             run(&shared);
         };
         match std::thread::Builder::new().name(name).spawn(body) {
@@ -565,12 +565,22 @@ impl<F: Fabric + 'static> Remote for Watched<'_, F> {
 }
 
 /// Counts a thread's end, also after a panic.
-struct Ended<'a, F: Fabric>(&'a Shared<F>);
+struct Ended<'a, F: Fabric + 'static> {
+    shared: &'a Shared<F>,
+    /// The peer of the thread.
+    peer: Option<usize>,
+}
 
-impl<F: Fabric> Drop for Ended<'_, F> {
+impl<F: Fabric + 'static> Drop for Ended<'_, F> {
     fn drop(&mut self) {
-        *self.0.threads.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
-        self.0.ended.notify_all();
+        if let Some(peer) = self.peer.filter(|_| std::thread::panicking()) {
+            let peer = &self.shared.peers[peer];
+            peer.state().is_closed = true;
+            let fact = "its thread ended by an error of this program; restart to connect again";
+            self.shared.leave(peer, Some(&ReadError::Gone(fact.to_owned())));
+        }
+        *self.shared.living() -= 1;
+        self.shared.ended.notify_all();
     }
 }
 

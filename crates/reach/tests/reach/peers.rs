@@ -373,6 +373,20 @@ fn a_death_without_requests_is_noticed() {
     assert_eq!(world.get(Count::Late) + world.get(Count::Failed), 0);
 }
 
+/// A thread that ended by a panic left its peer good, and each request waited for it.
+#[test]
+fn a_peer_whose_thread_has_ended_is_not_asked() {
+    let world = World::new(1);
+    world.troubles[0].set().before = Some(Box::new(|| panic!("of this test")));
+    // No request runs: the thread looks whether the peer is there.
+    until("the thread has ended", || {
+        world.time.advance(Duration::from_millis(100));
+        world.beside.trouble().filter(|trouble| trouble.contains("restart"))
+    });
+    assert!(world.promote(&world.chain(1)).is_none());
+    assert_eq!(world.beside.stats()["remote_peers_suspect"], 1.0);
+}
+
 #[test]
 fn a_region_made_anew_is_opened_again() {
     let world = World::new(1);
