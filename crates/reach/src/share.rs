@@ -53,6 +53,17 @@ pub enum ShareError {
     /// It is no region of this version.
     #[error(transparent)]
     Region(#[from] PoolError),
+    /// Hosts whose caches are not coherent share it: NIXL reads through this host's caches.
+    #[error(
+        "its {hosts} hosts flush lines ({flush}), and peers would read this host's stale copies of them; make the \
+         region for one host, with --max-hosts 1 or --flush none"
+    )]
+    Flushed {
+        /// Host slots.
+        hosts: u8,
+        /// Its instruction.
+        flush: Flush,
+    },
     /// NIXL refuses.
     #[error(transparent)]
     Nixl(#[from] NixlError),
@@ -128,11 +139,15 @@ impl Share {
     }
 
     fn register(&self, file: Option<(u64, u64)>) -> Result<Shown, ShareError> {
-        // Nothing is flushed by this process: readers see what its host's memory has.
-        let unsupported = |error: cenote_mem::UnsupportedFlush| io::Error::other(error.to_string());
-        let fabric = Arc::new(ReadOnly::new(ReadMapping::open(&self.source)?, Flush::None).map_err(unsupported)?);
+        // Of this process's own reads: another host may have made the region.
+        let flush = Flush::best().unwrap_or(Flush::None);
+        let fabric = ReadOnly::new(ReadMapping::open(&self.source)?, flush).expect("this processor has it");
+        let fabric = Arc::new(fabric);
         let superblock = Superblock::read(&fabric)?;
         let config = &superblock.config;
+        if !superblock.flush.is_coherent() && config.max_hosts > 1 {
+            return Err(ShareError::Flushed { hosts: config.max_hosts, flush: superblock.flush });
+        }
         let registration = self.registrations.fetch_add(1, Ordering::Relaxed) + 1;
         let region = hex::encode(config.uuid);
         let name = format!("cenote-{region}-{}-{registration}", std::process::id());
@@ -239,4 +254,41 @@ pub fn offer_of(address: &str, key: &Key, deadline: Deadline) -> io::Result<Opti
         }
     }
     Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nixl::tests::fake;
+    use cenote_mem::{Mapped, MapOptions, Mapping};
+    use cenote_pool::PoolConfig;
+
+    /// What a share says of a region with such hosts and flushes.
+    fn shared(max_hosts: u8, flush: Flush) -> Result<Offer, ShareError> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("region").display().to_string();
+        let source: RegionSource = path.parse().expect("a file");
+        let mapping = Mapping::create(&source, 2 << 20, 0o600, &MapOptions::default()).expect("a file");
+        let fabric = Arc::new(Mapped::new(mapping, flush).expect("this processor has it"));
+        let config = PoolConfig {
+            chunk_bytes: 64 << 10,
+            min_block_bytes: 1 << 10,
+            max_hosts,
+            workers_per_host: 4,
+            ..PoolConfig::new(HashSeed([7; 32]), [1; 16])
+        };
+        Superblock::format(&fabric, &config).expect("it fits");
+        Share::new(source, fake(), Key::new([1; 32]), Clock::stopped()).follow()
+    }
+
+    /// NIXL reads through this host's caches, which keep lines that other hosts have written since.
+    #[test]
+    fn a_region_of_hosts_that_flush_is_not_shared() {
+        for flush in Flush::available() {
+            let error = shared(2, flush).expect_err("peers would read stale lines").to_string();
+            assert!(error.contains(flush.name()) && error.contains("--max-hosts 1"), "{error}");
+            assert!(shared(1, flush).is_ok(), "one host's caches are coherent");
+        }
+        assert!(shared(2, Flush::None).is_ok());
+    }
 }
