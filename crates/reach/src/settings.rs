@@ -7,6 +7,8 @@ use thiserror::Error;
 
 /// Default time that a request waits for blocks of peers.
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(500);
+/// Longest such time. A request that waits longer has lost to computing.
+const DEADLINE_MAX: Duration = Duration::from_secs(60);
 /// Most peers.
 const PEERS_MAX: usize = 64;
 
@@ -31,6 +33,9 @@ pub enum ParseSettingsError {
     /// A part is neither a peer nor an option.
     #[error("`{0}` is neither HOST:PORT nor deadline=SECONDS")]
     Part(String),
+    /// The deadline is too long.
+    #[error("`{0}`: requests wait at most {most} seconds for peers", most = DEADLINE_MAX.as_secs())]
+    TooLong(String),
 }
 
 impl FromStr for Settings {
@@ -46,6 +51,9 @@ impl FromStr for Settings {
                 // Nothing arrives without time.
                 if settings.deadline.is_zero() {
                     return Err(wrong());
+                }
+                if settings.deadline > DEADLINE_MAX {
+                    return Err(ParseSettingsError::TooLong(part.to_owned()));
                 }
             } else {
                 let (host, port) = part.rsplit_once(':').ok_or_else(wrong)?;
@@ -89,6 +97,11 @@ mod tests {
             assert!(matches!(error, ParseSettingsError::Part(_)), "{wrong}: {error}");
         }
         assert_eq!("".parse::<Settings>(), Err(ParseSettingsError::NoPeer));
+        for long in ["a:1,deadline=60.1", "a:1,deadline=1e18"] {
+            let error = long.parse::<Settings>().expect_err(long).to_string();
+            assert!(error.contains("60 seconds"), "{error}");
+        }
+        assert!("a:1,deadline=60".parse::<Settings>().is_ok());
         assert_eq!("a:1,".repeat(65).parse::<Settings>(), Err(ParseSettingsError::TooMany));
     }
 }
