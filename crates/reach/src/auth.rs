@@ -100,9 +100,18 @@ impl Timed<'_> {
         Ok(())
     }
 
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.0.set_write_timeout(Some(self.time()?))?;
-        self.0.write_all(bytes)
+    fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            self.0.set_write_timeout(Some(self.time()?))?;
+            match self.0.write(bytes) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => bytes = &bytes[count..],
+                // The clock decides, not the socket.
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 }
 
@@ -250,6 +259,28 @@ mod tests {
         theirs.write_all(&MAGIC[..3]).expect("it listens");
         time.advance(std::time::Duration::from_secs(1));
         assert_eq!(answering.join().expect("no panic").expect_err("late").kind(), io::ErrorKind::TimedOut);
+    }
+
+    /// Each part that the socket took had the whole time again, so a slow reader held its owner for long.
+    #[test]
+    fn an_end_that_reads_nothing_is_left_at_the_deadline() {
+        let time = ManualTime::start();
+        let (ours, theirs) = connected();
+        let deadline = time.clock().after(std::time::Duration::from_secs(1));
+        let (filled, is_filled) = std::sync::mpsc::channel();
+        let writing = std::thread::spawn(move || {
+            // More than any socket keeps.
+            let mut stream = Timed(&ours, deadline);
+            let outcome = stream.write(&vec![7; 64 << 20]);
+            filled.send(()).expect("the test waits");
+            outcome
+        });
+        theirs.set_nonblocking(true).expect("a socket");
+        let mut byte = [0];
+        cenote_base::testing::until("the writer writes", || theirs.peek(&mut byte).is_ok().then_some(()));
+        assert!(is_filled.try_recv().is_err(), "only time ends it");
+        time.advance(std::time::Duration::from_secs(1));
+        assert_eq!(writing.join().expect("no panic").expect_err("late").kind(), io::ErrorKind::TimedOut);
     }
 
     #[test]

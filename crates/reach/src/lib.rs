@@ -15,6 +15,7 @@
 mod auth;
 mod beside;
 mod counters;
+mod exchanges;
 #[cfg(feature = "testing")]
 pub mod fake;
 #[allow(unsafe_code, reason = "calls of a C library")]

@@ -4,6 +4,7 @@
 //! It follows the region's name: a region that is removed and made anew is registered anew.
 
 use crate::auth::{Key, answer, ask};
+use crate::exchanges::{Exchanges, Heard, limited};
 use crate::nixl::{Nixl, NixlError, NixlRemote, Registered};
 use crate::remote::{ReadError, Remote};
 use cenote_base::{Clock, Deadline, HashSeed};
@@ -12,15 +13,15 @@ use cenote_pool::{PoolError, Superblock};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use thiserror::Error;
 
 /// Longest exchange with one reader.
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Most exchanges at a time.
-const EXCHANGES_MAX: usize = 64;
+/// Most connections that are taken before the next look at other work.
+const ACCEPTS_MAX: usize = 64;
 /// What the seed's keyed hash is of.
 const SEED: &str = "hash seed";
 
@@ -87,14 +88,14 @@ pub struct Share {
     clock: Clock,
     shown: Mutex<Option<Shown>>,
     registrations: AtomicU64,
-    exchanges: AtomicUsize,
+    exchanges: Arc<Exchanges>,
 }
 
 impl Share {
     /// Prepares to share the region of this name, which need not exist yet: see [`Share::follow`].
     #[must_use]
     pub fn new(source: RegionSource, nixl: Arc<Nixl>, key: Key, clock: Clock) -> Self {
-        let (registrations, exchanges) = (AtomicU64::new(0), AtomicUsize::new(0));
+        let (registrations, exchanges) = (AtomicU64::new(0), Arc::default());
         Self { source, nixl, key, clock, shown: Mutex::new(None), registrations, exchanges }
     }
 
@@ -164,17 +165,13 @@ impl Share {
         Ok(Shown { registered, offer, file, identity: config.uuid })
     }
 
-    /// Answers readers until `is_over`; `heard` learns of every exchange. The listener must not block:
-    /// the caller has made it so, and `wait` waits for it.
-    pub fn serve(
-        self: &Arc<Self>,
-        listener: &TcpListener,
-        heard: &Arc<dyn Fn(SocketAddr, io::Result<()>) + Send + Sync>,
-        mut wait: impl FnMut() -> bool,
-    ) {
+    /// Answers readers until `wait` returns false. Calls `heard` for each exchange that succeeds, and for
+    /// refusals at a bounded rate. The caller has made the listener non-blocking, and pauses in `wait`.
+    pub fn serve(self: &Arc<Self>, listener: &TcpListener, heard: &Arc<Heard>, mut wait: impl FnMut() -> bool) {
+        let heard = &limited(heard, self.clock);
         loop {
             // Failures of one connection, and lacks of this process, pass.
-            for (stream, from) in (0..EXCHANGES_MAX).map_while(|_| listener.accept().ok()) {
+            for (stream, from) in (0..ACCEPTS_MAX).map_while(|_| listener.accept().ok()) {
                 self.exchange(stream, from, heard);
             }
             if !wait() {
@@ -183,16 +180,11 @@ impl Share {
         }
     }
 
-    fn exchange(
-        self: &Arc<Self>,
-        stream: TcpStream,
-        from: SocketAddr,
-        heard: &Arc<dyn Fn(SocketAddr, io::Result<()>) + Send + Sync>,
-    ) {
-        if self.exchanges.fetch_add(1, Ordering::AcqRel) >= EXCHANGES_MAX {
-            self.exchanges.fetch_sub(1, Ordering::AcqRel);
-            return heard(from, Err(io::Error::other("too many readers ask at a time")));
-        }
+    fn exchange(self: &Arc<Self>, stream: TcpStream, from: SocketAddr, heard: &Arc<Heard>) {
+        let exchange = match self.exchanges.begin(from) {
+            Ok(exchange) => exchange,
+            Err(error) => return heard(from, Err(error)),
+        };
         let (share, told) = (Arc::clone(self), Arc::clone(heard));
         let started = std::thread::Builder::new().name("reach-answer".to_owned()).spawn(move || {
             let deadline = share.clock.after(EXCHANGE_TIMEOUT);
@@ -202,11 +194,10 @@ impl Share {
             };
             let outcome = stream.set_nonblocking(false).and_then(|()| answer(&stream, &share.key, deadline, message));
             let _ = stream.shutdown(Shutdown::Both);
-            share.exchanges.fetch_sub(1, Ordering::AcqRel);
+            drop(exchange);
             told(from, outcome);
         });
         if let Err(error) = started {
-            self.exchanges.fetch_sub(1, Ordering::AcqRel);
             heard(from, Err(error));
         }
     }
