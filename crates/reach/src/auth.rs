@@ -1,5 +1,5 @@
-//! Two ends of a connection show each other that they have the same key, and the owner sends one
-//! message that nobody else can have written.
+//! Two ends of a connection show each other that they have the same key. The owner then sends one message,
+//! authenticated under the key.
 //!
 //! Each end draws 32 random bytes. All keyed hashes are BLAKE3 under the key that the operator gave to
 //! both, over a word that names the step, and both ends' random bytes: none is of use in another step
@@ -119,7 +119,10 @@ fn nonce() -> io::Result<Nonce> {
     cenote_pool::random_bytes().map_err(|error| io::Error::other(error.to_string()))
 }
 
-/// The owner's end. `message` is made only for a peer that has the key.
+/// The owner's end. `message` is called only for a reader that has the key.
+///
+/// # Errors
+/// The reader is none of this version, has another key, went away, or was too slow. The message is too long.
 pub fn answer(stream: &TcpStream, key: &Key, deadline: Deadline, message: impl FnOnce() -> Vec<u8>) -> io::Result<()> {
     let mut stream = Timed(stream, deadline);
     if stream.read::<16>()? != MAGIC {
@@ -138,6 +141,10 @@ pub fn answer(stream: &TcpStream, key: &Key, deadline: Deadline, message: impl F
 }
 
 /// The reader's end. Returns the owner's message.
+///
+/// # Errors
+/// The owner is none of this version, has another key, went away, or was too slow. The message is too long
+/// or forged.
 pub fn ask(stream: &TcpStream, key: &Key, deadline: Deadline) -> io::Result<Vec<u8>> {
     let mut stream = Timed(stream, deadline);
     let own = nonce()?;

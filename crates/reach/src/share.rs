@@ -103,11 +103,11 @@ impl Share {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at the region's name, and registers what is there unless it is registered. Returns what
-    /// peers are told now. The caller calls it about once a second, from one thread.
+    /// Looks at the region's name, and registers what is there unless it is registered. Returns the offer that
+    /// readers get from now on. The caller calls it about once a second, from one thread.
     ///
     /// # Errors
-    /// There is no such region, or it cannot be shared. Peers are told of none then.
+    /// There is no such region, or it cannot be shared. Readers get no offer then.
     pub fn follow(&self) -> Result<Offer, ShareError> {
         let outcome = self.look();
         if outcome.is_err() {
