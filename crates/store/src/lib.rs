@@ -178,8 +178,9 @@ pub trait PrefixStore: Send {
     /// to load. So the hits are at most the loads and failures.
     fn count_lookup(&mut self, blocks: usize, found: usize);
 
-    /// Number of a sequence's blocks that only a slower tier has: at most as many does
-    /// [`PrefixStore::promote`] copy. Never waits.
+    /// Number of a sequence's blocks that a slower tier of this host lists, plus one if peers may have more:
+    /// what they have is not known before they are asked, and they bound their own bytes on the way. 0:
+    /// [`PrefixStore::promote`] would copy nothing. Never waits.
     fn promotable(&self, names: &[BlockHash]) -> usize;
 
     /// Begins to copy the sequence's blocks that only a slower tier has into the store, where

@@ -316,10 +316,9 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
 
     fn promotable(&self, names: &[BlockHash]) -> usize {
         let missing = self.missing(names);
-        if self.peers.as_ref().is_some_and(|peers| peers.may_have()) {
-            return missing.len();
-        }
-        self.cold.as_ref().map_or(0, |cold| cold.count(&self.namespace, missing))
+        let listed = self.cold.as_ref().map_or(0, |cold| cold.count(&self.namespace, missing));
+        let asks = listed < missing.len() && self.peers.as_ref().is_some_and(|peers| peers.may_have());
+        listed + usize::from(asks)
     }
 
     fn promote(&mut self, names: &[BlockHash]) -> Option<Promotion> {

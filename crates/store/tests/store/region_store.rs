@@ -7,8 +7,11 @@ use cenote_codec::{
     Shape, Side, SpecKv,
 };
 use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
-use cenote_pool::{AttachOptions, Design, Pool, PoolConfig, Superblock};
-use cenote_store::{BlockCodec, Computed, Loaded, Names, NamespaceSpec, PrefixStore, RegionStore};
+use cenote_pool::{AttachOptions, Design, Namespace, Pool, PoolConfig, Superblock};
+use cenote_store::{
+    BlockCodec, Computed, Loaded, Names, NamespaceSpec, Peers, PrefixStore, Promotion, Readable, RegionStore,
+};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -336,4 +339,41 @@ fn a_store_says_how_many_of_the_first_blocks_it_has() {
     assert!((64..1000).contains(&saved), "{saved}");
     let found = store.match_prefix(&hashes);
     assert!(found >= 64, "{found} of {saved}");
+}
+
+/// Peers that may have anything.
+struct AnyPeers;
+
+impl Peers for AnyPeers {
+    fn may_have(&self) -> bool {
+        true
+    }
+
+    fn promote(&self, _: &Namespace, missing: &[BlockHash], readable: &Readable) -> Option<Promotion> {
+        assert!(readable.may_read(0) && !readable.may_read(1), "this store has no codec");
+        (!missing.is_empty()).then(|| Promotion::of(1, Clock::stopped().after(Duration::from_secs(1))))
+    }
+
+    fn stats(&self) -> BTreeMap<String, f64> {
+        BTreeMap::new()
+    }
+
+    fn trouble(&self) -> Option<String> {
+        None
+    }
+}
+
+/// All missing blocks were charged to the budget of bytes on their way, whether a peer had them or not. So
+/// long prompts asked peers one after the other, and waited for that longer than their deadline.
+#[test]
+fn a_question_to_peers_costs_one_block() {
+    let mut store = RegionStore::new(pool(), &spec(""), Clock::stopped()).unwrap();
+    let tokens: Vec<TokenId> = (0..1600).collect();
+    let names = store.naming().names(None, &tokens);
+    assert_eq!(store.promotable(&names), 0);
+    store = store.with_peers(Arc::new(AnyPeers));
+    assert_eq!(store.promotable(&names), 1);
+    assert!(store.promote(&names).is_some());
+    save(&mut store, &tokens, 3);
+    assert_eq!(store.promotable(&names[..3]), 0, "nothing is missing");
 }
