@@ -1,6 +1,6 @@
 //! L4 below a region: which blocks go down and which come back (docs/guides/cold.md).
 
-use crate::beside::{BlockCopy, publish_copy, suits};
+use crate::beside::{BlockCopy, Readable, publish_copy, suits};
 use cenote_base::{BlockHash, Clock, Deadline, HashSeed};
 use cenote_cold::disk::LocalDisk;
 use cenote_cold::identity::Identity;
@@ -20,20 +20,32 @@ const DEMOTED_CHUNKS_MAX: usize = 32;
 
 /// The namespaces that this process has open, by fingerprint. Blocks of others stay below.
 #[derive(Default)]
-struct Opened(RwLock<HashMap<[u8; 32], Namespace>>);
+struct Opened(RwLock<HashMap<[u8; 32], OpenedOne>>);
+
+#[derive(Clone)]
+struct OpenedOne {
+    namespace: Namespace,
+    /// Blocks that its store reads. `None`: all, whatever their encoding is.
+    readable: Option<Readable>,
+}
 
 impl Opened {
-    fn get(&self, fingerprint: &[u8; 32]) -> Option<Namespace> {
+    fn one(&self, fingerprint: &[u8; 32]) -> Option<OpenedOne> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(fingerprint).cloned()
     }
 
-    fn all(&self) -> Vec<Namespace> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    fn get(&self, fingerprint: &[u8; 32]) -> Option<Namespace> {
+        self.one(fingerprint).map(|one| one.namespace)
     }
 
-    fn add(&self, namespace: &Namespace) {
+    fn all(&self) -> Vec<Namespace> {
+        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        all.values().map(|one| one.namespace.clone()).collect()
+    }
+
+    fn add(&self, namespace: &Namespace, readable: Option<Readable>) {
         let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        all.insert(namespace.fingerprint(), namespace.clone());
+        all.insert(namespace.fingerprint(), OpenedOne { namespace: namespace.clone(), readable });
     }
 }
 
@@ -114,7 +126,12 @@ impl ColdTier {
 
     /// Blocks of this namespace go down and come back from now on.
     pub fn open(&self, namespace: &Namespace) {
-        self.opened.add(namespace);
+        self.opened.add(namespace, None);
+    }
+
+    /// As [`ColdTier::open`]. Blocks that are not readable stay below.
+    pub fn open_for(&self, namespace: &Namespace, readable: Readable) {
+        self.opened.add(namespace, Some(readable));
     }
 
     /// Queues blocks that the region has for writing. Never waits.
@@ -272,7 +289,11 @@ impl<F: Fabric + 'static> Upper for Region<F> {
     }
 
     fn publish(&self, head: &Head, payload: &[u8]) -> bool {
-        let Some(namespace) = self.opened.get(&head.name.namespace) else { return false };
+        let Some(OpenedOne { namespace, readable }) = self.opened.one(&head.name.namespace) else { return false };
+        // Published, it would keep the store's own block out.
+        if readable.is_some_and(|readable| !readable.reads(head.encoding, payload)) {
+            return false;
+        }
         let [name, parent] = head.names;
         let (hash, names) = (head.name.hash, Names { name, parent });
         let copy = BlockCopy { hash, depth: head.depth, encoding: head.encoding, names };

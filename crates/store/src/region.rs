@@ -114,15 +114,22 @@ impl<F: Fabric> RegionStore<F> {
     pub fn with_codec(mut self, codec: BlockCodec, spec: &NamespaceSpec) -> Self {
         assert!(codec.fits(2 * spec.num_layers as usize, spec.page_bytes as usize), "a codec for other pages");
         self.codec = Some(Arc::new(codec));
+        self.open_cold();
         self
     }
 
     /// Sets the tier below the region.
     #[must_use]
     pub fn with_cold(mut self, cold: Arc<ColdTier>) -> Self {
-        cold.open(&self.namespace);
         self.cold = Some(cold);
+        self.open_cold();
         self
+    }
+
+    fn open_cold(&self) {
+        if let Some(cold) = &self.cold {
+            cold.open_for(&self.namespace, self.readable());
+        }
     }
 
     /// Sets the regions of other hosts.

@@ -237,3 +237,37 @@ fn a_sealed_region_has_a_sealed_place_below_it() {
         }
     }
 }
+
+/// Frames that another engine had written down came back into the region of an engine without their codec,
+/// which found them, missed them, and could not publish its own block.
+#[test]
+fn a_block_that_this_engine_cannot_decode_stays_below() {
+    use crate::region_store::{block_codec, number_pages};
+
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut first = World::new(directory.path(), 32 << 20, 1, "size=64MiB");
+    first.store = first.store.with_codec(block_codec("int8"), &spec(1));
+    let tokens = prompt(1);
+    let hashes = first.store.naming().names(None, &tokens);
+    let mut pages = number_pages(0);
+    pages.iter_mut().for_each(|page| page.resize(PAGE, 0));
+    let pages: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
+    let block = Computed { hash: hashes[0], depth: 0, pages: &pages };
+    assert_eq!(first.store.save_all(&[block]), 1);
+    assert!(first.store.stats()["store_encoded_bytes_total"] > 0.0);
+    assert!(first.cold.settle(patience()));
+    drop(first);
+    let mut plain = World::new(directory.path(), 32 << 20, 1, "size=64MiB");
+    assert!(plain.promote(&tokens));
+    assert_eq!(plain.store.match_prefix(&hashes), 0);
+    assert_eq!(plain.store.save_all(&[block]), 1);
+    let mut bytes = vec![vec![0; PAGE]; 4];
+    let mut parts: Vec<&mut [u8]> = bytes.iter_mut().map(Vec::as_mut_slice).collect();
+    assert!(plain.store.load(hashes[0], &mut parts).finish(&mut []), "its own block is there");
+    drop(plain);
+    // With the codec it comes back.
+    let mut again = World::new(directory.path(), 32 << 20, 1, "size=64MiB");
+    again.store = again.store.with_codec(block_codec("int8"), &spec(1));
+    assert!(again.promote(&tokens));
+    assert_eq!(again.store.match_prefix(&hashes), 1);
+}

@@ -160,7 +160,7 @@ fn page_codec(codec: &str) -> Arc<dyn PageCodec> {
 }
 
 /// Pages of 16 tokens, one head of 16 channels, `f32`: those of `spec`.
-fn block_codec(codec: &str) -> BlockCodec {
+pub fn block_codec(codec: &str) -> BlockCodec {
     block_codec_of(&page_codec(codec))
 }
 
@@ -177,7 +177,7 @@ fn block_codec_of(codec: &Arc<dyn PageCodec>) -> BlockCodec {
 }
 
 /// Values that eight bits represent exactly.
-fn number_pages(depth: u32) -> Vec<Vec<u8>> {
+pub fn number_pages(depth: u32) -> Vec<Vec<u8>> {
     let value = |page: u32, at: u32| ((at + page + depth) % 255) as f32 - 127.0;
     (0..4).map(|page| (0..256).flat_map(|at| value(page, at).to_le_bytes()).collect()).collect()
 }
