@@ -7,15 +7,18 @@
 //! have passed in a queue, at another peer, or with many reads. One more thread ends promotions at their
 //! deadlines and finds reads that are late, because a call of the fabric may never return.
 
+mod deadlines;
+
 use crate::counters::{Count, Counters};
 use crate::reader::{Fetched, Reader};
-use crate::remote::{Landing, Pace, Piece, ReadError, Remote};
+use crate::remote::{Pace, ReadError, Remote};
 use crate::settings::Settings;
 use cenote_base::{BlockHash, Clock, Deadline};
 use cenote_mem::Fabric;
 use cenote_mem::fork::ProcessStamp;
 use cenote_pool::{Hit, Namespace, Pool};
 use cenote_store::{BlockCopy, Peers, Promotion, Readable, publish_copy};
+use deadlines::{Watch, Watched};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -62,24 +65,6 @@ struct Job {
     promotion: Promotion,
     /// Its promotion has ended.
     is_over: AtomicBool,
-}
-
-/// What the thread of deadlines looks at.
-struct Watch {
-    /// Jobs whose promotion has not ended.
-    jobs: Vec<Arc<Job>>,
-    /// By peer: the deadline of the read that its thread is in.
-    reads: Vec<Option<Deadline>>,
-    /// When the thread looks again, in nanoseconds of the clock.
-    looks_at_ns: u64,
-    is_closed: bool,
-}
-
-impl Watch {
-    fn next(&self) -> Option<Deadline> {
-        let jobs = self.jobs.iter().map(|job| job.promotion.until());
-        jobs.chain(self.reads.iter().copied().flatten()).min_by_key(|until| until.at_ns())
-    }
 }
 
 impl Job {
@@ -187,12 +172,7 @@ impl<F: Fabric + 'static> Beside<F> {
             clock,
             counters: Counters::default(),
             peers: settings.peers.iter().map(peer).collect(),
-            watch: Mutex::new(Watch {
-                jobs: Vec::new(),
-                reads: vec![None; settings.peers.len()],
-                looks_at_ns: 0,
-                is_closed: false,
-            }),
+            watch: Mutex::new(Watch::new(settings.peers.len())),
             watch_changed: Condvar::new(),
             threads: Mutex::new(0),
             ended: Condvar::new(),
@@ -300,20 +280,6 @@ impl<F: Fabric + 'static> Peers for Beside<F> {
 }
 
 impl<F: Fabric + 'static> Shared<F> {
-    fn watched(&self) -> MutexGuard<'_, Watch> {
-        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Adds a deadline. The thread is woken only if it would look later.
-    fn watch(&self, until: Deadline, add: impl FnOnce(&mut Watch)) {
-        let mut watch = self.watched();
-        add(&mut watch);
-        if until.at_ns() < watch.looks_at_ns {
-            watch.looks_at_ns = until.at_ns();
-            self.watch_changed.notify_all();
-        }
-    }
-
     fn living(&self) -> MutexGuard<'_, usize> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -341,38 +307,6 @@ impl<F: Fabric + 'static> Shared<F> {
         }
         self.counters.add(if is_late { Count::Late } else { Count::Absent }, left as u64);
         job.end();
-    }
-
-    /// Ends promotions at their deadlines, and finds peers whose read is late.
-    fn keep_deadlines(&self) {
-        loop {
-            let mut watch = self.watched();
-            watch.jobs.retain(|job| !job.is_over.load(Ordering::Acquire));
-            // Without a deadline only a new one matters; the bound only limits a missed wake-up.
-            let until = watch.next().unwrap_or_else(|| self.clock.after(Duration::from_secs(1)));
-            watch.looks_at_ns = until.at_ns();
-            let nothing_new = |watch: &mut Watch| !watch.is_closed && watch.looks_at_ns == until.at_ns();
-            watch = until.wait_while(&self.watch_changed, watch, nothing_new);
-            let is_closed = watch.is_closed;
-            let ended = watch.jobs.iter().filter(|job| is_closed || job.promotion.until().passed());
-            let ended: Vec<Arc<Job>> = ended.cloned().collect();
-            let late = watch.reads.iter_mut().map(|read| read.take_if(|until| until.passed()).is_some());
-            let late: Vec<bool> = late.collect();
-            drop(watch);
-            for (peer, _) in self.peers.iter().zip(late).filter(|(_, is_late)| *is_late) {
-                let mut state = peer.state();
-                if state.standing == Standing::Good {
-                    self.suspect(&mut state, &peer.address, &ReadError::Late);
-                }
-            }
-            // Suspicion comes first: a request that goes on must not meet the same peer again.
-            for job in ended {
-                job.end();
-            }
-            if is_closed {
-                return;
-            }
-        }
     }
 
     fn suspect(&self, state: &mut State, address: &str, error: &ReadError) {
@@ -537,30 +471,6 @@ impl<F: Fabric + 'static> Shared<F> {
             },
             1,
         );
-    }
-}
-
-/// A peer's region whose reads the thread of deadlines sees.
-struct Watched<'a, F: Fabric> {
-    remote: Box<dyn Remote>,
-    shared: &'a Shared<F>,
-    number: usize,
-}
-
-impl<F: Fabric + 'static> Remote for Watched<'_, F> {
-    fn region_bytes(&self) -> u64 {
-        self.remote.region_bytes()
-    }
-
-    fn read(&mut self, pieces: &[Piece], landing: Landing, deadline: Deadline) -> Result<(), ReadError> {
-        self.shared.watch(deadline, |watch| watch.reads[self.number] = Some(deadline));
-        let outcome = self.remote.read(pieces, landing, deadline);
-        self.shared.watched().reads[self.number] = None;
-        outcome
-    }
-
-    fn landed(&mut self, landing: Landing) -> &mut [u8] {
-        self.remote.landed(landing)
     }
 }
 
