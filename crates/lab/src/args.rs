@@ -9,8 +9,8 @@ mod study;
 mod torture;
 
 pub use bench::{
-    BenchChildArgs, BenchCodecArgs, BenchCommands, BenchCoreArgs, BenchPredictArgs, BenchTiersArgs, BenchTraceArgs,
-    BenchTtftArgs, EngramLoadChildArgs, PageElementArg, RivalArg, TiersPart,
+    BenchChildArgs, BenchCodecArgs, BenchCommands, BenchCoreArgs, BenchPredictArgs, BenchReachArgs, BenchTiersArgs,
+    BenchTraceArgs, BenchTtftArgs, EngramLoadChildArgs, PageElementArg, ReachShareChildArgs, RivalArg, TiersPart,
 };
 pub use plan::{PlanCommands, PlanRackArgs, StatisticArg};
 pub use reproduce::ReproduceArgs;
@@ -96,6 +96,9 @@ pub enum Commands {
     /// Child process of `bench engram`
     #[command(hide = true)]
     EngramLoadChild(EngramLoadChildArgs),
+    /// Child process of `bench reach`
+    #[command(hide = true)]
+    ReachShareChild(ReachShareChildArgs),
     /// Child process of `bench`
     #[command(hide = true)]
     BenchChild(BenchChildArgs),

@@ -36,6 +36,7 @@ impl Program for Cli {
             self.command,
             Commands::BenchChild(_)
                 | Commands::EngramLoadChild(_)
+                | Commands::ReachShareChild(_)
                 | Commands::TortureChild(_)
                 | Commands::ColdChild(_)
                 | Commands::ColdFullChild(_)
@@ -56,6 +57,7 @@ impl Program for Cli {
             Commands::Bench(command) => bench::run(&command).map(done),
             Commands::BenchChild(args) => bench::run_child(&args).map(done),
             Commands::EngramLoadChild(args) => bench::run_engram_load_child(&args).map(done),
+            Commands::ReachShareChild(args) => bench::run_reach_share_child(&args).map(done),
             Commands::Torture(args) => torture::run(&args),
             Commands::TortureChild(args) => torture::run_child(&args).map(done),
             Commands::ColdFullChild(args) => bench::run_cold_full_child(&args).map(done),

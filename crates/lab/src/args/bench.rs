@@ -32,6 +32,8 @@ pub enum BenchCommands {
     Engram(BenchCoreArgs),
     /// Publish and read blocks of sealed regions, beside an unsealed one
     Seal(BenchCoreArgs),
+    /// Look up and read blocks of another process's region by NIXL, beside NIXL's own batches
+    Reach(BenchReachArgs),
     /// Run pool, index, lock and alloc, beside TraCT's plain design
     All(BenchCoreArgs),
     /// Decode with more KV than the engine's own memory holds, beside an engine that holds it all
@@ -121,6 +123,23 @@ pub struct BenchCoreArgs {
     pub design: Vec<DesignArg>,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct BenchReachArgs {
+    /// NIXL's library libnixl_capi.so [default: the dynamic linker looks for it]
+    #[arg(long, value_name = "FILE", env = "CENOTE_NIXL")]
+    pub nixl: Option<PathBuf>,
+    #[command(flatten)]
+    pub core: BenchCoreArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct ReachShareChildArgs {
+    #[arg(long)]
+    pub nixl: Option<PathBuf>,
+    #[command(flatten)]
+    pub region: RegionArgs,
 }
 
 /// A part of `bench tiers`.

@@ -16,6 +16,7 @@ mod lock;
 mod memory;
 mod pool;
 mod predict;
+mod reach;
 mod regions;
 mod rows;
 mod seal;
@@ -28,6 +29,7 @@ mod worker;
 pub use child::run as run_child;
 pub use cold::run_full_child as run_cold_full_child;
 pub use engram::run_load_child as run_engram_load_child;
+pub use reach::run_child as run_reach_share_child;
 
 use crate::args::{BenchCommands, BenchCoreArgs};
 use cenote_console::args::DesignArg;
@@ -36,6 +38,7 @@ use cenote_console::output;
 use regions::Regions;
 use rows::{Row, rows_table};
 use serde::Serialize;
+use std::path::{Path, PathBuf};
 
 #[derive(Serialize)]
 struct Report {
@@ -49,6 +52,8 @@ struct Report {
 struct Setting {
     regions: Regions,
     quick: bool,
+    /// NIXL's library, if one is named.
+    nixl: Option<PathBuf>,
 }
 
 impl Setting {
@@ -67,7 +72,7 @@ struct Part {
 /// Those of `bench all`: they need memory only.
 const IN_MEMORY: [&str; 4] = ["pool", "index", "lock", "alloc"];
 
-const BENCHES: [(&str, &[Part]); 9] = [
+const BENCHES: [(&str, &[Part]); 10] = [
     ("pool", pool::PARTS),
     ("index", index::PARTS),
     ("lock", lock::PARTS),
@@ -77,6 +82,7 @@ const BENCHES: [(&str, &[Part]); 9] = [
     ("cold", cold::PARTS),
     ("engram", engram::PARTS),
     ("seal", seal::PARTS),
+    ("reach", reach::PARTS),
 ];
 
 pub fn run(command: &BenchCommands) -> Result<(), Failure> {
@@ -95,12 +101,23 @@ pub fn run(command: &BenchCommands) -> Result<(), Failure> {
         BenchCommands::Cold(args) => core(&["cold"], &[DesignArg::Cenote], args),
         BenchCommands::Engram(args) => core(&["engram"], &[DesignArg::Cenote], args),
         BenchCommands::Seal(args) => core(&["seal"], &[DesignArg::Cenote], args),
+        BenchCommands::Reach(args) => core_with(&["reach"], &[DesignArg::Cenote], &args.core, args.nixl.as_deref()),
         BenchCommands::All(args) => core(&IN_MEMORY, &[DesignArg::Cenote, DesignArg::Plain], args),
     }
 }
 
 /// Runs these benches in the requested designs, or else in `usual`.
 fn core(names: &[&str], usual: &[DesignArg], args: &BenchCoreArgs) -> Result<(), Failure> {
+    core_with(names, usual, args, None)
+}
+
+/// As [`core`], with NIXL's library.
+fn core_with(
+    names: &[&str],
+    usual: &[DesignArg],
+    args: &BenchCoreArgs,
+    nixl: Option<&Path>,
+) -> Result<(), Failure> {
     let parts = BENCHES.iter().filter(|(bench, _)| names.contains(bench)).flat_map(|(bench, parts)| {
         let wanted = |part: &&Part| args.only.is_empty() || args.only.iter().any(|only| only == part.name);
         parts.iter().filter(wanted).map(move |part| (*bench, part))
@@ -111,7 +128,8 @@ fn core(names: &[&str], usual: &[DesignArg], args: &BenchCoreArgs) -> Result<(),
         let all: Vec<&str> = all.map(|part| part.name).collect();
         return Err(Failure::new("--only: there is no such part").hint(format!("parts: {}", all.join(", "))));
     }
-    let mut setting = Setting { regions: Regions::until_signal()?, quick: args.quick };
+    let (regions, nixl) = (Regions::until_signal()?, nixl.map(Path::to_owned));
+    let mut setting = Setting { regions, quick: args.quick, nixl };
     let designs = if args.design.is_empty() { usual } else { &args.design };
     let progress = output::progress("measuring", (parts.len() * designs.len()) as u64);
     let mut rows = Vec::new();

@@ -145,12 +145,12 @@ fn of_size(setting: &Setting, nixl: &Arc<Nixl>, number: usize, block_bytes: u64)
     let seed = pool.superblock().config.seed;
     let connected = |end: &str| {
         let name = format!("cenote-bench-{}-{number}-{end}", std::process::id());
-        connect(nixl, &sharing.address, &sharing.key, &seed, &name, patience()).map_err(failed)
+        connect(nixl, &sharing.address, &sharing.key, &seed, &name, patience()).map_err(|error| failed(&error))
     };
-    let mut reader = Reader::open(connected("reader")?, &seed, None, patience()).map_err(failed)?;
+    let mut reader = Reader::open(connected("reader")?, &seed, None, patience()).map_err(|error| failed(&error))?;
     let mut bare = connected("bare")?;
     let in_batch = (BATCH_BYTES / block_bytes) as usize;
-    let all = reader.find(&names, Pace::by(patience())).map_err(failed)?;
+    let all = reader.find(&names, Pace::by(patience())).map_err(|error| failed(&error))?;
     if all.len() != blocks {
         return Err(Failure::new(format!("{} of {blocks} blocks were found", all.len())));
     }
@@ -176,7 +176,7 @@ fn of_size(setting: &Setting, nixl: &Arc<Nixl>, number: usize, block_bytes: u64)
     ])
 }
 
-fn failed(error: cenote_reach::ReadError) -> Failure {
+fn failed(error: &cenote_reach::ReadError) -> Failure {
     Failure::new(format!("the peer cannot be read: {error}"))
 }
 
@@ -185,7 +185,7 @@ fn timed<T>(read: impl FnOnce() -> Result<T, cenote_reach::ReadError>) -> Result
     let start = Instant::now();
     let outcome = read();
     let time = start.elapsed().as_nanos() as f64;
-    Ok((time, outcome.map_err(failed)?))
+    Ok((time, outcome.map_err(|error| failed(&error))?))
 }
 
 /// Nanoseconds of a fetch, each block of which must be whole.
