@@ -9,8 +9,8 @@ mod study;
 mod torture;
 
 pub use bench::{
-    BenchChildArgs, BenchCodecArgs, BenchCommands, BenchCoreArgs, BenchPredictArgs, BenchReachArgs, BenchTiersArgs,
-    BenchTraceArgs, BenchTtftArgs, EngramLoadChildArgs, PageElementArg, ReachShareChildArgs, RivalArg, TiersPart,
+    BenchChildArgs, BenchCodecArgs, BenchCommands, BenchCoreArgs, BenchPredictArgs, BenchTiersArgs, BenchTraceArgs,
+    BenchTtftArgs, EngramLoadChildArgs, PageElementArg, ReachShareChildArgs, RivalArg, TiersPart,
 };
 pub use plan::{PlanCommands, PlanRackArgs, StatisticArg};
 pub use reproduce::ReproduceArgs;

@@ -157,12 +157,7 @@ impl<F: Fabric + 'static> Beside<F> {
     pub fn start(pool: Pool<F>, settings: &Settings, connect: impl Connect, clock: Clock) -> Arc<Self> {
         let peer = |address: &String| Peer {
             address: address.clone(),
-            state: Mutex::new(State {
-                standing: Standing::New,
-                queue: VecDeque::new(),
-                error: None,
-                is_closed: false,
-            }),
+            state: Mutex::new(State { standing: Standing::New, queue: VecDeque::new(), error: None, is_closed: false }),
             changed: Condvar::new(),
         };
         let shared = Arc::new(Shared {
@@ -371,12 +366,7 @@ impl<F: Fabric + 'static> Shared<F> {
     }
 
     /// Serves visits until the connection is of no more use, or this process ends (`None`).
-    fn serve(
-        &self,
-        peer: &Peer,
-        reader: &mut Reader<Watched<'_, F>>,
-        conduct: &mut Conduct,
-    ) -> Option<ReadError> {
+    fn serve(&self, peer: &Peer, reader: &mut Reader<Watched<'_, F>>, conduct: &mut Conduct) -> Option<ReadError> {
         loop {
             let until = self.clock.after(LOOK_PAUSE);
             let idle = |state: &mut State| state.queue.is_empty() && !state.is_closed;
@@ -421,12 +411,7 @@ impl<F: Fabric + 'static> Shared<F> {
     }
 
     /// Reads the leading blocks that the peer has of those that a visit lacks, until the job's deadline.
-    fn visit(
-        &self,
-        reader: &mut Reader<Watched<'_, F>>,
-        visit: &mut Visit,
-        wrong: &mut u32,
-    ) -> Result<(), ReadError> {
+    fn visit(&self, reader: &mut Reader<Watched<'_, F>>, visit: &mut Visit, wrong: &mut u32) -> Result<(), ReadError> {
         let job = &visit.job;
         let pace = Pace { until: job.promotion.until(), read_timeout: self.deadline };
         let found = reader.find(&job.hashes[visit.done..], pace)?;

@@ -251,7 +251,7 @@ pub fn offer_of(address: &str, key: &Key, deadline: Deadline) -> io::Result<Opti
 mod tests {
     use super::*;
     use crate::nixl::tests::fake;
-    use cenote_mem::{Mapped, MapOptions, Mapping};
+    use cenote_mem::{MapOptions, Mapped, Mapping};
     use cenote_pool::PoolConfig;
 
     /// What a share says of a region with such hosts and flushes.

@@ -1,8 +1,8 @@
 //! Memory beside the region: regions of other hosts, which a promotion may copy from.
 
+use crate::Promotion;
 use crate::encoding::BlockCodec;
 use crate::region::{COLD_FRAMES, FRAMES};
-use crate::Promotion;
 use cenote_base::BlockHash;
 use cenote_mem::{Fabric, LINE};
 use cenote_pool::{Names, Namespace, NewBlock, Pool, Publish};

@@ -112,12 +112,7 @@ fn core(names: &[&str], usual: &[DesignArg], args: &BenchCoreArgs) -> Result<(),
 }
 
 /// As [`core`], with NIXL's library.
-fn core_with(
-    names: &[&str],
-    usual: &[DesignArg],
-    args: &BenchCoreArgs,
-    nixl: Option<&Path>,
-) -> Result<(), Failure> {
+fn core_with(names: &[&str], usual: &[DesignArg], args: &BenchCoreArgs, nixl: Option<&Path>) -> Result<(), Failure> {
     let parts = BENCHES.iter().filter(|(bench, _)| names.contains(bench)).flat_map(|(bench, parts)| {
         let wanted = |part: &&Part| args.only.is_empty() || args.only.iter().any(|only| only == part.name);
         parts.iter().filter(wanted).map(move |part| (*bench, part))

@@ -49,7 +49,9 @@ fn another_namespace_is_not_taken_for_ours() {
     let mut reader = Trouble::default().reader(&owner, 1).expect("it is a region");
     let hits = reader.find(&hashes, pace()).expect("the peer answers");
     let mut tally = Tally::default();
-    reader.fetch((&other, &readable()), &hits, pace(), |hit, fetched| tally.count_named(hit, fetched)).expect("it answers");
+    reader
+        .fetch((&other, &readable()), &hits, pace(), |hit, fetched| tally.count_named(hit, fetched))
+        .expect("it answers");
     assert_eq!(tally, Tally { wrong: 4, ..Tally::default() });
 }
 

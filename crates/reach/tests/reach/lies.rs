@@ -247,6 +247,8 @@ fn other_seeds_and_keys_are_refused_with_the_reason() {
         Reader::open(Trouble::default().peer(&sealed, 1), &seed, Some(&others), patience()).expect("a sealed region");
     let hits = reader.find(&chain(&sealed.namespace, 1, BLOCKS), pace()).expect("it answers");
     let mut tally = Tally::default();
-    reader.fetch((&sealed.namespace, &readable()), &hits, pace(), |hit, fetched| tally.count(hit, fetched)).expect("it answers");
+    reader
+        .fetch((&sealed.namespace, &readable()), &hits, pace(), |hit, fetched| tally.count(hit, fetched))
+        .expect("it answers");
     assert_eq!(tally, Tally { wrong: BLOCKS, ..Tally::default() });
 }

@@ -100,7 +100,9 @@ fn a_region_is_read_by_nixl_until_it_is_made_anew() {
     let mut reader = Reader::open(remote, &seed, None, patience()).expect("a region");
     let hits = reader.find(&hashes, pace()).expect("it answers");
     let mut tally = Tally::default();
-    reader.fetch((&namespace, &readable()), &hits, pace(), |hit, fetched| tally.count(hit, fetched)).expect("it answers");
+    reader
+        .fetch((&namespace, &readable()), &hits, pace(), |hit, fetched| tally.count(hit, fetched))
+        .expect("it answers");
     assert_eq!(tally, Tally { whole: 300, ..Tally::default() });
 
     drop(pool);

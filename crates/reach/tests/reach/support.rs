@@ -4,12 +4,12 @@ use cenote_base::prng::Prng;
 use cenote_base::seal::{Seal, SealKeys};
 use cenote_base::testing::PATIENCE;
 use cenote_base::{BlockHash, Clock, Deadline, HashSeed};
+use cenote_codec::{CodecSpec, Element, Layout, Order, PageKind, Shape, Side};
 use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
 use cenote_pool::{
     AttachOptions, Hit, Names, Namespace, NamespaceRecord, NewBlock, Pool, PoolConfig, Publish, ReadOutcome, Superblock,
 };
 use cenote_reach::fake::{Fake, Faults};
-use cenote_codec::{CodecSpec, Element, Layout, Order, PageKind, Shape, Side};
 use cenote_reach::{Fetched, Pace, ReadError, Reader};
 use cenote_store::{BlockCodec, Readable};
 use std::sync::{Arc, Mutex, MutexGuard};

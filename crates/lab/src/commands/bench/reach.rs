@@ -132,8 +132,7 @@ fn of_size(setting: &Setting, nixl: &Arc<Nixl>, number: usize, block_bytes: u64)
         num_layers: 1,
     })?;
     let blocks = (REGION_BYTES / 2 / block_bytes) as usize;
-    let names: Vec<BlockHash> =
-        (0..blocks).map(|number| namespace.hasher.alias(&number.to_le_bytes())).collect();
+    let names: Vec<BlockHash> = (0..blocks).map(|number| namespace.hasher.alias(&number.to_le_bytes())).collect();
     let payload = vec![7; block_bytes as usize];
     for (depth, &name) in (0..).zip(&names) {
         let outcome = pool.publish(&NewBlock::new(&namespace, name, depth), &[&payload]);
@@ -196,8 +195,7 @@ fn fetched(
 ) -> Result<f64, Failure> {
     let mut whole = 0;
     let each = |_: &Hit, fetched: Fetched<'_>| whole += usize::from(matches!(fetched, Fetched::Whole { .. }));
-    let (time, ()) =
-        timed(|| reader.fetch((namespace, &Readable::default()), hits, Pace::by(patience()), each))?;
+    let (time, ()) = timed(|| reader.fetch((namespace, &Readable::default()), hits, Pace::by(patience()), each))?;
     if whole == hits.len() {
         Ok(time)
     } else {
