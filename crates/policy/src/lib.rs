@@ -6,9 +6,11 @@
 #![forbid(unsafe_code)]
 
 mod ascent;
+pub mod block_cache;
 pub mod budget;
 pub mod choice;
 pub mod codec;
+pub mod distinct;
 pub mod eviction;
 pub mod kv_blocks;
 pub mod prefetch;
@@ -18,6 +20,7 @@ pub mod staging;
 pub mod temperature;
 pub mod transfer;
 pub mod watermark;
+pub mod whatif;
 
 pub use eviction::{
     Candidate, Choice, CostAware, Eviction, EvictionPolicy, Lru, Rewrite, S3Fifo, Sieve, UnknownEviction,

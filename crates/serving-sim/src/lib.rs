@@ -10,7 +10,6 @@
 #![forbid(unsafe_code)]
 
 pub mod budget;
-pub mod cache;
 pub mod hardware;
 pub mod hits;
 pub mod kernel;
@@ -24,7 +23,7 @@ pub mod serving;
 pub mod tiers;
 pub mod workload;
 
-pub use cache::BlockCache;
+pub use cenote_policy::block_cache::{self as cache, BlockCache};
 pub use hits::{HitRate, hit_rate, hit_rate_on_hosts};
 pub use model::{CostModel, Device, Link, ModelShape};
 pub use rack::{Hosts, Rack};

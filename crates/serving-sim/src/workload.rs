@@ -15,6 +15,7 @@ mod times;
 pub use agentic::{AGENTIC_BLOCK_TOKENS, LOAD_BLOCKS_MAX, Sessions, read_agentic};
 pub use azure::read_azure;
 pub use burstgpt::read_burstgpt;
+pub use cenote_policy::block_cache::BlockNumber;
 pub use draw::Length;
 pub(crate) use draw::exponential;
 pub use file::TraceFormat;
@@ -24,9 +25,6 @@ pub use mooncake::{MOONCAKE_BLOCK_TOKENS, read_mooncake};
 use crate::kernel::Time;
 use std::collections::HashMap;
 use std::ops::Range;
-
-/// A block's number within its workload: 0, 1, 2, … in the order of first use.
-pub type BlockNumber = u32;
 
 /// Longest prompt and longest answer that a trace may have, in tokens.
 pub const TOKENS_MAX: u64 = 16 << 20;

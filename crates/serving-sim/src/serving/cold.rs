@@ -73,8 +73,8 @@ impl Compression {
         Self { percent, encode_bytes_per_s: encode.bytes_per_s, decode_bytes_per_s: decode.bytes_per_s }
     }
 
-    fn units(&self) -> u8 {
-        (u32::from(WHOLE) * self.percent).div_ceil(100).clamp(1, u32::from(WHOLE) - 1) as u8
+    fn units(&self) -> u32 {
+        (WHOLE * self.percent).div_ceil(100).clamp(1, WHOLE - 1)
     }
 }
 
@@ -125,7 +125,7 @@ pub(super) struct ColdTier {
     /// Position of each block in its prompts.
     depths: Vec<u32>,
     /// Units of each block that left the pool compressed.
-    units: BTreeMap<BlockNumber, u8>,
+    units: BTreeMap<BlockNumber, u32>,
     writes_waiting: usize,
     /// The time of the last call, and the end of the encoder's work.
     now: Time,
@@ -177,7 +177,7 @@ impl ColdTier {
     }
 
     /// A whole block, or as many smaller ones as take its bytes: prices are per byte.
-    fn block_of(&self, units: u8, is_in_l4: bool) -> ColdBlock {
+    fn block_of(&self, units: u32, is_in_l4: bool) -> ColdBlock {
         let tokens = self.block_tokens * u64::from(WHOLE) / u64::from(units);
         ColdBlock { bytes: self.block_bytes, tokens, is_in_l4 }
     }
@@ -187,16 +187,16 @@ impl ColdTier {
     }
 
     /// Units with which a block enters the pool from here.
-    pub(super) fn units(&self, block: BlockNumber) -> u8 {
+    pub(super) fn units(&self, block: BlockNumber) -> u32 {
         self.units.get(&block).copied().unwrap_or(WHOLE)
     }
 
     /// Nanoseconds to decode a block of so many units.
-    pub(super) const fn decode_ns(&self, units: u8) -> Time {
+    pub(super) const fn decode_ns(&self, units: u32) -> Time {
         if units < WHOLE { self.decode_ns } else { 0 }
     }
 
-    fn bytes(&self, units: u8) -> u64 {
+    fn bytes(&self, units: u32) -> u64 {
         self.block_bytes * u64::from(units) / u64::from(WHOLE)
     }
 
@@ -230,7 +230,7 @@ impl ColdTier {
         MakeRoom::Evict
     }
 
-    fn write(&mut self, block: BlockNumber, units: u8) {
+    fn write(&mut self, block: BlockNumber, units: u32) {
         self.writes_waiting += 1;
         self.counts.writes_waiting_max = self.counts.writes_waiting_max.max(self.writes_waiting as u64);
         if units < WHOLE {

@@ -74,7 +74,7 @@ impl SharedPool {
     pub(super) fn insert(
         &mut self,
         (depth, block): (u32, BlockNumber),
-        units: u8,
+        units: u32,
         instant: u64,
         room: &mut dyn FnMut(Victim) -> MakeRoom,
     ) -> bool {
@@ -83,7 +83,7 @@ impl SharedPool {
     }
 
     /// Units of a block in an ideal pool.
-    pub(super) fn units(&self, block: BlockNumber) -> u8 {
+    pub(super) fn units(&self, block: BlockNumber) -> u32 {
         match self {
             Self::Ideal(cache) => cache.units(block),
             Self::Hosts { .. } => WHOLE,

@@ -1,25 +1,27 @@
-//! The set of blocks in a pool or in an instance's own cache. [`cenote_policy::eviction`] chooses
-//! the victims.
+//! The set of blocks in a pool or in an instance's own cache, for replays and simulations.
+//! [`crate::eviction`] chooses the victims.
 //!
-//! A block's name is its number in the workload, from 0; a slot of the cache holds one block. The
+//! A block's name is its number in the trace, from 0; a slot of the cache holds one block. The
 //! policy's words and shared state are the same as in the pool, but lie in vectors.
 //!
 //! A block has [`WHOLE`] units, and fewer if it is compressed. The caller decides how to make room, as
 //! in the pool: it may compress the coldest whole block, or evict the policy's victim.
 
-use crate::workload::BlockNumber;
+use crate::eviction::{Candidate, Eviction, EvictionPolicy, Plan, batch};
 use cenote_base::BlockIndex;
 use cenote_base::prng::Prng;
-use cenote_policy::eviction::{Candidate, Eviction, EvictionPolicy, Plan, batch};
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
+
+/// A block's number within its trace: 0, 1, 2, … in the order of first use.
+pub type BlockNumber = u32;
 
 /// No slot.
 const NOWHERE: u32 = u32::MAX;
 
 /// Units of a block that is not compressed.
-pub const WHOLE: u8 = 64;
+pub const WHOLE: u32 = 64;
 /// This part of the blocks, the youngest, is warm and is not compressed (`pool/src/eviction/repack.rs`).
 const WARM_SHARE: usize = 4;
 
@@ -29,7 +31,7 @@ pub struct Victim {
     /// The block.
     pub block: BlockNumber,
     /// Its units.
-    pub units: u8,
+    pub units: u32,
     /// Whether a cold block is not compressed yet.
     pub may_compress: bool,
 }
@@ -40,7 +42,7 @@ pub enum MakeRoom {
     /// The victim leaves.
     Evict,
     /// The coldest whole block shrinks to so many units.
-    Compress(u8),
+    Compress(u32),
 }
 
 /// A set of blocks with limited or unlimited capacity.
@@ -57,7 +59,7 @@ pub struct BlockCache {
     /// Block number by slot.
     numbers: Vec<BlockNumber>,
     /// Units by slot; 0: the slot is vacant.
-    units: Vec<u8>,
+    units: Vec<u32>,
     vacant: Vec<usize>,
     plan: Plan,
     /// The next victim: its slot and word.
@@ -73,13 +75,20 @@ impl BlockCache {
     /// eviction.
     #[must_use]
     pub fn new(eviction: Eviction, capacity: Option<usize>, num_blocks: usize) -> Self {
-        let policy = eviction.policy();
         let capacity = capacity.unwrap_or(num_blocks).min(num_blocks);
+        Self::of_units(eviction, capacity * WHOLE as usize, capacity, num_blocks)
+    }
+
+    /// As [`Self::new`], with a capacity in units: that of about `capacity` blocks. A block may have any
+    /// number of units.
+    #[must_use]
+    pub fn of_units(eviction: Eviction, units: usize, capacity: usize, num_blocks: usize) -> Self {
+        let policy = eviction.policy();
         let state = (0..policy.state_words(capacity as u64)).map(|_| AtomicU64::new(0)).collect();
         Self {
             policy,
             state,
-            capacity: capacity * usize::from(WHOLE),
+            capacity: units,
             used: 0,
             slot_of: vec![NOWHERE; num_blocks],
             candidates: Vec::new(),
@@ -108,7 +117,7 @@ impl BlockCache {
 
     /// Units of a cached block; 0 if it is absent.
     #[must_use]
-    pub fn units(&self, block: BlockNumber) -> u8 {
+    pub fn units(&self, block: BlockNumber) -> u32 {
         let slot = self.slot_of[block as usize];
         if slot == NOWHERE { 0 } else { self.units[slot as usize] }
     }
@@ -125,7 +134,7 @@ impl BlockCache {
         block: BlockNumber,
         depth: u32,
         instant: u64,
-        units: u8,
+        units: u32,
         room: &mut dyn FnMut(Victim) -> MakeRoom,
     ) -> bool {
         let slot = self.slot_of[block as usize];
@@ -134,10 +143,10 @@ impl BlockCache {
             *word = self.policy.accessed(*word, instant);
             return true;
         }
-        if usize::from(units) > self.capacity {
+        if units as usize > self.capacity {
             return false;
         }
-        while self.used + usize::from(units) > self.capacity {
+        while self.used + units as usize > self.capacity {
             let at = self.victim(instant);
             let may_compress = self.num_whole > self.len() / WARM_SHARE;
             let victim = Victim { block: self.numbers[at], units: self.units[at], may_compress };
@@ -157,7 +166,7 @@ impl BlockCache {
         } else {
             (self.candidates[at], self.numbers[at], self.units[at]) = (candidate, block, units);
         }
-        self.used += usize::from(units);
+        self.used += units as usize;
         self.num_whole += usize::from(units == WHOLE);
         self.slot_of[block as usize] = u32::try_from(at).expect("fewer than four billion blocks");
         false
@@ -166,7 +175,7 @@ impl BlockCache {
     /// Gives it another capacity, in blocks. Blocks that no longer fit leave in the policy's order. The
     /// policy's shared state keeps its size, which only the order of S3-FIFO depends on.
     pub fn resize(&mut self, capacity: usize, instant: u64) {
-        self.capacity = capacity * usize::from(WHOLE);
+        self.capacity = capacity * WHOLE as usize;
         while self.used > self.capacity {
             let at = self.victim(instant);
             self.evict(at);
@@ -176,7 +185,7 @@ impl BlockCache {
     fn evict(&mut self, at: usize) {
         self.next = None;
         self.slot_of[self.numbers[at] as usize] = NOWHERE;
-        self.used -= usize::from(self.units[at]);
+        self.used -= self.units[at] as usize;
         self.num_whole -= usize::from(self.units[at] == WHOLE);
         self.units[at] = 0;
         self.vacant.push(at);
@@ -221,7 +230,7 @@ impl BlockCache {
     }
 
     /// Compresses the coldest whole block.
-    fn compress(&mut self, instant: u64, to: u8) {
+    fn compress(&mut self, instant: u64, to: u32) {
         let at = loop {
             match self.cold.pop_front() {
                 Some((at, word)) if self.units[at] == WHOLE && self.candidates[at].word == word => break at,
@@ -231,7 +240,7 @@ impl BlockCache {
         };
         let to = to.clamp(1, WHOLE - 1);
         self.units[at] = to;
-        self.used -= usize::from(WHOLE - to);
+        self.used -= (WHOLE - to) as usize;
         self.num_whole -= 1;
     }
 
@@ -264,7 +273,8 @@ impl BlockCache {
 }
 
 /// Stand-in for the block's hash: uniform bits.
-pub(crate) fn key(block: BlockNumber) -> u64 {
+#[must_use]
+pub fn key(block: BlockNumber) -> u64 {
     Prng::new(u64::from(block)).next_u64()
 }
 
@@ -292,8 +302,8 @@ mod tests {
             |victim: Victim| if victim.may_compress { MakeRoom::Compress(WHOLE / 4) } else { MakeRoom::Evict };
         for block in 0..100 {
             cache.touch_in(block, 0, u64::from(block) + 1, WHOLE, &mut room);
-            let units = |cache: &BlockCache| (0..100).map(|block| usize::from(cache.units(block))).sum::<usize>();
-            assert!(units(&cache) == cache.used && cache.used <= 8 * usize::from(WHOLE));
+            let units = |cache: &BlockCache| (0..100).map(|block| cache.units(block) as usize).sum::<usize>();
+            assert!(units(&cache) == cache.used && cache.used <= 8 * WHOLE as usize);
             let cached = (0..100).filter(|block| cache.contains(*block)).count();
             assert_eq!(cached, cache.len());
         }
