@@ -43,7 +43,9 @@ pub use log::events::Names;
 pub use log::follow::{Followed, Follower, Resync};
 pub use log::recorder::{Event, Record, history};
 pub use log::removals::{RETURN_SECONDS, Removal, Removals, Returns, removals};
+pub use log::requests::{Asked, Request, Requests, requests};
 pub use log::view::{BlockEvent, LoggedBlock};
+pub use log::windows::{Window, windows};
 pub use members::recovery::Recovered;
 pub use members::ticker::Ticker;
 pub use pool::fill::{Filling, InPlace};
@@ -58,7 +60,9 @@ pub use pool::swap::SwapSlot;
 pub use pool::{HostPool, Pool};
 pub use region::area::{area_identity, remove_host_memory, sweep_host_memory};
 pub use region::cause::Cause;
-pub use region::config::{AttachOptions, Design, EVENTS_MAX, EVENTS_MIN, HostsLock, PoolConfig};
+pub use region::config::{
+    AttachOptions, Design, EVENTS_MAX, EVENTS_MIN, HostsLock, PoolConfig, REQUESTS_MAX, REQUESTS_MIN,
+};
 pub use region::counters::{Counter, RESIDENCE_SECONDS, Residence};
 pub use region::hit::Hit;
 pub use region::make::{OpenError, make_region, open_region, peek, prepare_region, random_bytes};

@@ -1,12 +1,14 @@
-//! The history of a region: the flight recorder, the event log of stored and removed blocks, and the
-//! ring of removed blocks with causes.
+//! The history of a region: the flight recorder, the event log of stored and removed blocks, the ring of
+//! removed blocks with causes, and the record of requests with its sketches of distinct blocks.
 
 pub mod events;
 pub mod follow;
 pub mod recorder;
 pub mod removals;
+pub mod requests;
 mod ring;
 pub mod view;
+pub mod windows;
 
 use crate::region::Region;
 use cenote_mem::{Fabric, HostLocal};

@@ -178,6 +178,14 @@ pub trait PrefixStore: Send {
     /// to load. So the hits are at most the loads and failures.
     fn count_lookup(&mut self, blocks: usize, found: usize);
 
+    /// Notes a request in the record of requests, once, with the names of all its prompt's full blocks and
+    /// the prompt's tokens. Returns its number for [`PrefixStore::record_answer`]; `None`: it is not in the
+    /// record.
+    fn record_request(&mut self, names: &[BlockHash], tokens: u32) -> Option<u64>;
+
+    /// Notes that the answer to a recorded request has ended, after so many tokens.
+    fn record_answer(&mut self, number: u64, tokens: u32);
+
     /// Number of a sequence's blocks that a slower tier of this host lists, plus one if peers may have more:
     /// what they have is not known before they are asked, and they bound their own bytes on the way. 0:
     /// [`PrefixStore::promote`] would copy nothing. Never waits.

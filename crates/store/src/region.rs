@@ -7,7 +7,8 @@ use crate::{BlockCodec, Computed, FarBlock, Loaded, NamespaceSpec, Naming, Peers
 use cenote_base::{BlockHash, Clock, Deadline, Health};
 use cenote_mem::Fabric;
 use cenote_pool::{
-    ColdBlock, Counter, Hit, Namespace, NamespaceRecord, NewBlock, Pin, Pool, PoolError, Publish, ReadOutcome, Shorter,
+    ColdBlock, Counter, Hit, Namespace, NamespaceRecord, NewBlock, Pin, Pool, PoolError, Publish, ReadOutcome, Request,
+    Shorter,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -146,7 +147,13 @@ impl<F: Fabric> RegionStore<F> {
     /// Copies a raw block into `pages`, or the frames of an encoded one into a buffer.
     fn read(&self, hit: &Hit, pages: &mut [&mut [u8]]) -> Loaded {
         if hit.encoding == 0 {
-            return if self.pool.read(hit, pages) == ReadOutcome::Whole { Loaded::Whole } else { Loaded::Miss };
+            let begin_ns = self.clock.now_ns();
+            if self.pool.read(hit, pages) != ReadOutcome::Whole {
+                return Loaded::Miss;
+            }
+            self.pool.count(Counter::LoadedBytes, hit.length);
+            self.pool.count(Counter::LoadedNs, self.clock.now_ns().saturating_sub(begin_ns));
+            return Loaded::Whole;
         }
         self.read_frames(hit).map_or(Loaded::Miss, |frames| Loaded::Pending(Box::new(frames)))
     }
@@ -321,6 +328,14 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
         self.pool.count_lookup(blocks, found);
     }
 
+    fn record_request(&mut self, names: &[BlockHash], tokens: u32) -> Option<u64> {
+        self.pool.record_request(&self.namespace, &Request { names, above: 0, tokens })
+    }
+
+    fn record_answer(&mut self, number: u64, tokens: u32) {
+        self.pool.record_answer(number, tokens);
+    }
+
     fn promotable(&self, names: &[BlockHash]) -> usize {
         let missing = self.missing(names);
         let listed = self.cold.as_ref().map_or(0, |cold| cold.count(&self.namespace, missing));
@@ -341,6 +356,8 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
     }
 
     fn has_computed(&mut self, tokens: u64, ns: u64) {
+        self.pool.count(Counter::ComputedTokens, tokens);
+        self.pool.count(Counter::ComputedNs, ns);
         if let Some(cold) = &self.cold {
             cold.has_computed(tokens, ns);
         }

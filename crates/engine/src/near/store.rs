@@ -58,6 +58,14 @@ impl PrefixStore for NearStore {
         self.far.count_lookup(blocks, found);
     }
 
+    fn record_request(&mut self, names: &[BlockHash], tokens: u32) -> Option<u64> {
+        self.far.record_request(names, tokens)
+    }
+
+    fn record_answer(&mut self, number: u64, tokens: u32) {
+        self.far.record_answer(number, tokens);
+    }
+
     fn promotable(&self, names: &[BlockHash]) -> usize {
         self.far.promotable(names)
     }

@@ -307,6 +307,10 @@ impl Core {
             self.promoting.expect(request, ms, self.clock.now_ns());
         }
         let usage = request.usage();
+        let is_whole = reason != FinishReason::HandOver;
+        if let Some((number, store)) = request.recorded.zip(self.store.as_mut()).filter(|_| is_whole) {
+            store.record_answer(number, usage.completion_tokens);
+        }
         (request.sink)(Event::Finished { reason, text, usage, hand_over });
         self.counters.finished += 1;
         self.forget(id);

@@ -47,6 +47,10 @@ pub(super) struct Running {
     pub text: TextStream,
     /// Number of leading blocks that are in the store: matched or saved.
     pub published: usize,
+    /// It was offered to the record of requests.
+    pub was_recorded: bool,
+    /// Its number there.
+    pub recorded: Option<u64>,
     /// Position of the first token whose KV a sparse step computed.
     pub sparse_from: Option<usize>,
     /// Prompt tokens loaded at the first admission; `None` until then.
@@ -84,6 +88,8 @@ impl Running {
             sink: admission.sink,
             text,
             published: 0,
+            was_recorded: false,
+            recorded: None,
             sparse_from: None,
             cached_tokens: admission.cached_tokens,
             finish,

@@ -268,6 +268,8 @@ fn lookups_count_once_for_an_admitted_request() {
     let (counted, loads) = counts();
     assert_eq!(counted, (5 * 4, loads), "hits are what was loaded");
     assert!(loads > 0);
+    let recorded = || std::mem::take(&mut store.shared.lock().unwrap().recorded);
+    assert_eq!(recorded(), [(4, 70, Some(10)); 5], "each once, with its answer");
 
     // A block that is gone is a hit that failed; those behind it were not asked for.
     let Prompt::Tokens(tokens) = prompt(3, 70) else { unreachable!() };
@@ -276,6 +278,7 @@ fn lookups_count_once_for_an_admitted_request() {
     run(&engine, request(prompt(3, 70), greedy(1))).unwrap();
     let ((asked, found), all) = counts();
     assert_eq!((asked - counted.0, found - counted.1, all - loads), (4, 2, 2));
+    assert_eq!(recorded(), [(4, 70, Some(1))], "once, though its load failed");
 }
 
 #[test]

@@ -127,6 +127,14 @@ impl PrefixStore for Link {
         unreachable!()
     }
 
+    fn record_request(&mut self, _: &[BlockHash], _: u32) -> Option<u64> {
+        unreachable!()
+    }
+
+    fn record_answer(&mut self, _: u64, _: u32) {
+        unreachable!()
+    }
+
     fn promotable(&self, _: &[BlockHash]) -> usize {
         unreachable!()
     }

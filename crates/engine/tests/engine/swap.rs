@@ -162,6 +162,14 @@ impl PrefixStore for Leaky {
         self.store.count_lookup(blocks, found);
     }
 
+    fn record_request(&mut self, names: &[BlockHash], tokens: u32) -> Option<u64> {
+        self.store.record_request(names, tokens)
+    }
+
+    fn record_answer(&mut self, number: u64, tokens: u32) {
+        self.store.record_answer(number, tokens);
+    }
+
     fn promotable(&self, names: &[BlockHash]) -> usize {
         self.store.promotable(names)
     }

@@ -52,6 +52,12 @@ impl PrefixStore for Space {
 
     fn count_lookup(&mut self, _: usize, _: usize) {}
 
+    fn record_request(&mut self, _: &[BlockHash], _: u32) -> Option<u64> {
+        None
+    }
+
+    fn record_answer(&mut self, _: u64, _: u32) {}
+
     fn promotable(&self, _: &[BlockHash]) -> usize {
         0
     }

@@ -1,6 +1,7 @@
 //! A summary of a region, for reports and metrics.
 
 use super::memory::MemoryInfo;
+use crate::log::windows::{self, Window};
 use crate::members::Member;
 use crate::region::cause::Cause;
 use crate::region::counters::{Counter, Residence};
@@ -97,6 +98,7 @@ impl<F: Fabric, H: HostLocal> Member<F, H> {
         info.locks_given = self.locks.given_words().into_iter().map(|word| u64::from(word.count_ones())).sum();
         info.hosts = hosts.into_iter().filter(|host| host.incarnation > 0 || host.chunks > 0).collect();
         info.namespaces = namespaces;
+        info.windows = windows::seen(&self.region.fabric, &self.region.layout, self.region.is_coherent());
         info.counters = Counter::ALL.iter().map(|&c| (c.name(), self.region.counters().get(c))).collect();
         info.removed = Cause::ALL.map(|cause| (cause.name(), self.region.counters().removed_by(cause))).into();
         info.residence = self.region.counters().residence();
@@ -242,6 +244,9 @@ pub struct PoolInfo {
     pub hosts: Vec<HostInfo>,
     /// Processes that have joined.
     pub workers: Vec<WorkerInfo>,
+    /// Blocks that were asked for, by windows of time, and the highest hit rate that they allow; empty: the
+    /// region keeps no record of requests, or there were none.
+    pub windows: Vec<Window>,
     /// This host's counters by name.
     pub counters: BTreeMap<&'static str, u64>,
     /// Blocks that this host has removed, by the name of the cause.

@@ -7,7 +7,7 @@
 use super::Log;
 use crate::region::Region;
 use crate::region::layout::Layout;
-use crate::region::lines::{EventLine, Line, RecordLine, RemovalLine};
+use crate::region::lines::{EventLine, Line, RecordLine, RemovalLine, RequestLine};
 use cenote_mem::{Fabric, HostLocal, Word};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -75,6 +75,7 @@ ring_lines! {
     RecordLine: records_per_host, record, next_record;
     EventLine: events_per_host, event, next_event;
     RemovalLine: removals_per_host, removal, next_removal;
+    RequestLine: requests_per_host, request, next_request;
 }
 
 impl<F: Fabric, H: HostLocal> Log<F, H> {
@@ -101,6 +102,8 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
         RecordLine::next(&self.region).store(0, Relaxed);
         EventLine::next(&self.region).store(0, Relaxed);
         RemovalLine::next(&self.region).store(0, Relaxed);
+        RequestLine::next(&self.region).store(0, Relaxed);
+        self.region.quarter().store(0, Relaxed);
     }
 
     /// Finds the ends of this host's rings, so that no operation under the heap's lock does.
@@ -108,6 +111,7 @@ impl<F: Fabric, H: HostLocal> Log<F, H> {
         self.next_number::<RecordLine>();
         self.next_number::<EventLine>();
         self.next_number::<RemovalLine>();
+        self.next_number::<RequestLine>();
     }
 
     /// Stores a line of this host's ring and waits for nothing: the next fence of this process completes

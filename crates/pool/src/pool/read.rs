@@ -3,6 +3,7 @@
 use super::Pool;
 use super::publish::TOGETHER_MAX;
 use crate::blocks::life::ReadOutcome;
+use crate::log::requests::Request;
 use crate::members::Member;
 use crate::region::counters::Counter;
 use crate::region::hit::Hit;
@@ -10,6 +11,7 @@ use crate::region::lines::{BlockState, Descriptor, checksum_key};
 use crate::region::seal::Facts;
 use crate::space::strays::Strays;
 use crate::sync::Timeout;
+use crate::tables::namespaces::Namespace;
 use cenote_base::BlockHash;
 use cenote_base::fault::{self, Mistake};
 use cenote_mem::{Fabric, HostArea, HostLocal, PayloadSum, Tag};
@@ -39,6 +41,30 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
             member.region.counters().add(Counter::Lookups, blocks as u64);
             member.region.counters().add(Counter::Found, found as u64);
         }
+    }
+
+    /// Notes a request of this namespace in the record of requests, once, when an engine admits it. Returns
+    /// its number for [`Pool::record_answer`]; `None`: the record has no block of it. Takes no lock and
+    /// waits for nothing.
+    pub fn record_request(&self, namespace: &Namespace, request: &Request<'_>) -> Option<u64> {
+        let member = &*self.0;
+        if member.is_out() || member.region.area.is_inherited() {
+            return None;
+        }
+        member.log.note_request(namespace.id, namespace.block_bytes, request)
+    }
+
+    /// Notes that the answer to a recorded request has ended, after so many tokens.
+    pub fn record_answer(&self, number: u64, tokens: u32) {
+        if !self.0.is_out() && !self.0.region.area.is_inherited() {
+            self.0.log.note_answer(number, tokens);
+        }
+    }
+
+    /// Lets the record of requests of this host have all blocks until a time in seconds since 1970; 0: a
+    /// sample again. For a reader that writes a trace: it calls this again before the time has passed.
+    pub fn record_all_until(&self, unix_s: u64) {
+        self.0.log.record_all_until(unix_s);
     }
 
     /// As [`Pool::lookup`], without marking or counting, so that repeated queries keep no block

@@ -29,6 +29,7 @@ impl<F: Fabric, H: HostLocal> Pool<F, H> {
         if member.region.is_plain() {
             member.index.give_owed_counts();
         }
+        member.log.end_record_of_all();
         // Work behind a busy lock is left to the next tick.
         let _ = member.watch_hosts();
         member.renew_rows();

@@ -1,7 +1,7 @@
 //! Settings: of a region, by its creator, and of a process that attaches.
 
 use crate::error::PoolError;
-use crate::region::layout::NAMESPACES;
+use crate::region::layout::{NAMESPACES, SKETCH_LINES, SKETCHES};
 use crate::region::seal::key_names;
 use cenote_base::seal::{KeyId, Seal, SealKeys};
 use cenote_base::{Clock, HashSeed, HostId};
@@ -67,6 +67,11 @@ pub const EVENTS_MAX: u32 = 1 << 20;
 /// Most lines of a host's ring of removed blocks.
 pub const REMOVALS_MAX: u32 = 1 << 16;
 
+/// Fewest lines of a host's record of requests, if it has one.
+pub const REQUESTS_MIN: u32 = 16;
+/// Most lines of a host's record of requests.
+pub const REQUESTS_MAX: u32 = 1 << 16;
+
 /// Most hazard lines of a worker.
 const HAZARD_LINES_MAX: u16 = 1024;
 
@@ -90,6 +95,9 @@ pub struct PoolConfig {
     pub events_per_host: u32,
     /// Lines of each host's ring of removed blocks, 0 to 65,536 (see [`crate::removals`]).
     pub removals_per_host: u32,
+    /// Lines of each host's record of requests: 0 (none, and no windows of distinct blocks) or
+    /// [`REQUESTS_MIN`] to [`REQUESTS_MAX`] (see [`crate::requests`]).
+    pub requests_per_host: u32,
     /// Rows of the namespace table, 1 to 256: models that workers have open or that have blocks.
     pub namespaces: u16,
     /// How hosts without shared caches exclude each other.
@@ -123,6 +131,7 @@ impl PoolConfig {
             records_per_host: 256,
             events_per_host: 0,
             removals_per_host: 0,
+            requests_per_host: 0,
             namespaces: NAMESPACES as u16,
             hosts_lock: HostsLock::Bakery,
             design: Design::Cenote,
@@ -158,6 +167,19 @@ impl PoolConfig {
     pub fn removals_in(&self, region_bytes: u64) -> u32 {
         let lines = region_bytes / 1024 / LINE / u64::from(self.max_hosts.max(1));
         u32::try_from(lines).unwrap_or(u32::MAX).min(REMOVALS_MAX)
+    }
+
+    /// Lines of a host's record of requests in a new region of so many bytes, unless a setting names them:
+    /// those of all hosts take a 512th of it, and at most 4 MiB each. None if the sketches that belong to it
+    /// would take more than a 32nd.
+    #[must_use]
+    pub fn requests_in(&self, region_bytes: u64) -> u32 {
+        let hosts = u64::from(self.max_hosts.max(1));
+        if hosts * SKETCHES * SKETCH_LINES * LINE > region_bytes / 32 {
+            return 0;
+        }
+        let lines = region_bytes / 512 / LINE / hosts;
+        u32::try_from(lines).unwrap_or(u32::MAX).clamp(REQUESTS_MIN, REQUESTS_MAX)
     }
 
     /// The same settings with payloads that are sealed by the first of these keys. Its name depends on the
@@ -206,6 +228,12 @@ impl PoolConfig {
         }
         if self.removals_per_host > REMOVALS_MAX {
             return wrong(format!("{} removals per host; 0 to {REMOVALS_MAX} are possible", self.removals_per_host));
+        }
+        if self.requests_per_host != 0 && !(REQUESTS_MIN..=REQUESTS_MAX).contains(&self.requests_per_host) {
+            return wrong(format!(
+                "{} lines per host for the record of requests; 0, or {REQUESTS_MIN} to {REQUESTS_MAX} are possible",
+                self.requests_per_host
+            ));
         }
         if !(1..=NAMESPACES).contains(&self.namespaces.into()) {
             return wrong(format!("{} namespaces; a region has 1 to {NAMESPACES}", self.namespaces));

@@ -80,6 +80,14 @@ counters! {
     ChunksAdopted = "pool_chunks_adopted_total",
     /// Corrupt structures found (stale index hints are not among them).
     Damaged = "pool_damaged_total",
+    /// Prompt tokens that engines computed in steps that loaded nothing.
+    ComputedTokens = "pool_computed_tokens_total",
+    /// Nanoseconds of these steps.
+    ComputedNs = "pool_computed_ns_total",
+    /// Bytes of the blocks that engines loaded as they are, and timed.
+    LoadedBytes = "pool_loaded_bytes_total",
+    /// Nanoseconds of these loads.
+    LoadedNs = "pool_loaded_ns_total",
     /// Blocks that lookups missed here and found in the cold tier's list.
     ColdFound = "pool_cold_found_total",
     /// Of these: blocks that the cold tier published in time.

@@ -73,9 +73,25 @@ enum Single {
     OffersAll,
     /// Number of this host's next removal; 0: unknown.
     NextRemoval = 4 * LINE_WORDS as isize,
+    /// Number of the next line of this host's record of requests; 0: unknown.
+    NextRequest = 5 * LINE_WORDS as isize,
+    /// The record has the blocks with so many zeros in their hash.
+    SampleShift,
+    /// Blocks that this host's requests have asked for.
+    BlocksAsked,
+    /// Requests of this host.
+    RequestsCounted,
+    /// Until this second since 1970 the record has all blocks; 0: it has a sample.
+    AllUntil,
+    /// Number of the current quarter of an hour since 1970, plus one; 0: unknown.
+    Quarter,
+    /// Blocks that were asked for in this quarter.
+    QuarterBlocks,
+    /// Requests in this quarter.
+    QuarterRequests,
 }
 
-const WORDS: usize = 5 * LINE_WORDS;
+const WORDS: usize = 6 * LINE_WORDS;
 
 /// Number of sets of counters. Workers of different sets do not contend.
 const COUNTER_SETS: usize = 16;
@@ -395,6 +411,41 @@ impl<F: Fabric, H: HostLocal> Region<F, H> {
     /// The number of this host's next removal: see [`crate::removals`].
     pub fn next_removal(&self) -> &H::Word64 {
         self.word(Single::NextRemoval)
+    }
+
+    /// The number of the next line of this host's record of requests: see [`crate::requests`].
+    pub fn next_request(&self) -> &H::Word64 {
+        self.word(Single::NextRequest)
+    }
+
+    /// The record of requests has the blocks with so many zeros in their hash.
+    pub fn sample_shift(&self) -> &H::Word64 {
+        self.word(Single::SampleShift)
+    }
+
+    /// Blocks that this host's requests have asked for.
+    pub fn blocks_asked(&self) -> &H::Word64 {
+        self.word(Single::BlocksAsked)
+    }
+
+    /// Requests of this host.
+    pub fn requests_counted(&self) -> &H::Word64 {
+        self.word(Single::RequestsCounted)
+    }
+
+    /// Until this second since 1970 the record of requests has all blocks; 0: it has a sample.
+    pub fn all_until(&self) -> &H::Word64 {
+        self.word(Single::AllUntil)
+    }
+
+    /// Number of the current quarter of an hour since 1970, plus one; 0: unknown.
+    pub fn quarter(&self) -> &H::Word64 {
+        self.word(Single::Quarter)
+    }
+
+    /// Blocks and requests in this quarter of an hour.
+    pub fn of_quarter(&self) -> [&H::Word64; 2] {
+        [self.word(Single::QuarterBlocks), self.word(Single::QuarterRequests)]
     }
 
     /// Hits that this host has written to its ring.

@@ -37,6 +37,10 @@ const HIT_LINES_MIN: u64 = 16;
 const HIT_LINES_MAX: u64 = 8192;
 /// Most chunks that a host offers at once.
 pub const OFFERS_MAX: u64 = 1024;
+/// Sketches of a host: of each window the current one and the one before it, by turns.
+pub const SKETCHES: u64 = 6;
+/// Lines of a sketch: a head, then a byte for each register.
+pub const SKETCH_LINES: u64 = 1 + cenote_policy::distinct::REGISTERS as u64 / LINE;
 /// Longest region: descriptors have 40 bits for a payload's line. Up to it no sum of the layout
 /// overflows.
 pub const REGION_BYTES_MAX: u64 = 1 << 46;
@@ -62,6 +66,7 @@ pub struct Layout {
     pub records_per_host: u64,
     pub events_per_host: u64,
     pub removals_per_host: u64,
+    pub requests_per_host: u64,
     /// Rows of the namespace table.
     pub num_namespaces: u64,
     /// Lines of each host's ring of hits; 0: the region's hosts share nothing to evict.
@@ -78,6 +83,8 @@ pub struct Layout {
     records: u64,
     events: u64,
     removals: u64,
+    requests: u64,
+    sketches: u64,
     namespaces: u64,
     usage: u64,
     objects: u64,
@@ -144,6 +151,8 @@ impl Layout {
         let records_per_host = u64::from(config.records_per_host);
         let events_per_host = u64::from(config.events_per_host);
         let removals_per_host = u64::from(config.removals_per_host);
+        let requests_per_host = u64::from(config.requests_per_host);
+        let sketches_per_host = if requests_per_host > 0 { SKETCHES } else { 0 };
         let num_namespaces = u64::from(config.namespaces);
         let descriptors_per_chunk = config.chunk_bytes / config.min_block_bytes;
         let num_descriptors = num_chunks * descriptors_per_chunk;
@@ -175,6 +184,7 @@ impl Layout {
             records_per_host,
             events_per_host,
             removals_per_host,
+            requests_per_host,
             num_namespaces,
             hit_lines_per_host,
             offer_lines_per_host,
@@ -187,6 +197,8 @@ impl Layout {
             records: area(max_hosts * records_per_host * LINE),
             events: area(max_hosts * events_per_host * LINE),
             removals: area(max_hosts * removals_per_host * LINE),
+            requests: area(max_hosts * requests_per_host * LINE),
+            sketches: area(max_hosts * sketches_per_host * SKETCH_LINES * LINE),
             namespaces: area(num_namespaces * 3 * LINE),
             usage: area(max_hosts * NAMESPACES * 8),
             objects: area(OBJECTS * 2 * LINE),
@@ -235,7 +247,7 @@ impl Layout {
     }
 
     /// Areas that only `host` writes, as (start, end). Refreshes of other hosts' lines skip them.
-    pub const fn written_by(&self, host: u64) -> [(u64, u64); 13] {
+    pub const fn written_by(&self, host: u64) -> [(u64, u64); 15] {
         [
             (self.host(host), self.host(host + 1)),
             (self.mark(host, 0), self.mark(host + 1, 0)),
@@ -245,6 +257,8 @@ impl Layout {
             (self.record(host, 0), self.record(host + 1, 0)),
             (self.event(host, 0), self.event(host + 1, 0)),
             (self.removal(host, 0), self.removal(host + 1, 0)),
+            (self.request(host, 0), self.request(host + 1, 0)),
+            if self.has_requests() { (self.sketch(host, 0), self.sketch(host + 1, 0)) } else { (0, 0) },
             (self.usage(host, 0), self.usage(host + 1, 0)),
             (self.opened(host, 0), self.opened(host + 1, 0)),
             (self.demand(host), self.demand(host + 1)),
@@ -274,6 +288,22 @@ impl Layout {
     /// A line of a host's ring of removed blocks.
     pub const fn removal(&self, host: u64, position: u64) -> u64 {
         self.removals + (host * self.removals_per_host + position) * LINE
+    }
+
+    /// A line of a host's record of requests.
+    pub const fn request(&self, host: u64, position: u64) -> u64 {
+        self.requests + (host * self.requests_per_host + position) * LINE
+    }
+
+    /// Whether the region keeps a record of requests.
+    #[inline]
+    pub const fn has_requests(&self) -> bool {
+        self.requests_per_host > 0
+    }
+
+    /// The head of one of a host's sketches of distinct blocks, if the region keeps a record of requests.
+    pub const fn sketch(&self, host: u64, number: u64) -> u64 {
+        self.sketches + (host * SKETCHES + number) * SKETCH_LINES * LINE
     }
 
     pub const fn namespace(&self, row: u64) -> u64 {
@@ -468,6 +498,9 @@ mod tests {
                 layout.locks,
                 layout.records,
                 layout.events,
+                layout.removals,
+                layout.requests,
+                layout.sketches,
                 layout.namespaces,
                 layout.usage,
                 layout.objects,
@@ -508,6 +541,7 @@ mod tests {
                         min_block_bytes,
                         max_hosts,
                         events_per_host,
+                        requests_per_host: events_per_host,
                         design,
                         ..common.clone()
                     };

@@ -225,6 +225,20 @@ line!(
 );
 
 line!(
+    /// A line of a host's record of requests. Only that host writes it. Its kind says what the words are
+    /// (docs/internals/format.md#request).
+    RequestLine {
+        /// Number of the line among the host's, from 1. Its position is this number less one, modulo the
+        /// lines per host.
+        sequence: u64 = 0,
+        /// kind:8 | names in this line:8 | by kind.
+        what: u64 = 8,
+        words: [u64; 5] = 16,
+        check: u64 = 56,
+    }
+);
+
+line!(
     /// Row of the namespace table, first line. Written under the table lock.
     NamespaceLine {
         fingerprint: [u64; 4] = 0,

@@ -23,7 +23,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"CENOTE\x1a\0");
 const STRUCTURES: &str = "line64 le; host:inc,boot,memory,beat,high,wants,0,check; worker:epoch,pid,joined,name4,check; \
     chunk:owner,inc,slot,gen32.offered32,strays3,check; demand:lookups,evicted,oldest,offered,hits,0x2,check; hits:8x(block40.lap24); offers:8x(chunk32.instant32); recency:64; desc:state8.flags8.gen48,hash2,len24.off40,sum,ns16.codec8.0.worker16.depth16,\
     time32.inc32,check; bucket:7x(block40.tag24),overflow; hazard:7x(block40.gen24),epoch; ns:fp4,bytes,shape,created,check+\
-    name7,check+quota,kept,0x5,check; usage:256; opened:rows4,life,0x2,check; object:key2,block,len,gen,memory,0,check+name7,check, open addressing; given:64; piece:size12.named1.host7.slot12.epoch24.check8; arena:pieces,lines; lock:ticket40(1 choosing or alone, 2 alone).left24,inc,intent+state8.life56; record:seq,micros,host16.slot16.pid32,kind8.life56,a,b,times,check; names:2x64; keys:ids6,changes,check; seals:random48.key16,tag; event:seq,hash2,name,parent,kind8.ns16.block40,gen48.depth16,check; removal:seq,hash2,micros,cause8.ns16.block40,stored32.slot16.depth16,pid,check; mark:64; flush8.lock8.evict8.design8.seal8; seal key; \
+    name7,check+quota,kept,0x5,check; usage:256; opened:rows4,life,0x2,check; object:key2,block,len,gen,memory,0,check+name7,check, open addressing; given:64; piece:size12.named1.host7.slot12.epoch24.check8; arena:pieces,lines; lock:ticket40(1 choosing or alone, 2 alone).left24,inc,intent+state8.life56; record:seq,micros,host16.slot16.pid32,kind8.life56,a,b,times,check; names:2x64; keys:ids6,changes,check; seals:random48.key16,tag; event:seq,hash2,name,parent,kind8.ns16.block40,gen48.depth16,check; removal:seq,hash2,micros,cause8.ns16.block40,stored32.slot16.depth16,pid,check; request:seq,kind1.names8.shift8.ns16,micros52.more12,tokens32.blocks32,asked40.before24,requests32.above32,2xname32,check+\
+    seq,kind2.names8.0.name32,10xname32,check+seq,kind3,micros52.0,tokens,head,0x2,check; windows:6x(period,blocks,requests,0x5+4096x8); mark:64; flush8.lock8.evict8.design8.seal8; seal key; \
     plain:count,newer,older; chunks:most that fit; checksum v1; hash v1";
 
 const fn text_hash(text: &str) -> u64 {
@@ -67,7 +68,9 @@ struct Words {
     seal_key: u64,
     /// Removals per host.
     removals: u64,
-    reserved: [u64; 4],
+    /// Lines per host of the record of requests.
+    requests: u64,
+    reserved: [u64; 3],
     /// Check word over all words before it, the magic number included.
     check: u64,
 }
@@ -164,7 +167,8 @@ impl Superblock {
             events: u64::from(config.events_per_host),
             seal_key: config.seal_key,
             removals: u64::from(config.removals_per_host),
-            reserved: [0; 4],
+            requests: u64::from(config.requests_per_host),
+            reserved: [0; 3],
             check: 0,
         };
         words.check = words.sum();
@@ -248,6 +252,7 @@ impl Superblock {
             records_per_host: (words.limits >> 40) as u16,
             events_per_host: u32::try_from(words.events).unwrap_or(u32::MAX),
             removals_per_host: u32::try_from(words.removals).unwrap_or(u32::MAX),
+            requests_per_host: u32::try_from(words.requests).unwrap_or(u32::MAX),
             namespaces,
             hosts_lock,
             design,

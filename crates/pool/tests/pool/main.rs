@@ -15,6 +15,7 @@ mod outside;
 mod pool;
 mod rack;
 mod removals;
+mod requests;
 mod roots;
 mod rows;
 mod seals;

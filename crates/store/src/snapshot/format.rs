@@ -301,7 +301,7 @@ impl SnapshotSettings {
         let mut text = format!(
             "region_bytes={region_bytes}\nflush={flush}\nchunk_bytes={}\nmin_block_bytes={}\nmax_hosts={}\n\
              workers_per_host={}\nhazard_lines_per_worker={}\nrecords_per_host={}\nevents_per_host={}\n\
-             removals_per_host={}\nnamespaces={}\nhosts_lock={}\ndesign={}\neviction={}\nseed={}\nsnapshot={}\n",
+             removals_per_host={}\nrequests_per_host={}\nnamespaces={}\nhosts_lock={}\ndesign={}\neviction={}\nseed={}\nsnapshot={}\n",
             config.chunk_bytes,
             config.min_block_bytes,
             config.max_hosts,
@@ -310,6 +310,7 @@ impl SnapshotSettings {
             config.records_per_host,
             config.events_per_host,
             config.removals_per_host,
+            config.requests_per_host,
             config.namespaces,
             lock_name(config.hosts_lock),
             config.design.name(),
@@ -345,6 +346,7 @@ impl SnapshotSettings {
             events_per_host: number(&lines, "events_per_host")?,
             // Earlier programs kept none.
             removals_per_host: lines.get("removals_per_host").map_or(Some(0), |lines| lines.parse().ok())?,
+            requests_per_host: lines.get("requests_per_host").map_or(Some(0), |lines| lines.parse().ok())?,
             namespaces: number(&lines, "namespaces")?,
             hosts_lock: locks.into_iter().find(|lock| lines.get("hosts_lock") == Some(&lock_name(*lock)))?,
             design: Design::ALL.into_iter().find(|design| lines.get("design") == Some(&design.name()))?,

@@ -119,11 +119,20 @@ impl Core {
     }
 
     /// Counts the blocks that admitted requests have asked for. A request that waits is asked for again in
-    /// each step, and counts once.
+    /// each step, and counts once. It is recorded when it first comes to an engine: not when it was
+    /// preempted, nor when another worker hands it over.
     fn count_lookups(&mut self, looked: &[(RequestId, usize)], admitted: &[ScheduledRequest]) {
         let Some(store) = &mut self.store else { return };
-        for (_, blocks) in looked.iter().filter(|(id, _)| admitted.iter().any(|part| part.id == *id)) {
+        for (id, blocks) in looked.iter().filter(|(id, _)| admitted.iter().any(|part| part.id == *id)) {
             store.count_lookup(*blocks, 0);
+            let request = self.requests.get_mut(id).expect("the scheduler knows only our requests");
+            if let Some(names) =
+                request.names.as_deref().filter(|_| !request.was_recorded && request.output().is_empty())
+            {
+                request.was_recorded = true;
+                let tokens = u32::try_from(request.prompt_len).unwrap_or(u32::MAX);
+                request.recorded = store.record_request(names, tokens);
+            }
         }
     }
 

@@ -189,6 +189,8 @@ pub struct Blocks {
     pub loads: usize,
     /// Blocks that admitted requests asked for, and those of them that were found.
     pub counted: (usize, usize),
+    /// Of each recorded request: its blocks, its tokens, and those of its answer when it has ended.
+    pub recorded: Vec<(usize, u32, Option<u32>)>,
     /// Whether blocks are loaded as pending, as if they were encoded.
     pub pending: bool,
     /// Page index per pending block that fails to decode.
@@ -267,6 +269,16 @@ impl PrefixStore for MemoryStore {
         let (all, hits) = &mut self.shared.lock().unwrap().counted;
         *all += blocks;
         *hits += found;
+    }
+
+    fn record_request(&mut self, names: &[BlockHash], tokens: u32) -> Option<u64> {
+        let recorded = &mut self.shared.lock().unwrap().recorded;
+        recorded.push((names.len(), tokens, None));
+        Some(recorded.len() as u64)
+    }
+
+    fn record_answer(&mut self, number: u64, tokens: u32) {
+        self.shared.lock().unwrap().recorded[number as usize - 1].2 = Some(tokens);
     }
 
     fn promotable(&self, _names: &[BlockHash]) -> usize {
