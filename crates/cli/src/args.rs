@@ -11,12 +11,12 @@ pub use engram::{
     EngramCheckArgs, EngramCommands, EngramDequantArgs, EngramDropArgs, EngramInfoArgs, EngramLoadArgs, EngramRowsArgs,
     TablesArgs,
 };
-pub use observe::{DoctorArgs, StatArgs, TopArgs, UiArgs};
+pub use observe::{DoctorArgs, RecordArgs, StatArgs, TopArgs, UiArgs};
 pub use plan::{PlanCommands, PlanEngramArgs, PlanKvArgs, SettingArgs};
 pub use pool::{
     MemoryOf, PoolArgs, PoolCheckArgs, PoolColdArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolDiffArgs,
     PoolEventsArgs, PoolExplainArgs, PoolFenceArgs, PoolGcArgs, PoolHistoryArgs, PoolListArgs, PoolManageArgs,
-    PoolMetricsArgs, PoolQuotaArgs, PoolRestoreArgs, PoolRotateArgs, PoolShareArgs, PoolSnapshotArgs,
+    PoolMetricsArgs, PoolQuotaArgs, PoolRestoreArgs, PoolRotateArgs, PoolShareArgs, PoolSnapshotArgs, PoolWhatifArgs,
 };
 pub use worker::{RoleArg, WorkerArgs, WorkerSettings};
 
@@ -70,6 +70,12 @@ pub enum Commands {
     /// Looks from outside, so it needs no server, and shows a region without live processes. It takes the
     /// only region of this machine if --region names none.
     Ui(UiArgs),
+    /// Write the requests of a region as a trace in Mooncake's format: times, lengths, hashes of blocks
+    ///
+    /// With --seconds or --follow this process joins the region, and its host's engines record all blocks
+    /// meanwhile. Otherwise it writes what the region has recorded. Names of blocks are numbers from 0 in
+    /// the trace: docs/guides/operate.md#what-if.
+    Record(RecordArgs),
     /// Say what is wrong with a region (--region), or show this machine and recommend a region
     ///
     /// With a region: each fault with its consequence and the next command; exits with 2 if there is one.

@@ -13,12 +13,14 @@ mod metrics;
 mod plan;
 mod pool;
 mod profile;
+mod record;
 mod serve;
 mod share;
 mod snapshot;
 mod stat;
 mod top;
 mod ui;
+mod whatif;
 mod worker;
 
 use crate::args::{Cli, Commands, PoolCommands};
@@ -60,6 +62,7 @@ impl Program for Cli {
             Commands::Top(args) => top::run(&args).map(done),
             Commands::Stat(args) => stat::run(&args).map(done),
             Commands::Ui(args) => ui::run(&args).map(done),
+            Commands::Record(args) => record::run(&args).map(done),
             Commands::Doctor(args) => doctor::run(&args),
             Commands::Profile(args) => profile::run(&args).map(done),
             Commands::Completions(args) => {

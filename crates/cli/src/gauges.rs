@@ -44,6 +44,8 @@ pub enum Unit {
     Count,
     Bytes,
     Seconds,
+    /// From 0 to 1.
+    Share,
 }
 
 /// A gauge of a region, a model or a host.
@@ -72,7 +74,7 @@ const fn known(value: u64) -> Option<f64> {
     Some(value as f64)
 }
 
-use Unit::{Bytes, Count, Seconds};
+use Unit::{Bytes, Count, Seconds, Share};
 
 /// Gauges of a region.
 pub const REGION: &[Gauge<Look>] = &[
@@ -170,7 +172,33 @@ pub const REGION: &[Gauge<Look>] = &[
         "Blocks that one worker can pin at once",
         |look: &Look| known(look.info.pins_per_worker),
     ),
+    gauge(
+        "cenote_region_hit_ceiling_15m",
+        "ceiling of 15 min",
+        Share,
+        "Highest hit rate that the requests of the last 15 minutes allowed, estimated",
+        |look: &Look| ceiling(look, 900),
+    ),
+    gauge(
+        "cenote_region_hit_ceiling_1h",
+        "ceiling of 1 h",
+        Share,
+        "Highest hit rate that the requests of the last hour allowed, estimated",
+        |look: &Look| ceiling(look, 3600),
+    ),
+    gauge(
+        "cenote_region_hit_ceiling_1d",
+        "ceiling of 1 day",
+        Share,
+        "Highest hit rate that the requests of the last day allowed, estimated",
+        |look: &Look| ceiling(look, 86_400),
+    ),
 ];
+
+/// The ceiling of a window of so many seconds; `None`: there were no requests.
+fn ceiling(look: &Look, seconds: u64) -> Option<f64> {
+    look.info.windows.iter().find(|window| window.seconds == seconds)?.ceiling
+}
 
 /// Gauges of a model: each tenant's salt makes a row of its own.
 pub const MODEL: &[Gauge<NamespaceInfo>] = &[

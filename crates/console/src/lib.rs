@@ -22,3 +22,4 @@ pub mod signals;
 pub mod stale;
 pub mod tables;
 pub mod usage;
+pub mod whatif;

@@ -243,6 +243,7 @@ impl NewRegionArgs {
             pins_per_worker: Some(448),
             events: 1024,
             removals: None,
+            requests: None,
             mode: 0o600,
             prefault: false,
             hash_seed: None,
@@ -280,7 +281,13 @@ impl NewRegionArgs {
         let size = self.size.map_or(u64::MAX, |size| size.0);
         let lines = self.pins_per_worker.map_or_else(|| config.hazard_lines_in(size), PoolConfig::hazard_lines_for);
         let removals = self.removals.unwrap_or_else(|| config.removals_in(size));
-        let config = PoolConfig { hazard_lines_per_worker: lines, removals_per_host: removals, ..config };
+        let requests = self.requests.unwrap_or_else(|| config.requests_in(size));
+        let config = PoolConfig {
+            hazard_lines_per_worker: lines,
+            removals_per_host: removals,
+            requests_per_host: requests,
+            ..config
+        };
         Ok(match sealing {
             Some((seal, keys)) => config.sealed(*seal, keys),
             None => config,

@@ -5,6 +5,7 @@ use cenote_console::output::OutputArgs;
 use cenote_store::cold::Settings;
 use clap::Args;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 #[derive(Args, Debug)]
@@ -46,6 +47,29 @@ pub struct UiArgs {
     /// Seconds between two looks while a browser shows the page
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     pub every: Duration,
+}
+
+#[derive(Args, Debug)]
+pub struct RecordArgs {
+    #[command(flatten)]
+    pub region: RegionArgs,
+    /// The file to write; `-`: standard output
+    #[arg(long, short, value_name = "FILE", default_value = "-")]
+    pub out: PathBuf,
+    /// Record for so many seconds from now on
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, conflicts_with = "follow")]
+    pub seconds: Option<Duration>,
+    /// Record from now on, until SIGINT or SIGTERM
+    #[arg(long, short)]
+    pub follow: bool,
+    /// The model: its name, its number, or a prefix of its fingerprint, as in `pool info` [default: the one
+    /// with the most requests]
+    #[arg(long, value_name = "NAMESPACE")]
+    pub model: Option<String>,
+    /// Write a sample of blocks too, if the region has recorded no more: for a cache of that part of the
+    /// size
+    #[arg(long)]
+    pub sampled: bool,
 }
 
 #[derive(Args, Debug)]

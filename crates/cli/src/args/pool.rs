@@ -5,7 +5,7 @@ use cenote_base::units::ByteSize;
 use cenote_console::args::{KeyArgs, NewRegionArgs, RegionArgs, host_slot, parse_mode, parse_seal, parse_seconds};
 use cenote_console::failure::Failure;
 use cenote_console::output::OutputArgs;
-use cenote_pool::Maker;
+use cenote_pool::{Eviction, Maker};
 use cenote_store::cold::Settings;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -64,6 +64,11 @@ pub enum PoolCommands {
     /// processes. It computes the names that `cenote serve`, `generate` and the Python package give to
     /// blocks of tokens.
     Explain(PoolExplainArgs),
+    /// Show what hit rate and TTFT the region would have had with other sizes and eviction policies
+    ///
+    /// Replays a bounded, sampled record of the last requests, without attaching, and states the error of
+    /// the sample: docs/guides/operate.md#what-if.
+    Whatif(PoolWhatifArgs),
     /// Declare another host dead, so that other hosts recover its space; it must not write again
     Fence(PoolFenceArgs),
     /// Grant locks between hosts, for a region created with `--hosts-lock manager`
@@ -252,6 +257,46 @@ pub struct PoolExplainArgs {
     pub key_salt: Option<String>,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct PoolWhatifArgs {
+    #[command(flatten)]
+    pub region: RegionArgs,
+    /// Sizes to replay, as factors of the region's
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "0.5,1,2,4", value_parser = factor)]
+    pub sizes: Vec<f64>,
+    /// Eviction policies to replay: lru, sieve, s3-fifo or cost-aware [default: all]
+    #[arg(long, value_name = "POLICY,POLICY", value_delimiter = ',')]
+    pub policies: Vec<Eviction>,
+    /// Size of the cold tier, as in 200GiB [default: it keeps all blocks that were ever computed]
+    #[arg(long, value_name = "SIZE")]
+    pub cold_size: Option<ByteSize>,
+    /// Percent of the blocks asked for, from the first request on, that only fill the caches
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=90))]
+    pub warm: u8,
+    /// Tokens a second that an engine computes [default: as this host's engines measured]
+    #[arg(long, value_name = "TOKENS/S", value_parser = positive_number)]
+    pub prefill_rate: Option<f64>,
+    /// Bytes a second from the region, as in 10GiB [default: as this host's engines measured]
+    #[arg(long, value_name = "BYTES/S")]
+    pub load_rate: Option<ByteSize>,
+    /// Bytes a second from the cold tier, as in 2GiB
+    #[arg(long, value_name = "BYTES/S")]
+    pub cold_rate: Option<ByteSize>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// A size as a factor of the region's.
+fn factor(text: &str) -> Result<f64, String> {
+    let factor = positive_number(text)?;
+    if factor <= 1024.0 { Ok(factor) } else { Err(format!("{text} is more than 1024 times the region")) }
+}
+
+fn positive_number(text: &str) -> Result<f64, String> {
+    let number: Option<f64> = text.parse().ok().filter(|number: &f64| *number > 0.0 && number.is_finite());
+    number.ok_or_else(|| format!("`{text}` is no positive number"))
 }
 
 #[derive(Args, Debug)]

@@ -153,7 +153,7 @@ impl Writer<'_> {
             let labels = labels(row);
             let encoder = family.encode_family(&labels)?;
             match gauge.unit {
-                Unit::Seconds => ConstGauge::new(value).encode(encoder)?,
+                Unit::Seconds | Unit::Share => ConstGauge::new(value).encode(encoder)?,
                 Unit::Count | Unit::Bytes => ConstGauge::new(value as i64).encode(encoder)?,
             }
         }

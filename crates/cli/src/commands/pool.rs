@@ -16,7 +16,7 @@ use cenote_console::signals::EndSignals;
 use cenote_mem::{Fabric, Flush, MapError, Mapping, RegionSource};
 use cenote_pool::{
     AttachOptions, CheckReport, Counter, Freed, GcReport, HostsLock, LockManager, MemoryInfo, NamespaceInfo, Pool,
-    PoolInfo, Superblock, key_names,
+    PoolInfo, Superblock, Window, key_names,
 };
 use cenote_store::cold::{Settings, Used, check_size, resize, survey};
 use cenote_store::snapshot::Restoring;
@@ -50,6 +50,7 @@ pub fn run(command: PoolCommands) -> Result<ExitCode, Failure> {
         PoolCommands::Cold(args) => cold(&args),
         PoolCommands::Diff(args) => super::diff::run(&args),
         PoolCommands::Explain(args) => super::explain::run(&args),
+        PoolCommands::Whatif(args) => super::whatif::run(&args).map(|()| ExitCode::SUCCESS),
         PoolCommands::Fence(args) => fence(&args),
         PoolCommands::Manage(args) => manage(&args),
         PoolCommands::Share(args) => super::share::run(&args),
@@ -228,6 +229,9 @@ fn info_text(info: &Info, flush: Flush) -> String {
     if let Some(cold) = cold {
         rows.push(("cold tier", cold.text()));
     }
+    if !info.windows.is_empty() {
+        rows.push(("hit-rate ceiling", ceilings(&info.windows)));
+    }
     if let Some(text) = cold_text(&info.counters) {
         rows.push(("to the cold tier", text.0));
         rows.push(("from the cold tier", text.1));
@@ -304,6 +308,22 @@ fn info_text(info: &Info, flush: Flush) -> String {
         }
     }
     text
+}
+
+/// The highest hit rates that the last windows allow.
+pub(super) fn ceilings(windows: &[Window]) -> String {
+    let text = |window: &Window| {
+        let Some(ceiling) = window.ceiling else { return "no blocks".to_owned() };
+        let name = match window.seconds {
+            900 => "15 min".to_owned(),
+            3600 => "1 h".to_owned(),
+            _ => "1 day".to_owned(),
+        };
+        let error = 100.0 * window.ceiling_error();
+        let part = if window.is_over { "" } else { ", not over yet" };
+        format!("{:.1} % of {} blocks in {name} (± {error:.1}{part})", 100.0 * ceiling, window.blocks)
+    };
+    windows.iter().map(text).collect::<Vec<_>>().join("; ")
 }
 
 /// What this host's processes wrote to L4 and read from it; `None`: nothing.

@@ -40,5 +40,6 @@ mod top;
 mod two_models;
 mod ui;
 mod ui_page;
+mod whatif;
 mod words;
 mod worker_settings;

@@ -75,6 +75,7 @@ const HEADINGS: [(&str, &[&str]); 9] = [
             "pins_per_worker",
             "events",
             "removals",
+            "requests",
         ],
     ),
     (

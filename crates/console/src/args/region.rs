@@ -236,6 +236,10 @@ pub struct NewRegionArgs {
     /// hosts take a 1024th of the region, and at most 4MiB each]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=65536))]
     pub removals: Option<u32>,
+    /// Lines of each host's record of requests, for `pool whatif`: 16 or more; 0: none [default: those of
+    /// all hosts take a 512th of the region, and at most 4MiB each]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=65536))]
+    pub requests: Option<u32>,
     /// Permissions of the region's file, octal
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = parse_mode)]
     pub mode: u32,

@@ -45,6 +45,7 @@ impl Cell {
         let text = match gauge.unit {
             Unit::Bytes => ByteSize(value as u64).to_string(),
             Unit::Seconds => format!("{value:.1} s"),
+            Unit::Share => format!("{:.1} %", 100.0 * value),
             Unit::Count => number(value),
         };
         Self { text, number: Some(value) }

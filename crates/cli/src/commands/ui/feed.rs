@@ -202,6 +202,7 @@ fn columns<T>(gauges: &[Gauge<T>]) -> Vec<Column> {
             Unit::Count => "count",
             Unit::Bytes => "bytes",
             Unit::Seconds => "seconds",
+            Unit::Share => "share",
         },
         help: gauge.help,
     };
