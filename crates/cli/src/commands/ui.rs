@@ -24,6 +24,7 @@ use cenote_base::{CacheSalt, Clock};
 use cenote_console::args::RegionArgs;
 use cenote_console::failure::Failure;
 use cenote_console::output;
+use cenote_console::whatif::Question;
 use feed::Feed;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -87,6 +88,7 @@ fn routes(site: &Arc<Site>) -> Router {
         .route("/events", get(events))
         .route("/map", get(map_of))
         .route("/explain", post(explain))
+        .route("/whatif", get(whatif))
         .route("/health", get(health))
         .with_state(Arc::clone(site))
         .layer(middleware::from_fn(guard::check))
@@ -123,10 +125,24 @@ async fn health(State(site): State<Arc<Site>>) -> Response {
     }
 }
 
+/// What `pool whatif --json` prints, with its default sizes and policies. A replay takes a second or so, so one
+/// goes on at a time, as of the questions about prompts.
+async fn whatif(State(site): State<Arc<Site>>) -> Response {
+    let Ok(_turn) = site.questions.clone().try_acquire_owned() else {
+        return refusal(StatusCode::SERVICE_UNAVAILABLE, "another question is being answered", Some("ask again"));
+    };
+    let answered = tokio::task::spawn_blocking(move || super::whatif::answer(&site.region, &Question::default()));
+    match answered.await {
+        Ok(Ok(answer)) => Json(answer).into_response(),
+        Ok(Err(failure)) => refusal(StatusCode::NOT_FOUND, &failure.to_string(), failure.advice()),
+        Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string(), None),
+    }
+}
+
 /// A prompt, as the page asks for it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Question {
+struct Prompt {
     /// As `pool explain --model`.
     model: Option<String>,
     /// As a file of `pool explain --tokens`.
@@ -137,7 +153,7 @@ struct Question {
     key_salt: Option<String>,
 }
 
-impl Question {
+impl Prompt {
     fn asked(&self) -> Result<Asked, Failure> {
         match (&self.tokens, &self.names) {
             (Some(tokens), None) => {
@@ -172,7 +188,7 @@ async fn explain(State(site): State<Arc<Site>>, headers: HeaderMap, body: Body) 
         }
         Err(_) => return refusal(StatusCode::REQUEST_TIMEOUT, "the question did not arrive in time", None),
     };
-    let question: Question = match serde_json::from_slice(&body) {
+    let question: Prompt = match serde_json::from_slice(&body) {
         Ok(question) => question,
         Err(error) => return refusal(StatusCode::BAD_REQUEST, &format!("no question: {error}"), None),
     };

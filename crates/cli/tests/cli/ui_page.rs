@@ -248,8 +248,23 @@ async fn keys_reach_all_of_the_page() {
         .wait("the refusal", "document.getElementById('answer-words').innerText.includes('`two` is no token')")
         .await;
 
-    // Tables: filter and order.
+    // Other sizes.
     browser.run("document.getElementById('tab-prompt').focus();").await;
+    browser.press(RIGHT).await;
+    browser.press(TAB).await;
+    assert_eq!(page.focused().await, "whatif-button");
+    browser.press(ENTER).await;
+    browser.wait("a row for each size and policy", "document.querySelectorAll('#whatif-rows tr').length === 16").await;
+    let label = browser.run("return document.getElementById('whatif-plot').getAttribute('aria-label');").await;
+    assert!(label.as_str().is_some_and(|label| label.starts_with("Hit rate by size: lru ")), "{label}");
+    for (width, scheme) in [(390, "dark"), (1280, "light")] {
+        browser.look(width, 844, scheme).await;
+        browser.keep_picture(&format!("whatif-{width}-{scheme}")).await;
+        assert_eq!(browser.run(FAINT).await, none(), "other sizes at {width} in {scheme}");
+    }
+
+    // Tables: filter and order.
+    browser.run("document.getElementById('tab-whatif').focus();").await;
     browser.press(RIGHT).await;
     browser.press(TAB).await;
     assert_eq!(page.focused().await, "table-models");
