@@ -131,6 +131,7 @@ impl Wanted {
         config.hazard_lines_per_worker =
             self.pins_per_worker.map_or_else(|| config.hazard_lines_in(size), PoolConfig::hazard_lines_for);
         config.removals_per_host = config.removals_in(size);
+        config.requests_per_host = config.requests_in(size);
         if let Some(name) = &self.eviction {
             config.eviction = name.parse().map_err(|error: cenote_pool::UnknownEviction| wrong(error.to_string()))?;
         }

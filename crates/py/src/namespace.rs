@@ -10,7 +10,7 @@ use crate::lease::Lease;
 use crate::numbers::{Items, collect};
 use crate::region::Open;
 use cenote_base::BlockHash;
-use cenote_pool::{Hit, Names, NewBlock, Publish, Removal, removals};
+use cenote_pool::{Hit, Names, NewBlock, Publish, Removal, Request, removals};
 use cenote_store::FRAMES;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -197,6 +197,23 @@ impl Namespace {
             Ok(pins)
         })?;
         Ok(Lease::new(Arc::clone(&self.open), self.coding.clone(), pins))
+    }
+
+    /// Notes an admitted request in the record of requests. Returns its number; None: it is not in the
+    /// record.
+    #[pyo3(signature = (hashes, *, above=0, tokens=0))]
+    fn record(&self, hashes: AnyHashes<'_>, above: u32, tokens: u32) -> PyResult<Option<u64>> {
+        let pool = self.open.pool()?;
+        guarded(|| {
+            let request = Request { names: &self.names(&hashes), above: above as usize, tokens };
+            Ok(pool.record_request(&self.namespace, &request))
+        })
+    }
+
+    /// Notes the end of a recorded request's answer.
+    fn record_answer(&self, number: u64, tokens: u32) -> PyResult<()> {
+        let pool = self.open.pool()?;
+        guarded(|| Ok(pool.record_answer(number, tokens)))
     }
 
     /// Publishes a block from the concatenation of buffers.

@@ -54,6 +54,16 @@ def test_what_left_is_told_with_its_cause(blocks: cenote.Namespace) -> None:
     assert blocks.removed(names[:1]) == [gone], "its last removal, although it is back"
 
 
+def test_a_recorded_request_is_in_the_windows_of_the_region(region: cenote.Region, blocks: cenote.Namespace) -> None:
+    number = blocks.record(names_of(blocks, 4), above=1, tokens=70)
+    assert number is not None
+    blocks.record_answer(number, 9)
+    assert blocks.record(names_of(blocks, 2), above=2) is None, "the region is asked for none"
+    windows = region.info()["windows"]
+    assert [window["seconds"] for window in windows] == [900, 3600, 86400]
+    assert (windows[2]["requests"], windows[2]["blocks"]) == (1, 3)
+
+
 def test_parts_of_any_kind_make_a_block(blocks: cenote.Namespace) -> None:
     name = names_of(blocks, 1)
     keys, values = array.array("f", range(512)), array.array("i", range(512))

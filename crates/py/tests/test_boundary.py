@@ -420,6 +420,8 @@ def callables(name: str, seed: int) -> Iterator[tuple[str, Callable[[random.Rand
     yield "Namespace.present", lambda chance: blocks.present(hashes(chance))
     yield "Namespace.removed", lambda chance: blocks.removed(hashes(chance))
     yield "Namespace.lookup", lambda chance: blocks.lookup(hashes(chance)).hashes()
+    yield "Namespace.record", lambda chance: blocks.record(hashes(chance), above=number(chance), tokens=number(chance))
+    yield "Namespace.record_answer", lambda chance: blocks.record_answer(number(chance), number(chance))
     yield "Namespace.publish", lambda chance: blocks.publish(
         hash_of(chance), number(chance), memory(chance), name=number(chance), parent=number(chance)
     )

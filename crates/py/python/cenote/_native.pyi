@@ -331,6 +331,16 @@ class Namespace:
 
         Takes no lock and never waits.
         """
+    def record(self, hashes: _Hashes, *, above: int = 0, tokens: int = 0) -> int | None:
+        """Notes a request in the region's record of requests, once, when the engine admits it.
+
+        `hashes` are those of all full blocks of its prompt, of which the engine had the first `above`
+        itself. `tokens`: those of the prompt. Returns a number for `record_answer`; None: the record, which
+        is a sample of blocks, has none of them. Takes no lock and never waits. `cenote pool whatif` and
+        `cenote record` read the record.
+        """
+    def record_answer(self, number: int, tokens: int) -> None:
+        """Notes that the answer to a recorded request has ended, after so many tokens."""
     def publish(self, hash: bytes, depth: int, parts: _Parts, *, name: int = 0, parent: int = 0) -> _Outcome:
         """Publishes block number `depth` of its sequence from the concatenation of `parts`.
 

@@ -67,7 +67,7 @@ class Side:
                 assert rank.publish(name, depth, bytes(PAGE)) == "published"
         self.request: Any = SimpleNamespace(
             request_id="r", num_tokens=BLOCKS * SIZE + 1, block_hashes=hashes, lora_request=None, mm_features=[],
-            skip_reading_prefix_cache=False,
+            skip_reading_prefix_cache=False, num_prompt_tokens=BLOCKS * SIZE + 1, num_output_tokens=0,
         )  # fmt: skip
         self.blocks: Any = SimpleNamespace(get_block_ids=lambda: tuple(list(range(1, BLOCKS + 1)) for _ in parts))
 

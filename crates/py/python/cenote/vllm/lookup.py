@@ -91,6 +91,21 @@ class Lookup:
             begun += [rank.promote(each, all=not group.reach.is_whole) for rank, each in zip(ranks, names, strict=True)]
         return [promotion for promotion in begun if promotion is not None]
 
+    def record(self, request: Request, start: int, end: int) -> list[tuple[cenote.Namespace, int]]:
+        """Notes an admitted request in the record of each rank with layers that need all blocks.
+
+        The region was asked for the tokens from `start` to `end`. Returns the ranks with a number for the answer."""
+        recorded = []
+        for named in self._names_of(request):
+            if not named.group.reach.is_whole:
+                continue
+            size = named.group.block_tokens
+            for rank, names in zip(named.ranks, named.of(0, end // size), strict=True):
+                number = rank.record(names, above=start // size, tokens=request.num_prompt_tokens)
+                if number is not None:
+                    recorded.append((rank, number))
+        return recorded
+
     def first_missing(self, request: Request, hit: int, wanted: int) -> Miss | None:
         """The first block behind a hit that a rank lacks, of the groups that need all of theirs. None: they lack none
         that would have made the hit longer."""

@@ -61,6 +61,8 @@ class SchedulerSide:
         self.found: dict[str, Found] = {}
         # The last lookup of a request that is not admitted yet.
         self.looked_up: dict[str, LookedUp] = {}
+        # Requests in the region's record: the ranks and their numbers there.
+        self.recorded: dict[str, list[tuple[cenote.Namespace, int]]] = {}
         self.misses = MissLog() if shards.settings.log_misses else None
         self.orders: list[LoadOrder] = []
         # Requests with a failed load. Their lookups return no hit, so vLLM computes the rest.
@@ -139,8 +141,27 @@ class SchedulerSide:
             self.stats.add("lookup_blocks", (looked_up.end - looked_up.start) // unit)
             self.stats.add("stateless_blocks", looked_up.without_state // unit)
         self._order_load(request, blocks, num_external_tokens)
+        if looked_up is not None and request.request_id not in self.recorded:
+            self._record(request, looked_up)
         if self.misses is not None and looked_up is not None and looked_up.hit < looked_up.end:
             self._ask_why(self.misses, request, looked_up)
+
+    def _record(self, request: Request, looked_up: LookedUp) -> None:
+        # vLLM admits a preempted request again, and the record has it once.
+        self.recorded[request.request_id] = []
+        try:
+            self.recorded[request.request_id] = self.lookup.record(request, looked_up.start, looked_up.end)
+        except Exception:
+            # The request has what it needs.
+            self.stats.add("unrecorded_requests")
+
+    def _record_answer(self, request_id: str) -> None:
+        recorded, request = self.recorded.pop(request_id, []), self.requests.get(request_id)
+        try:
+            for rank, number in recorded if request is not None else []:
+                rank.record_answer(number, request.num_output_tokens)
+        except Exception:
+            self.stats.add("unrecorded_requests")
 
     def _ask_why(self, misses: MissLog, request: Request, looked_up: LookedUp) -> None:
         try:
@@ -330,6 +351,7 @@ class SchedulerSide:
         return True
 
     def _forget(self, request_id: str) -> None:
+        self._record_answer(request_id)
         self._let_go(request_id)
         self.looked_up.pop(request_id, None)
         self.requests.pop(request_id, None)
