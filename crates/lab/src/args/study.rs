@@ -55,6 +55,11 @@ pub enum StudyCommands {
     /// blocks return by the time since their last use, and what each policy evicts. Takes other traces,
     /// too.
     Agents(Box<StudyAgentsArgs>),
+    /// Measure the error of `pool whatif`: the sampled record of requests against the full trace
+    ///
+    /// The trace goes through a region's record. `is_met`: every hit rate, at 0.5, 1, 2 and 4 times the
+    /// pool's blocks with each policy, is within one point of that of all blocks.
+    Record(Box<StudyRecordArgs>),
     /// Learn the weights by which codecs are chosen from an engine's throughput (CXL-SpecKV eq. 8)
     ///
     /// The engine serves prompts from a region that holds half of them raw. --codec-table names what
@@ -81,6 +86,32 @@ pub struct StudyAgentsArgs {
     /// Blocks that the pool holds
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "20000,40000,60000", value_parser = positive)]
     pub pool_blocks: Vec<usize>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct StudyRecordArgs {
+    /// A trace with names of blocks
+    #[arg(long, value_name = "FILE", help_heading = "Load")]
+    pub trace: PathBuf,
+    /// Format of the trace
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "mooncake", help_heading = "Load")]
+    pub format: TraceFormatArg,
+    #[command(flatten)]
+    pub sessions: SessionArgs,
+    /// Seed of the order of sessions
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = seed(), help_heading = "Load")]
+    pub seed: u64,
+    /// Blocks that the pool holds
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "4096,16384", value_parser = clap::value_parser!(u64).range(256..=1 << 20))]
+    pub pool_blocks: Vec<u64>,
+    /// Lines of the record, of 64 bytes each
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "4096,16384,65536", value_parser = clap::value_parser!(u32).range(64..=65536))]
+    pub lines: Vec<u32>,
+    /// Samples of each, by the seeds of regions
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub draws: u64,
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -7,6 +7,7 @@ mod compared;
 mod engine;
 mod prefetch;
 mod real;
+mod record;
 mod scale;
 mod server;
 mod sparse;
@@ -28,6 +29,7 @@ pub fn run(command: &StudyCommands) -> Result<(), Failure> {
         StudyCommands::Prefetch(args) => prefetch::run(args),
         StudyCommands::Sparse(args) => sparse::run(args),
         StudyCommands::Agents(args) => agents::run(args),
+        StudyCommands::Record(args) => record::run(args),
         StudyCommands::Budget(args) => budget::run(args),
         StudyCommands::Scale(args) => scale::run(args),
         StudyCommands::Weights(args) => weights::run(args),
