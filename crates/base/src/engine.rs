@@ -4,7 +4,7 @@
 //! several engines is an engine too. Messages are plain serialisable data, because they cross
 //! processes. Names are vLLM's where vLLM has one.
 
-use crate::hash::CacheSalt;
+use crate::hash::{CacheSalt, TenantKey};
 use crate::health::Health;
 use crate::ids::{RequestId, TokenId};
 use crate::sampling::SamplingParams;
@@ -119,6 +119,16 @@ pub struct Request {
     /// without a salt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_salt: Option<CacheSalt>,
+    /// The tenant in whose part of the region the request's KV lies; `None`: the engine's own part. A
+    /// request of a tenant that the engine does not have ([`Engine::set_tenants`]) saves no KV.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<TenantKey>,
+    /// 0 is the most urgent. Urgent requests are admitted first and make room last.
+    #[serde(default)]
+    pub priority: u32,
+    /// The client's name for the request, for logs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
     /// The client expects to continue the conversation so many milliseconds after the request's end:
     /// then its KV should be near. A hint; it changes no result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -130,6 +140,19 @@ pub struct Request {
 
 const fn yes() -> bool {
     true
+}
+
+/// A tenant's part of a region.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tenant {
+    /// Names the part.
+    pub key: TenantKey,
+    /// Shown in reports of the region, beside the model's name.
+    pub name: String,
+    /// Most bytes of the region that its blocks take, over all hosts; 0: no limit.
+    pub quota_bytes: u64,
+    /// Bytes of its blocks that others may not evict; 0: none.
+    pub kept_bytes: u64,
 }
 
 /// Reason for which a request ended.
@@ -351,6 +374,13 @@ pub trait Engine: Send + Sync {
     /// Releases the KV that this engine keeps for a request which it handed over. Called when
     /// another engine has read the KV or the request has ended. Ignores unknown ids.
     fn release(&self, _id: RequestId) {}
+
+    /// Replaces the tenants: each gets its part of the region with its limits, and parts that are not
+    /// among them lose their limits. Returns a sentence for each that is not as asked. Waits for the
+    /// region's lock, or for workers, up to their deadlines. An engine without a region has no parts.
+    fn set_tenants(&self, _tenants: &[Tenant]) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Current gauges and counters.
     fn stats(&self) -> EngineStats;

@@ -88,6 +88,34 @@ impl CacheSalt {
     }
 }
 
+/// Names the part of a region that a tenant has: a digest of its salt, so that no message carries
+/// the salt. Tenants of equal salts have one part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct TenantKey([u8; 32]);
+
+impl TenantKey {
+    /// The key of tenants with this salt.
+    #[must_use]
+    pub fn of_salt(salt: &str) -> Self {
+        Self(blake3::derive_key("cenote tenant salt v1", salt.as_bytes()))
+    }
+
+    /// The key of the tenant with this name and no salt. No salt has this key.
+    #[must_use]
+    pub fn of_name(name: &str) -> Self {
+        Self(blake3::derive_key("cenote tenant name v1", name.as_bytes()))
+    }
+
+    /// The salt of the tenant's namespace, of an engine whose own namespace has `engine_salt`.
+    #[must_use]
+    pub fn namespace_salt(&self, engine_salt: &str) -> String {
+        let mut hasher = blake3::Hasher::new_derive_key("cenote tenant namespace v1");
+        hasher.update(&self.0);
+        hasher.update(engine_salt.as_bytes());
+        hasher.finalize().to_hex().to_string()
+    }
+}
+
 /// Computes the chain of block hashes of token sequences within one namespace.
 #[derive(Clone)]
 pub struct ChainHasher {
@@ -239,6 +267,15 @@ mod tests {
         assert_eq!(names.len(), 2 * (salts.len() + 1), "no block has the name of another");
         assert_eq!(chain(&salts[0]), chain(&salt(Some("a"), None)));
         assert_eq!(chain(&None), hasher(1).chain(&tokens, 16));
+    }
+
+    #[test]
+    fn tenants_share_a_namespace_only_by_equal_salts() {
+        let keys = [TenantKey::of_salt("a"), TenantKey::of_salt("b"), TenantKey::of_name("a"), TenantKey::of_name("b")];
+        let salts: std::collections::BTreeSet<String> =
+            keys.iter().flat_map(|key| ["", "a"].map(|engine| key.namespace_salt(engine))).collect();
+        assert_eq!(salts.len(), 8);
+        assert_eq!(keys[0], TenantKey::of_salt("a"));
     }
 
     #[test]

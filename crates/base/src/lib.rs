@@ -22,7 +22,7 @@ pub mod time;
 pub mod units;
 
 pub use engine::{Engine, EngineError, Event, EventSink, Request};
-pub use hash::{BlockHash, CacheSalt, ChainHasher, HashSeed};
+pub use hash::{BlockHash, CacheSalt, ChainHasher, HashSeed, TenantKey};
 pub use health::Health;
 pub use ids::{BlockIndex, Generation, HostId, NamespaceId, RequestId, TokenId, WorkerSlot};
 pub use sampling::SamplingParams;

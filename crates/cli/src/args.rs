@@ -125,6 +125,9 @@ pub struct ServeArgs {
     /// File with one key per line, each with an optional salt; KV is shared among equal salts
     #[arg(long, value_name = "FILE", env = "CENOTE_API_KEY_FILE")]
     pub api_key_file: Option<PathBuf>,
+    /// TOML file of tenants: keys, salts, quotas, priorities; read again on SIGHUP
+    #[arg(long, value_name = "FILE", env = "CENOTE_TENANTS", conflicts_with_all = ["api_key", "api_key_file"])]
+    pub tenants: Option<PathBuf>,
     /// Timeout of a request in seconds
     #[arg(long, value_name = "SECONDS", env = "CENOTE_REQUEST_TIMEOUT", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     pub request_timeout: u64,

@@ -70,6 +70,9 @@ pub fn start_observed(
     if region.is_none() && args.spill.0 > 0 {
         return Err(Failure::new(format!("--spill {}: without a region there is nothing to spill to", args.spill)));
     }
+    if region.is_none() && args.log_misses {
+        return Err(Failure::new("--log-misses: without a region there is nothing that could lack a block"));
+    }
     if region.is_none() && args.near_size.0 > 0 {
         let fact = format!("--near-size {}: without a region there is nothing to keep copies of", args.near_size);
         return Err(Failure::new(fact));
@@ -89,8 +92,15 @@ pub fn start_observed(
     let spec = model.namespace_spec(&args.tenant_salt);
     let mut store = RegionStore::new(pool.clone(), &spec, Clock::system()).map_err(|error| region.explain(&error))?;
     facts::record(&pool, &spec);
+    let recorder = pool.clone();
+    store = store.on_tenant(move |spec| facts::record(&recorder, spec));
     if let Some(codec) = block_codec(args, &model)? {
         store = store.with_codec(codec, &spec);
+    }
+    if args.log_misses {
+        store = store
+            .with_miss_log()
+            .map_err(|error| Failure::new(format!("--log-misses: no thread for the log of misses: {error}")))?;
     }
     if let Some(settings) = &args.cold {
         store = store.with_cold(cold::start(&pool, settings)?);

@@ -17,9 +17,9 @@ pub use observe::{Direction, Observer, StepRecord, SwapRecord, TakenRecord, Why}
 
 use self::core::{Core, Message};
 use crate::model::LoadedModel;
-use cenote_base::engine::{EngineDescription, EngineStats, ErrorKind};
+use cenote_base::engine::{EngineDescription, EngineStats, ErrorKind, Tenant};
 use cenote_base::{Deadline, Engine, EngineError, Event, EventSink, Health, Request, RequestId};
-use cenote_store::{Naming, PrefixStore};
+use cenote_store::{Naming, PrefixStore, Tenants};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -31,6 +31,8 @@ pub struct LlmEngine {
     model: Arc<LoadedModel>,
     shared: Arc<Shared>,
     inbox: Sender<FrontMessage>,
+    /// Tenants of the store.
+    tenants: Option<Box<dyn Tenants>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -105,6 +107,7 @@ impl LlmEngine {
         let (inbox, front_inbox) = channel();
         let (core_outbox, core_inbox) = channel();
         let naming = store.as_ref().map(|store| store.naming());
+        let tenants = store.as_ref().and_then(|store| store.tenants());
         let core = Core::new(Arc::clone(&model), store, observer, Arc::clone(&shared), core_outbox.clone());
         // The engine's thread also sends to itself, so only `Stop` ends it. The thread that sends it is
         // started first, and ends with `inbox` if the second cannot be started.
@@ -118,7 +121,7 @@ impl LlmEngine {
             let run = move || serve(core, &core_inbox, &shared);
             std::thread::Builder::new().name("cenote-engine".to_owned()).spawn(run)?
         };
-        Ok(Self { model, shared, inbox, threads: vec![front, core] })
+        Ok(Self { model, shared, inbox, tenants, threads: vec![front, core] })
     }
 
     /// The loaded model.
@@ -188,6 +191,11 @@ impl Engine for LlmEngine {
     fn release(&self, id: RequestId) {
         // Sending fails if the engine has ended; then there is no hold to release.
         let _ = self.inbox.send(FrontMessage::Release(id));
+    }
+
+    /// On the caller's thread: the engine's own must not wait for the region's lock.
+    fn set_tenants(&self, tenants: &[Tenant]) -> Vec<String> {
+        self.tenants.as_ref().map_or_else(Vec::new, |table| table.set(tenants))
     }
 
     fn stats(&self) -> EngineStats {

@@ -23,7 +23,7 @@ mod progress;
 pub use fleet::{Fleet, Lease, Role, Stage};
 
 use crate::random;
-use cenote_base::engine::{EngineDescription, EngineError, EngineStats, ErrorKind, Event};
+use cenote_base::engine::{EngineDescription, EngineError, EngineStats, ErrorKind, Event, Tenant};
 use cenote_base::{Clock, Deadline, Engine, EventSink, Health, Request, RequestId};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -181,6 +181,10 @@ impl Engine for Disaggregated {
             let (spent, _) = oneshot::channel();
             let _ = std::mem::replace(cancel, spent).send(());
         }
+    }
+
+    fn set_tenants(&self, tenants: &[Tenant]) -> Vec<String> {
+        self.shared.fleet.set_tenants(tenants)
     }
 
     fn stats(&self) -> EngineStats {

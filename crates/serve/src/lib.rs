@@ -39,6 +39,7 @@ pub mod random;
 pub mod remote;
 pub mod server;
 pub mod supervisor;
+pub mod tenants;
 mod time;
 pub mod worker;
 
@@ -47,4 +48,5 @@ pub use http::{ApiKeys, AppState, HttpConfig, router};
 pub use remote::{RemoteConfig, RemoteEngine, RemoteError};
 pub use server::{Grace, serve, serve_pages};
 pub use supervisor::{Supervisor, SupervisorConfig, SupervisorError};
+pub use tenants::TenantFile;
 pub use worker::{Ready, WorkerConfig, WorkerToken, parent_gone, run_worker, serve_worker, worker_router};

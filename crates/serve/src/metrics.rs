@@ -1,9 +1,9 @@
 //! Prometheus text: the server's own measurements, and its engine's statistics.
 //!
 //! The recorder belongs to this value, not to the process: several servers may live in one process,
-//! and a program's global recorder stays. The server's own series start with `cenote_http_` (except
-//! `cenote_degraded`), the engine's with `cenote_`, so the two cannot collide and no series is
-//! written twice.
+//! and a program's global recorder stays. The server's own series start with `cenote_http_` or
+//! `cenote_tenant_` (except `cenote_degraded`), the engine's with `cenote_`, so the two cannot collide
+//! and no series is written twice.
 
 mod help;
 
@@ -208,7 +208,7 @@ impl Metrics {
         let mut text = self.handle.render();
         for (name, value) in &engine.values {
             // An engine's names are input: a bad one must not invalidate the page.
-            if !is_metric_name(name) || name.starts_with("http_") || name == "degraded" {
+            if !is_metric_name(name) || name.starts_with("http_") || name.starts_with("tenant_") || name == "degraded" {
                 tracing::warn!(name, "the engine reports a statistic whose name is not a Prometheus name");
                 continue;
             }

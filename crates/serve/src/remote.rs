@@ -9,7 +9,7 @@ mod stream;
 
 use crate::time::before;
 use crate::worker::{DrainCall, DrainReply, TOKEN_HEADER, WorkerToken};
-use cenote_base::engine::{EngineDescription, EngineError, EngineStats, ErrorKind, Event};
+use cenote_base::engine::{EngineDescription, EngineError, EngineStats, ErrorKind, Event, Tenant};
 use cenote_base::{Clock, Deadline, Engine, EventSink, Health, Request, RequestId};
 use reqwest::Client;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
@@ -34,6 +34,8 @@ pub struct RemoteConfig {
     pub idle_timeout: Duration,
     /// Of `describe`, `stats` and `health`.
     pub call_timeout: Duration,
+    /// Of a change of tenants, which waits for locks of the region.
+    pub tenants_timeout: Duration,
 }
 
 impl Default for RemoteConfig {
@@ -42,6 +44,7 @@ impl Default for RemoteConfig {
             connect_timeout: Duration::from_secs(2),
             idle_timeout: Duration::from_secs(10),
             call_timeout: Duration::from_secs(2),
+            tenants_timeout: Duration::from_secs(30),
         }
     }
 }
@@ -148,6 +151,11 @@ impl RemoteEngine {
         }
     }
 
+    /// As [`Engine::set_tenants`], without blocking a thread.
+    pub async fn send_tenants(&self, tenants: &[Tenant]) -> Vec<String> {
+        self.link.send_tenants(tenants).await
+    }
+
     /// Runs a call on the runtime and blocks this thread until it ends. `None` after the deadline.
     fn wait_for<T: Send + 'static>(
         &self,
@@ -178,6 +186,21 @@ impl Link {
         match before(self.clock.after(timeout), fetch).await {
             Some(fetched) => fetched.map_err(|source| RemoteError::Call { address, call, source }),
             None => Err(RemoteError::Silent { address, call, seconds: timeout.as_secs_f64() }),
+        }
+    }
+
+    async fn send_tenants(&self, tenants: &[Tenant]) -> Vec<String> {
+        let send = async {
+            let answer = self.client.post(self.url("tenants")).json(tenants).send().await?;
+            answer.error_for_status()?.json().await
+        };
+        let address = self.address;
+        match before(self.clock.after(self.config.tenants_timeout), send).await {
+            Some(Ok(troubles)) => troubles,
+            Some(Err(error)) => {
+                vec![format!("the worker at {address} did not take its tenants: {}", error.without_url())]
+            }
+            None => vec![format!("the worker at {address} did not answer")],
         }
     }
 
@@ -232,6 +255,13 @@ impl Engine for RemoteEngine {
                 None => tracing::debug!("a worker did not answer the release of a request's KV"),
             }
         });
+    }
+
+    fn set_tenants(&self, tenants: &[Tenant]) -> Vec<String> {
+        let (link, tenants) = (self.link.clone(), tenants.to_vec());
+        let deadline = link.clock.after(link.config.tenants_timeout);
+        let troubles = self.wait_for(deadline, async move { Some(link.send_tenants(&tenants).await) });
+        troubles.unwrap_or_else(|| vec![format!("the worker at {} did not answer", self.link.address)])
     }
 
     fn stats(&self) -> EngineStats {

@@ -12,6 +12,7 @@ use crate::disagg::{Fleet, Role};
 use crate::remote::{RemoteConfig, RemoteError};
 use crate::time::{before, sleep_until};
 use crate::worker::WorkerToken;
+use cenote_base::engine::Tenant;
 use cenote_base::{Clock, Deadline};
 use process::Process;
 use std::collections::HashMap;
@@ -271,13 +272,30 @@ impl Keeper {
             _ = stop.wait_for(|stop| *stop) => return Ok(None),
         };
         tracing::info!(worker = self.name(), pid = process.id(), "a worker is ready");
+        let mut tenants = self.fleet.tenants();
+        self.give(&process, &tenants).await;
         self.fleet.publish(self.slot, process.engine().clone());
+        // Tenants that were replaced meanwhile went to published workers only.
+        while !Arc::ptr_eq(&tenants, &self.fleet.tenants()) {
+            tenants = self.fleet.tenants();
+            self.give(&process, &tenants).await;
+        }
         self.starts.send_modify(|starts| {
             if !starts.ready.contains(&self.slot) {
                 starts.ready.push(self.slot);
             }
         });
         Ok(Some(process))
+    }
+
+    /// Gives a worker its tenants. What it cannot have costs hits, no answers.
+    async fn give(&self, process: &Process, tenants: &[Tenant]) {
+        if tenants.is_empty() {
+            return;
+        }
+        for trouble in process.engine().send_tenants(tenants).await {
+            tracing::warn!(worker = self.name(), trouble, "a worker does not have a tenant as asked");
+        }
     }
 
     /// Returns when the worker has failed, with the reason.

@@ -8,6 +8,7 @@
 //! | `POST /engine/submit` | `Request` | one `Event` per line as it happens; a blank line each second is a heartbeat |
 //! | `POST /engine/abort/{id}` | | 204 |
 //! | `POST /engine/release/{id}` | | 204 |
+//! | `POST /engine/tenants` | all tenants | what is not as asked, one sentence each |
 //! | `POST /engine/drain` | `{"timeout_ms"}` | `{"drained"}` |
 //!
 //! A refused submit answers with an `EngineError` and a status of 400 or more. Closing the

@@ -12,19 +12,23 @@ pub mod content;
 mod encoding;
 pub mod facts;
 mod far;
+mod misses;
 pub mod mover;
 mod names;
 mod pending;
 mod region;
 pub mod snapshot;
+mod tenants;
 
 pub use beside::{BlockCopy, Peers, Readable, publish_copy, suits};
 pub use cenote_cold::Promotion;
 pub use encoding::{BlockCodec, PageFrame};
+pub use misses::Miss;
 pub use names::{Names, Naming};
 pub use region::{FRAMES, RegionStore};
+pub use tenants::Tenants;
 
-use cenote_base::{BlockHash, Health};
+use cenote_base::{BlockHash, Health, TenantKey};
 use std::collections::BTreeMap;
 
 /// Identity of shareable KV. Engines share blocks only if all fields except `label` are equal.
@@ -56,6 +60,14 @@ impl NamespaceSpec {
     #[must_use]
     pub const fn block_bytes(&self) -> u64 {
         self.num_layers as u64 * 2 * self.page_bytes as u64
+    }
+
+    /// The namespace of a tenant of this engine, in reports `MODEL/name`. Its fingerprint does not
+    /// depend on the name.
+    #[must_use]
+    pub fn of_tenant(&self, key: TenantKey, name: &str) -> Self {
+        let tenant_salt = key.namespace_salt(&self.tenant_salt);
+        Self { label: format!("{}/{name}", self.label), tenant_salt, ..self.clone() }
     }
 
     /// The fields that the fingerprint covers, by display name, for comparing two namespaces. The
@@ -170,6 +182,10 @@ pub trait PrefixStore: Send {
     /// How blocks are named here. The methods below take names, so that a sequence is hashed once.
     fn naming(&self) -> Naming;
 
+    /// The parts of tenants, which any thread may change; `None`: the store has none. Methods that take a
+    /// tenant do nothing for one without a part.
+    fn tenants(&self) -> Option<Box<dyn Tenants>>;
+
     /// Looks up the blocks of a sequence, given the names of all its full blocks. Returns how many of
     /// the first ones are here. Counts nothing: an engine asks for a waiting request in each step.
     fn match_prefix(&mut self, names: &[BlockHash]) -> usize;
@@ -178,23 +194,26 @@ pub trait PrefixStore: Send {
     /// to load. So the hits are at most the loads and failures.
     fn count_lookup(&mut self, blocks: usize, found: usize);
 
-    /// Notes a request in the record of requests, once, with the names of all its prompt's full blocks and
-    /// the prompt's tokens. Returns its number for [`PrefixStore::record_answer`]; `None`: it is not in the
+    /// Notes a request in the record of requests, once, with its tenant, the names of all its prompt's full
+    /// blocks and the prompt's tokens. Returns its number for [`PrefixStore::record_answer`]; `None`: it is not in the
     /// record.
-    fn record_request(&mut self, names: &[BlockHash], tokens: u32) -> Option<u64>;
+    fn record_request(&mut self, of: Option<TenantKey>, names: &[BlockHash], tokens: u32) -> Option<u64>;
 
     /// Notes that the answer to a recorded request has ended, after so many tokens.
     fn record_answer(&mut self, number: u64, tokens: u32);
 
+    /// An admitted request lacks this block. A store with a log of misses says why.
+    fn missed(&mut self, miss: Miss);
+
     /// Number of a sequence's blocks that a slower tier of this host lists, plus one if peers may have more:
     /// what they have is not known before they are asked, and they bound their own bytes on the way. 0:
     /// [`PrefixStore::promote`] would copy nothing. Never waits.
-    fn promotable(&self, names: &[BlockHash]) -> usize;
+    fn promotable(&self, of: Option<TenantKey>, names: &[BlockHash]) -> usize;
 
     /// Begins to copy the sequence's blocks that only a slower tier has into the store, where
     /// [`PrefixStore::match_prefix`] finds them. `None`: there is nothing to wait for. Never waits;
     /// the engine asks the promotion, and does not admit the request before it is over.
-    fn promote(&mut self, names: &[BlockHash]) -> Option<Promotion>;
+    fn promote(&mut self, of: Option<TenantKey>, names: &[BlockHash]) -> Option<Promotion>;
 
     /// A step computed the KV of so many prompt tokens in `ns`: what a read from a slower tier saves.
     fn has_computed(&mut self, tokens: u64, ns: u64);
@@ -206,11 +225,11 @@ pub trait PrefixStore: Send {
     /// Publishes blocks of one sequence, in order, unless they are in the store already. Returns
     /// how many of the first blocks are in the store now. Fewer than all: there is no space for the
     /// next one, and the engine continues without sharing it.
-    fn save_all(&mut self, blocks: &[Computed<'_>]) -> usize;
+    fn save_all(&mut self, of: Option<TenantKey>, blocks: &[Computed<'_>]) -> usize;
 
     /// Copies a full or partial block out, byte for byte, for this engine only. No other engine can
     /// find it. `None`: no space.
-    fn swap_out(&mut self, parts: &[&[u8]]) -> Option<Box<dyn FarBlock>>;
+    fn swap_out(&mut self, of: Option<TenantKey>, parts: &[&[u8]]) -> Option<Box<dyn FarBlock>>;
 
     /// Block `hash` for reading part by part: the pages that [`Self::load`] would fill, each in
     /// `parts` equal parts of whole lines (64 bytes). It is protected from eviction if the store can.
@@ -242,9 +261,8 @@ mod tests {
 
     type Change = fn(&mut NamespaceSpec);
 
-    #[test]
-    fn every_fingerprint_change_shows_as_one_differing_fact() {
-        let spec = NamespaceSpec {
+    pub fn spec() -> NamespaceSpec {
+        NamespaceSpec {
             model_fingerprint: [1; 32],
             label: "demo".to_owned(),
             dtype: "f32".to_owned(),
@@ -254,7 +272,12 @@ mod tests {
             page_layout: "k:[head]".to_owned(),
             shard: "0/1".to_owned(),
             tenant_salt: String::new(),
-        };
+        }
+    }
+
+    #[test]
+    fn every_fingerprint_change_shows_as_one_differing_fact() {
+        let spec = spec();
         let changes: [(&str, Change); 8] = [
             ("model", |spec| spec.model_fingerprint[31] = 2),
             ("dtype", |spec| spec.dtype.push('x')),

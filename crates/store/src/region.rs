@@ -2,9 +2,11 @@
 
 use crate::cold::ColdTier;
 use crate::far::{FarFrames, FarPages, Swapped};
+use crate::misses::{Miss, MissLog};
 use crate::pending::{DecodeState, PendingFrames};
+use crate::tenants::{RegionTenants, Tenants};
 use crate::{BlockCodec, Computed, FarBlock, Loaded, NamespaceSpec, Naming, Peers, PrefixStore, Promotion, Readable};
-use cenote_base::{BlockHash, Clock, Deadline, Health};
+use cenote_base::{BlockHash, Clock, Deadline, Health, TenantKey};
 use cenote_mem::Fabric;
 use cenote_pool::{
     ColdBlock, Counter, Hit, Namespace, NamespaceRecord, NewBlock, Pin, Pool, PoolError, Publish, ReadOutcome, Request,
@@ -14,10 +16,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// An engine's blocks in a region: one namespace of one pool.
+/// An engine's blocks in a region: one namespace of one pool, and one for each tenant.
 pub struct RegionStore<F: Fabric> {
     pool: Pool<F>,
     namespace: Namespace,
+    tenants: RegionTenants<F>,
     block_tokens: usize,
     page_bytes: usize,
     /// Codec for saved blocks; `None`: blocks are saved raw.
@@ -38,6 +41,7 @@ pub struct RegionStore<F: Fabric> {
     cold: Option<Arc<ColdTier>>,
     /// Regions of other hosts, for blocks that neither the region nor L4 has.
     peers: Option<Arc<dyn Peers>>,
+    misses: Option<MissLog>,
 }
 
 /// Totals of published encoded blocks.
@@ -81,14 +85,9 @@ impl<F: Fabric> RegionStore<F> {
     /// # Errors
     /// The namespace's blocks do not fit into the region's chunks, or the namespace table is full.
     pub fn new(pool: Pool<F>, spec: &NamespaceSpec, clock: Clock) -> Result<Self, PoolError> {
-        let namespace = pool.namespace(&NamespaceRecord {
-            fingerprint: spec.fingerprint(),
-            label: spec.label.clone(),
-            block_bytes: spec.block_bytes(),
-            block_tokens: spec.block_tokens,
-            num_layers: spec.num_layers,
-        })?;
+        let namespace = pool.namespace(&record_of(spec))?;
         Ok(Self {
+            tenants: RegionTenants::new(pool.clone(), spec.clone()),
             pool,
             namespace,
             block_tokens: spec.block_tokens as usize,
@@ -104,6 +103,7 @@ impl<F: Fabric> RegionStore<F> {
             next_ticket: 1,
             cold: None,
             peers: None,
+            misses: None,
         })
     }
 
@@ -130,6 +130,7 @@ impl<F: Fabric> RegionStore<F> {
     fn open_cold(&self) {
         if let Some(cold) = &self.cold {
             cold.open_for(&self.namespace, self.readable());
+            self.tenants.open_in(Arc::clone(cold), self.readable());
         }
     }
 
@@ -142,6 +143,30 @@ impl<F: Fabric> RegionStore<F> {
 
     fn readable(&self) -> Readable {
         Readable::of(self.codec.clone())
+    }
+
+    /// Logs and counts from now on why the region lacks blocks of requests.
+    ///
+    /// # Errors
+    /// The operating system cannot create a thread.
+    pub fn with_miss_log(mut self) -> std::io::Result<Self>
+    where
+        F: 'static,
+    {
+        self.misses = Some(MissLog::start(self.pool.clone(), self.clock)?);
+        Ok(self)
+    }
+
+    /// Calls `opened` with each namespace that is opened for a tenant from now on.
+    #[must_use]
+    pub fn on_tenant(self, opened: impl Fn(&NamespaceSpec) + Send + Sync + 'static) -> Self {
+        self.tenants.tell(Arc::new(opened));
+        self
+    }
+
+    /// The namespace of a tenant's blocks, or the engine's own; `None`: the tenant has none.
+    fn namespace_of(&self, of: Option<TenantKey>) -> Option<Namespace> {
+        of.map_or_else(|| Some(self.namespace.clone()), |key| self.tenants.get(&key))
     }
 
     /// Copies a raw block into `pages`, or the frames of an encoded one into a buffer.
@@ -199,7 +224,7 @@ impl<F: Fabric> RegionStore<F> {
 
     /// Saves a block with the codec. Encoding takes far longer than the fences that blocks could
     /// share, and squeezing needs the length of each block.
-    fn encode_and_save(&mut self, block: &Computed<'_>) -> Publish {
+    fn encode_and_save(&mut self, namespace: &Namespace, block: &Computed<'_>) -> Publish {
         let Computed { hash, depth, pages } = *block;
         // A block that is in the pool is neither encoded nor worth squeezing others for.
         let is_new = !self.pool.has(hash);
@@ -207,11 +232,10 @@ impl<F: Fabric> RegionStore<F> {
             codec.encode(pages, &mut self.frames);
             // A block that encoding does not shorten is saved raw.
             if (self.frames.len() as u64) < self.namespace.block_bytes {
-                self.squeeze(self.frames.len() as u64);
-                let published = self.pool.publish(
-                    &NewBlock { encoding: FRAMES, ..NewBlock::new(&self.namespace, hash, depth) },
-                    &[&self.frames],
-                );
+                self.squeeze(namespace, self.frames.len() as u64);
+                let published = self
+                    .pool
+                    .publish(&NewBlock { encoding: FRAMES, ..NewBlock::new(namespace, hash, depth) }, &[&self.frames]);
                 if published == Publish::Published {
                     self.encoded.bytes += self.frames.len() as u64;
                     self.encoded.from_bytes += self.namespace.block_bytes;
@@ -220,23 +244,23 @@ impl<F: Fabric> RegionStore<F> {
             }
         }
         if is_new {
-            self.squeeze(self.namespace.block_bytes);
+            self.squeeze(namespace, namespace.block_bytes);
         }
-        self.pool.publish(&NewBlock::new(&self.namespace, hash, depth), pages)
+        self.pool.publish(&NewBlock::new(namespace, hash, depth), pages)
     }
 
-    /// If a payload of `length` bytes has no space, shortens cold blocks, so that none must be
-    /// evicted.
-    fn squeeze(&mut self, length: u64) {
+    /// If a payload of `length` bytes has no space, shortens cold blocks of its namespace, so that none
+    /// must be evicted.
+    fn squeeze(&mut self, namespace: &Namespace, length: u64) {
         let Some(codec) = self.codec.clone().filter(|codec| codec.has_cold()) else { return };
-        if self.pool.has_room(&self.namespace, length) {
+        if self.pool.has_room(namespace, length) {
             return;
         }
         if self.squeeze_pause > 0 {
             self.squeeze_pause -= 1;
             return;
         }
-        let mut chunks = self.pool.coldest(&self.namespace, SQUEEZED_CHUNKS_MAX, &|hit| hit.encoding != COLD_FRAMES);
+        let mut chunks = self.pool.coldest(namespace, SQUEEZED_CHUNKS_MAX, &|hit| hit.encoding != COLD_FRAMES);
         let mut pages = Vec::new();
         // A sample predicts the shortened size. The prediction gives the number of chunks with
         // blocks that fit into one chunk less.
@@ -262,7 +286,7 @@ impl<F: Fabric> RegionStore<F> {
         payloads.extend(cold.iter().skip(sample.len()).map(|block| self.shortened(&codec, block, &mut pages)));
         let shorter = cold.iter().zip(&payloads);
         let shorter = shorter.map(|(of, payload)| Shorter { of, encoding: COLD_FRAMES, payload });
-        self.pool.repack(&self.namespace, &shorter.collect::<Vec<_>>());
+        self.pool.repack(namespace, &shorter.collect::<Vec<_>>());
     }
 
     /// The new payload of a cold block; empty: the block is evicted.
@@ -296,6 +320,17 @@ impl<F: Fabric> RegionStore<F> {
     }
 }
 
+/// The row of a namespace.
+pub(crate) fn record_of(spec: &NamespaceSpec) -> NamespaceRecord {
+    NamespaceRecord {
+        fingerprint: spec.fingerprint(),
+        label: spec.label.clone(),
+        block_bytes: spec.block_bytes(),
+        block_tokens: spec.block_tokens,
+        num_layers: spec.num_layers,
+    }
+}
+
 /// A panic elsewhere leaves the map consistent, because its entries are independent.
 fn lock<F: Fabric>(holds: &Holds<F>) -> MutexGuard<'_, BTreeMap<u64, Hold<F>>> {
     holds.lock().unwrap_or_else(PoisonError::into_inner)
@@ -311,7 +346,12 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
     }
 
     fn naming(&self) -> Naming {
-        Naming::new(self.namespace.hasher.clone(), self.block_tokens)
+        let seed = self.pool.superblock().config.seed;
+        Naming::new(self.namespace.hasher.clone(), self.block_tokens).with_tenants(seed, self.tenants.spec().clone())
+    }
+
+    fn tenants(&self) -> Option<Box<dyn Tenants>> {
+        Some(Box::new(self.tenants.clone()))
     }
 
     fn match_prefix(&mut self, names: &[BlockHash]) -> usize {
@@ -328,27 +368,35 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
         self.pool.count_lookup(blocks, found);
     }
 
-    fn record_request(&mut self, names: &[BlockHash], tokens: u32) -> Option<u64> {
-        self.pool.record_request(&self.namespace, &Request { names, above: 0, tokens })
+    fn record_request(&mut self, of: Option<TenantKey>, names: &[BlockHash], tokens: u32) -> Option<u64> {
+        self.pool.record_request(&self.namespace_of(of)?, &Request { names, above: 0, tokens })
     }
 
     fn record_answer(&mut self, number: u64, tokens: u32) {
         self.pool.record_answer(number, tokens);
     }
 
-    fn promotable(&self, names: &[BlockHash]) -> usize {
+    fn missed(&mut self, miss: Miss) {
+        if let Some(log) = &self.misses {
+            log.ask(miss);
+        }
+    }
+
+    fn promotable(&self, of: Option<TenantKey>, names: &[BlockHash]) -> usize {
+        let Some(namespace) = self.namespace_of(of) else { return 0 };
         let missing = self.missing(names);
-        let listed = self.cold.as_ref().map_or(0, |cold| cold.count(&self.namespace, missing));
+        let listed = self.cold.as_ref().map_or(0, |cold| cold.count(&namespace, missing));
         let asks = listed < missing.len() && self.peers.as_ref().is_some_and(|peers| peers.may_have());
         listed + usize::from(asks)
     }
 
-    fn promote(&mut self, names: &[BlockHash]) -> Option<Promotion> {
+    fn promote(&mut self, of: Option<TenantKey>, names: &[BlockHash]) -> Option<Promotion> {
+        let namespace = self.namespace_of(of)?;
         let missing = self.missing(names);
-        let listed = self.cold.as_ref().map_or(0, |cold| cold.count(&self.namespace, missing));
-        let cold = self.cold.as_ref().and_then(|cold| cold.promote(&self.namespace, &missing[..listed]));
+        let listed = self.cold.as_ref().map_or(0, |cold| cold.count(&namespace, missing));
+        let cold = self.cold.as_ref().and_then(|cold| cold.promote(&namespace, &missing[..listed]));
         let readable = self.readable();
-        let peers = self.peers.as_ref().and_then(|peers| peers.promote(&self.namespace, &missing[listed..], &readable));
+        let peers = self.peers.as_ref().and_then(|peers| peers.promote(&namespace, &missing[listed..], &readable));
         match (cold, peers) {
             (Some(cold), Some(peers)) => Some(Promotion::both(&cold, &peers)),
             (cold, peers) => cold.or(peers),
@@ -377,25 +425,26 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
         hits.first().filter(|hit| Some(**hit) != remembered).map_or(Loaded::Miss, |hit| self.read(hit, pages))
     }
 
-    fn save_all(&mut self, blocks: &[Computed<'_>]) -> usize {
+    fn save_all(&mut self, of: Option<TenantKey>, blocks: &[Computed<'_>]) -> usize {
+        let Some(namespace) = self.namespace_of(of) else { return 0 };
         let is_saved = |outcome: &Publish| matches!(outcome, Publish::Published | Publish::Duplicate);
         let saved = if self.codec.is_some() {
-            blocks.iter().take_while(|block| is_saved(&self.encode_and_save(block))).count()
+            blocks.iter().take_while(|block| is_saved(&self.encode_and_save(&namespace, block))).count()
         } else {
-            let new = |block: &Computed<'_>| NewBlock::new(&self.namespace, block.hash, block.depth);
+            let new = |block: &Computed<'_>| NewBlock::new(&namespace, block.hash, block.depth);
             let new: Vec<_> = blocks.iter().map(|block| (new(block), block.pages)).collect();
             let outcomes = self.pool.publish_all(&new);
             outcomes.iter().take_while(|outcome| is_saved(outcome)).count()
         };
         if let Some(cold) = &self.cold {
-            cold.offer(&self.namespace, blocks[..saved].iter().map(|block| block.hash));
+            cold.offer(&namespace, blocks[..saved].iter().map(|block| block.hash));
         }
         saved
     }
 
-    fn swap_out(&mut self, parts: &[&[u8]]) -> Option<Box<dyn FarBlock>> {
+    fn swap_out(&mut self, of: Option<TenantKey>, parts: &[&[u8]]) -> Option<Box<dyn FarBlock>> {
         // Never encoded: the request must continue with exactly the same values.
-        let kept = self.pool.swap_out(&self.namespace, parts).ok()?;
+        let kept = self.pool.swap_out(&self.namespace_of(of)?, parts).ok()?;
         Some(Box::new(Swapped(kept)))
     }
 
@@ -436,6 +485,7 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
         ] {
             stats.insert(name.to_owned(), value as f64);
         }
+        stats.extend(self.misses.iter().flat_map(MissLog::stats));
         stats.extend(self.cold.iter().flat_map(|cold| cold.stats()));
         stats.extend(self.peers.iter().flat_map(|peers| peers.stats()));
         stats

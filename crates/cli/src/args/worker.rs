@@ -109,7 +109,7 @@ mod tests {
             "watermark" => "opt:0.123",
             "sparse_hot_pages" => return ("7", &["--sparse-pages=3"]),
             "sparse_predictor" => "neighbor:2",
-            "always_swap" | "no_huge_pages" => "",
+            "always_swap" | "log_misses" | "no_huge_pages" => "",
             "codec" => "0-1=int8,qpack:0.5",
             "cold_codec" => "auto",
             "kl_max" => "0.1234567890123456",

@@ -120,6 +120,9 @@ fn request(args: &GenerateArgs) -> Result<Request, Failure> {
         phase: Phase::Whole,
         use_pool: args.region.region.is_some(),
         cache_salt: None,
+        tenant: None,
+        priority: 0,
+        label: None,
         continues_in_ms: None,
         timeout_ms: TIMEOUT.as_millis() as u64,
     })

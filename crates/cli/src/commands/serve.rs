@@ -11,31 +11,39 @@ use cenote_console::input;
 use cenote_console::output;
 use cenote_console::region::{self, ENCODED_MIN_BLOCK, TemporaryRegion, own_region_bytes};
 use cenote_console::settings;
+use cenote_mem::keys::secret_text;
 use cenote_mem::{MapError, Mapping, RegionSource};
 use cenote_serve::{
     ApiKeys, AppState, Disaggregated, DisaggregatedConfig, Grace, HttpConfig, Role, Supervisor, SupervisorConfig,
+    TenantFile,
 };
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::process::Command;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Longest start, which includes loading the model in every worker.
 const START_TIMEOUT: Duration = Duration::from_secs(300);
 
 pub fn run(args: &ServeArgs) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    // Before anything else, because its default action would end this process and leave its region.
+    let hangup = {
+        let _context = runtime.enter();
+        signal(SignalKind::hangup())?
+    };
     // The front checks the model, before any worker starts.
     let dir = engine::model_dir(&args.engine)?;
     engine::check_codec(&args.engine, &dir)?;
     let api_keys = api_keys(args)?;
+    let tenants = args.tenants.as_deref().map(|path| read_tenants(path, args.no_pool)).transpose()?;
     // Last, because it takes memory that a wrong flag must not cost.
     let region = if args.no_pool { None } else { Some(ServedRegion::open(args)?) };
     let region_args = region.as_ref().map(ServedRegion::args);
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let address = SocketAddr::new(args.host, args.port);
         let listener =
@@ -66,11 +74,21 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
             ..HttpConfig::default()
         };
         let state = AppState::new(backend.engine(), config, Clock::system());
+        if let (Some(file), Some(path)) = (tenants, &args.tenants)
+            && let Err(fact) = tokio::task::block_in_place(|| state.set_tenants(file))
+        {
+            if let Backend::Workers(workers) = backend {
+                workers.supervisor.shutdown().await;
+            }
+            return Err(of_tenants(path, &fact));
+        }
+        let reloads = tokio::spawn(reload(hangup, state.clone(), args.tenants.clone(), args.no_pool));
         let url = format!("http://{}", listener.local_addr()?);
         output::say(&format!("serving {} on {url}/v1", state.engine().describe().model));
         output::print(&url)?;
         let grace = Grace { drain: Duration::from_secs(args.drain_timeout), ..Grace::default() };
         let drained = cenote_serve::serve(listener, state, signals.first(), grace).await;
+        reloads.abort();
         if let Backend::Workers(workers) = backend {
             workers.supervisor.shutdown().await;
         }
@@ -78,8 +96,48 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     })
 }
 
+fn of_tenants(path: &Path, fact: &str) -> Failure {
+    Failure::new(format!("--tenants {}: {fact}", path.display()))
+}
+
+/// The file of tenants. Its readers could use the server as any tenant.
+fn read_tenants(path: &Path, no_pool: bool) -> Result<TenantFile, Failure> {
+    let text = secret_text(path).map_err(|error| of_tenants(path, &input::fact(path, &error)))?;
+    let file = TenantFile::parse(&text).map_err(|fact| of_tenants(path, &fact))?;
+    match file.limited() {
+        Some(name) if no_pool => {
+            Err(of_tenants(path, &format!("tenant `{name}`: without a region there is nothing to limit or to keep")))
+        }
+        _ => Ok(file),
+    }
+}
+
+/// Reads the file of tenants again at each SIGHUP. A file that cannot be taken changes nothing.
+async fn reload(mut hangup: Signal, state: Arc<AppState>, path: Option<PathBuf>, no_pool: bool) {
+    while hangup.recv().await.is_some() {
+        let Some(path) = path.clone() else {
+            tracing::warn!("SIGHUP: there is no file to read again; --tenants names one");
+            continue;
+        };
+        let state = state.clone();
+        let taken = tokio::task::spawn_blocking(move || {
+            let file = read_tenants(&path, no_pool)?;
+            state.set_tenants(file).map_err(|fact| of_tenants(&path, &fact))
+        });
+        match taken.await {
+            Ok(Ok(count)) => output::say(&format!("read the tenants again: {count}")),
+            Ok(Err(error)) => tracing::error!(%error, "the earlier tenants stay"),
+            Err(error) => tracing::error!(%error, "the earlier tenants stay"),
+        }
+    }
+}
+
 /// The keys of the command line and of the file.
 fn api_keys(args: &ServeArgs) -> Result<ApiKeys, Failure> {
+    // The settings file may have given both, of which the command line says nothing.
+    if args.tenants.is_some() && (args.api_key.is_some() || args.api_key_file.is_some()) {
+        return Err(Failure::new("--tenants has all keys; leave out --api-key and --api-key-file"));
+    }
     let keys = match &args.api_key_file {
         None => ApiKeys::default(),
         Some(path) => {

@@ -32,7 +32,16 @@ pub fn run(args: &WorkerArgs) -> Result<(), Failure> {
         let mut terminate = signal(SignalKind::terminate())?;
         // A terminal's Ctrl-C reaches the whole process group; the front ends its workers.
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let ignore_interrupts = tokio::spawn(async move { while interrupt.recv().await.is_some() {} });
+        // The front reads the file of tenants again and passes it on.
+        let mut hangup = signal(SignalKind::hangup())?;
+        let ignored = tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = hangup.recv() => {}
+                }
+            }
+        });
         let ended = run_worker(engine, token, config, Clock::system(), async move {
             tokio::select! {
                 _ = terminate.recv() => {}
@@ -40,7 +49,7 @@ pub fn run(args: &WorkerArgs) -> Result<(), Failure> {
             }
         })
         .await;
-        ignore_interrupts.abort();
+        ignored.abort();
         ended
     })?;
     Ok(())

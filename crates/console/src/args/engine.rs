@@ -158,6 +158,9 @@ pub struct EngineArgs {
     /// Swap even where recomputing would be faster
     #[arg(long, env = "CENOTE_ALWAYS_SWAP")]
     pub always_swap: bool,
+    /// Log and count why the region lacks the first missing block of a request (log target `misses`)
+    #[arg(long, env = "CENOTE_LOG_MISSES")]
+    pub log_misses: bool,
     /// Trace of swaps, one line of JSON each (docs/guides/serve.md); workers append their names to
     /// the file's
     #[arg(long, value_name = "FILE", env = "CENOTE_SWAP_TRACE")]

@@ -1,8 +1,8 @@
 //! A store whose blocks are kept in host memory when they were loaded.
 
 use super::{KV, NearMemory};
-use cenote_base::{BlockHash, Health};
-use cenote_store::{Computed, FarBlock, Loaded, Naming, PrefixStore, Promotion};
+use cenote_base::{BlockHash, Health, TenantKey};
+use cenote_store::{Computed, FarBlock, Loaded, Miss, Naming, PrefixStore, Promotion, Tenants};
 use std::collections::BTreeMap;
 
 pub(super) struct NearStore {
@@ -50,6 +50,10 @@ impl PrefixStore for NearStore {
         self.far.naming()
     }
 
+    fn tenants(&self) -> Option<Box<dyn Tenants>> {
+        self.far.tenants()
+    }
+
     fn match_prefix(&mut self, names: &[BlockHash]) -> usize {
         self.far.match_prefix(names)
     }
@@ -58,32 +62,36 @@ impl PrefixStore for NearStore {
         self.far.count_lookup(blocks, found);
     }
 
-    fn record_request(&mut self, names: &[BlockHash], tokens: u32) -> Option<u64> {
-        self.far.record_request(names, tokens)
+    fn record_request(&mut self, of: Option<TenantKey>, names: &[BlockHash], tokens: u32) -> Option<u64> {
+        self.far.record_request(of, names, tokens)
     }
 
     fn record_answer(&mut self, number: u64, tokens: u32) {
         self.far.record_answer(number, tokens);
     }
 
-    fn promotable(&self, names: &[BlockHash]) -> usize {
-        self.far.promotable(names)
+    fn missed(&mut self, miss: Miss) {
+        self.far.missed(miss);
     }
 
-    fn promote(&mut self, names: &[BlockHash]) -> Option<Promotion> {
-        self.far.promote(names)
+    fn promotable(&self, of: Option<TenantKey>, names: &[BlockHash]) -> usize {
+        self.far.promotable(of, names)
+    }
+
+    fn promote(&mut self, of: Option<TenantKey>, names: &[BlockHash]) -> Option<Promotion> {
+        self.far.promote(of, names)
     }
 
     fn has_computed(&mut self, tokens: u64, ns: u64) {
         self.far.has_computed(tokens, ns);
     }
 
-    fn save_all(&mut self, blocks: &[Computed<'_>]) -> usize {
-        self.far.save_all(blocks)
+    fn save_all(&mut self, of: Option<TenantKey>, blocks: &[Computed<'_>]) -> usize {
+        self.far.save_all(of, blocks)
     }
 
-    fn swap_out(&mut self, parts: &[&[u8]]) -> Option<Box<dyn FarBlock>> {
-        self.far.swap_out(parts)
+    fn swap_out(&mut self, of: Option<TenantKey>, parts: &[&[u8]]) -> Option<Box<dyn FarBlock>> {
+        self.far.swap_out(of, parts)
     }
 
     fn open(&mut self, hash: BlockHash, parts: usize) -> Option<Box<dyn FarBlock>> {

@@ -251,7 +251,7 @@ impl Core {
                 num_tokens: small(admission.prompt.len() + admission.output.len()),
                 max_num_tokens: small(admission.max_num_tokens),
                 deadline_ns: admission.deadline_ns,
-                priority: 0,
+                priority: admission.priority,
             };
             self.scheduler.add(new).err().map(|error| match error {
                 AddError::QueueFull => self.shared.queue_full(self.model.config().max_waiting),

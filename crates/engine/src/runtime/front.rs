@@ -96,7 +96,9 @@ pub(super) fn admit(
     };
     // std seeds its hash maps from the system's random source, which suffices for a sampling seed.
     let seed = given_seed.unwrap_or_else(|| RandomState::new().hash_one(request.id));
-    let names = naming.filter(|_| request.use_pool).map(|naming| {
+    // A tenant's names are of its own namespace. Without one it shares nothing.
+    let naming = naming.filter(|_| request.use_pool).and_then(|naming| naming.of(request.tenant));
+    let names = naming.map(|naming| {
         let mut names = naming.names(request.cache_salt.as_ref(), &prompt);
         if !output.is_empty() {
             names.extend(&[&prompt[..], &output].concat());
@@ -113,6 +115,8 @@ pub(super) fn admit(
         seed,
         prefill_only,
         names,
+        priority: request.priority,
+        label: request.label,
         continues_in_ms: request.continues_in_ms,
         deadline_ns,
         max_num_tokens,

@@ -138,7 +138,7 @@ impl Promoting {
     ) -> Option<Box<Admission>> {
         let has_room = self.waiting.len() < most;
         let Some(store) = store.filter(|_| has_room) else { return Some(admission) };
-        let blocks = admission.names.as_ref().map_or(0, |names| store.promotable(names));
+        let blocks = admission.names.as_ref().map_or(0, |names| store.promotable(names.tenant(), names));
         if blocks == 0 {
             return Some(admission);
         }
@@ -176,7 +176,7 @@ impl Promoting {
             // The lookup keeps what the store has from eviction for a while.
             let _ = store.match_prefix(&hint.names);
             hint.is_offered = true;
-            offers.push((*number, store.promotable(&hint.names)));
+            offers.push((*number, store.promotable(hint.names.tenant(), &hint.names)));
         }
         for (number, blocks) in offers {
             if blocks == 0 {
@@ -216,12 +216,13 @@ impl Promoting {
             let PrefetchAction::Fetch { key, .. } = action else { continue };
             let promotion = match key {
                 Key::Waiting(number) => self.waiting.get_mut(&number).and_then(|waiting| {
-                    waiting.promotion = waiting.admission.names.as_ref().and_then(|names| store.promote(names));
+                    let names = waiting.admission.names.as_ref();
+                    waiting.promotion = names.and_then(|names| store.promote(names.tenant(), names));
                     waiting.is_over = waiting.promotion.is_none();
                     waiting.promotion.as_ref()
                 }),
                 Key::Hint(number) => self.hints.get_mut(&number).and_then(|hint| {
-                    hint.promotion = store.promote(&hint.names);
+                    hint.promotion = store.promote(hint.names.tenant(), &hint.names);
                     hint.promotion.as_ref()
                 }),
             };

@@ -4,7 +4,7 @@ use crate::model::LoadedModel;
 use crate::tokenizer::detokenizer::Detokenizer;
 use crate::tokenizer::stop::StopMatcher;
 use cenote_base::engine::{FinishReason, HandOver, Usage};
-use cenote_base::{BlockHash, EventSink, RequestId, SamplingParams, TokenId};
+use cenote_base::{BlockHash, EventSink, RequestId, SamplingParams, TenantKey, TokenId};
 use cenote_store::Names;
 
 /// A validated, tokenized request on its way to the engine's thread.
@@ -21,6 +21,10 @@ pub(super) struct Admission {
     pub prefill_only: bool,
     /// Names of its blocks; `None`: it shares no KV.
     pub names: Option<Names>,
+    /// 0 is the most urgent.
+    pub priority: u32,
+    /// The client's name for the request.
+    pub label: Option<String>,
     /// Milliseconds from the end until the conversation's next turn, if the client announced it.
     pub continues_in_ms: Option<u64>,
     pub deadline_ns: u64,
@@ -42,6 +46,8 @@ pub(super) struct Running {
     pub continues_in_ms: Option<u64>,
     /// Names of the first full blocks; `None`: it shares no KV.
     pub names: Option<Names>,
+    /// The client's name for the request.
+    pub label: Option<String>,
     pub max_num_tokens: usize,
     pub sink: EventSink,
     pub text: TextStream,
@@ -84,6 +90,7 @@ impl Running {
             prefill_only: admission.prefill_only,
             continues_in_ms: admission.continues_in_ms,
             names: admission.names,
+            label: admission.label,
             max_num_tokens: admission.max_num_tokens,
             sink: admission.sink,
             text,
@@ -113,6 +120,16 @@ impl Running {
             None
         };
         text
+    }
+
+    /// Its name in logs.
+    pub fn label(&self, id: RequestId) -> String {
+        self.label.clone().unwrap_or_else(|| id.to_string())
+    }
+
+    /// The tenant in whose part of the store its KV lies; `None`: the engine's own.
+    pub fn tenant(&self) -> Option<TenantKey> {
+        self.names.as_ref().and_then(Names::tenant)
     }
 
     /// The names of its leading blocks that are in the store.

@@ -9,7 +9,7 @@ use crate::kv::KvArena;
 use crate::lazy::LazyBlock;
 use crate::model::LoadedModel;
 use crate::stream::Streamer;
-use cenote_base::BlockHash;
+use cenote_base::{BlockHash, TenantKey};
 use cenote_policy::kv_blocks::BlockId;
 use cenote_policy::scheduler::{SpillTransfer, StreamedStep};
 use cenote_store::PrefixStore;
@@ -66,12 +66,13 @@ impl Spills {
         self.streamer.is_spilled(block)
     }
 
-    /// Copies a block out of L1. `published`: its name, if the store has it. Returns `false` if no
-    /// place was found.
+    /// Copies a block out of L1. `published`: its name, if the store has it; `of`: its tenant. Returns
+    /// `false` if no place was found.
     pub fn copy_out(
         &mut self,
         moved: &SpillTransfer,
         published: Option<BlockHash>,
+        of: Option<TenantKey>,
         kv: &KvArena,
         store: Option<&mut (dyn PrefixStore + '_)>,
     ) -> bool {
@@ -79,7 +80,7 @@ impl Spills {
             let opened = published.filter(|_| store.is_exact()).and_then(|hash| store.open(hash, self.parts));
             self.totals.opened_blocks += u64::from(opened.is_some());
             opened.or_else(|| {
-                let copied = store.swap_out(&kv.parts(moved.block, self.parts));
+                let copied = store.swap_out(of, &kv.parts(moved.block, self.parts));
                 self.totals.copied_blocks += u64::from(copied.is_some());
                 copied
             })

@@ -12,7 +12,7 @@ use crate::llama::{Beyond, LogitsOf, SeqChunk};
 use crate::model::LoadedModel;
 use crate::sparse::SparseDecode;
 use crate::stream::Streamer;
-use cenote_base::{Clock, RequestId, TokenId};
+use cenote_base::{Clock, RequestId, TenantKey, TokenId};
 use cenote_policy::scheduler::{NoSwap, Preemption, SwapConfig, SwapTransfer};
 use cenote_store::{FarBlock, PrefixStore};
 use std::collections::BTreeMap;
@@ -70,7 +70,7 @@ impl Swapper {
     pub fn swap_out(
         &mut self,
         step: u64,
-        sequence: u64,
+        (sequence, of): (u64, Option<TenantKey>),
         transfer: &SwapTransfer,
         kv: &KvArena,
         store: Option<&mut (dyn PrefixStore + '_)>,
@@ -80,7 +80,8 @@ impl Swapper {
             self.tell(step, sequence, count, Direction::Dropped, Why::KeptOut);
             return false;
         };
-        let blocks: Option<Vec<_>> = transfer.blocks.iter().map(|&block| store.swap_out(&kv.pages(block))).collect();
+        let out = transfer.blocks.iter().map(|&block| store.swap_out(of, &kv.pages(block)));
+        let blocks: Option<Vec<_>> = out.collect();
         let Some(blocks) = blocks else {
             self.totals.refused += 1;
             self.tell(step, sequence, count, Direction::Dropped, Why::Refused);
@@ -154,7 +155,7 @@ fn best(clock: Clock, mut measured: impl FnMut()) -> u64 {
 
 /// Nanoseconds to copy a block in one direction.
 fn block_ns(clock: Clock, kv: &mut KvArena, store: &mut dyn PrefixStore) -> u64 {
-    let both = best(clock, || match store.swap_out(&kv.pages(0)) {
+    let both = best(clock, || match store.swap_out(None, &kv.pages(0)) {
         Some(swapped) => {
             // The pages are unused at this time, so the result of the copy does not matter.
             swapped.read_all(&mut kv.pages_mut(0));

@@ -5,8 +5,9 @@ use crate::common::{
 };
 use cenote_base::engine::{FinishReason, Phase, Prompt};
 use cenote_base::testing::{ManualTime, until};
-use cenote_base::{CacheSalt, Engine, Health, SamplingParams, TokenId};
+use cenote_base::{CacheSalt, Engine, Health, Request, SamplingParams, TokenId};
 use cenote_engine::{ElementType, EngineConfig};
+use cenote_store::Miss;
 use std::time::Duration;
 
 #[test]
@@ -279,6 +280,28 @@ fn lookups_count_once_for_an_admitted_request() {
     let ((asked, found), all) = counts();
     assert_eq!((asked - counted.0, found - counted.1, all - loads), (4, 2, 2));
     assert_eq!(recorded(), [(4, 70, Some(1))], "once, though its load failed");
+}
+
+/// Once for each request, by the client's name.
+#[test]
+fn an_admitted_request_names_the_first_block_that_the_store_lacks() {
+    let dir = model_dir("gqa-tied");
+    let store = MemoryStore::default();
+    let engine = start(&config(dir.path()), Some(store.clone()));
+    let Prompt::Tokens(tokens) = prompt(3, 70) else { unreachable!() };
+    let mut forked = tokens.clone();
+    forked[40] ^= 1;
+    let ask = |tokens: &[TokenId], label: Option<&str>| {
+        let asked = request(Prompt::Tokens(tokens.to_vec()), greedy(1));
+        run(&engine, Request { label: label.map(str::to_owned), ..asked }).unwrap();
+        std::mem::take(&mut store.shared.lock().unwrap().missed)
+    };
+    let [cold] = &ask(&tokens, Some("mine"))[..] else { panic!("one request, one miss") };
+    let first = MemoryStore::names(&tokens)[0];
+    assert_eq!(*cold, Miss { request: "mine".to_owned(), blocks: 4, found: 0, hash: first });
+    assert_eq!(ask(&tokens, None), []);
+    let [fork] = &ask(&forked, None)[..] else { panic!("one request, one miss") };
+    assert_eq!((fork.found, fork.hash), (2, MemoryStore::names(&forked)[2]));
 }
 
 #[test]

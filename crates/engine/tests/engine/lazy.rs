@@ -84,7 +84,7 @@ fn fill(model: &LoadedModel, store: &mut Store, tokens: &[TokenId]) -> Vec<Block
     model.forward(&[chunk], &mut kv);
     let hashes = store.naming().names(None, tokens).to_vec();
     for (depth, &hash) in (0..).zip(&hashes) {
-        assert_eq!(store.save_all(&[Computed { hash, depth, pages: &kv.pages(depth) }]), 1);
+        assert_eq!(store.save_all(None, &[Computed { hash, depth, pages: &kv.pages(depth) }]), 1);
     }
     hashes
 }

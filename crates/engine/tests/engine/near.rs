@@ -4,12 +4,12 @@ use crate::common::engram::Tiny;
 use crate::common::{MemoryStore, alone, config, crowd, greedy, patience, request, run};
 use cenote_base::engine::Prompt;
 use cenote_base::testing::ManualTime;
-use cenote_base::{BlockHash, Deadline, Engine, Health, Request};
+use cenote_base::{BlockHash, Deadline, Engine, Health, Request, TenantKey};
 use cenote_engine::engram::{Fetch, FetchError, Fetched, FileTables, InMemoryTables, RowBuffer, RowTables, TableShape};
 use cenote_engine::near::NearMemory;
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel};
 use cenote_engram::Stored;
-use cenote_store::{Computed, FarBlock, Loaded, Naming, PrefixStore, Promotion};
+use cenote_store::{Computed, FarBlock, Loaded, Miss, Naming, PrefixStore, Promotion, Tenants};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -119,6 +119,10 @@ impl PrefixStore for Link {
         unreachable!()
     }
 
+    fn tenants(&self) -> Option<Box<dyn Tenants>> {
+        None
+    }
+
     fn match_prefix(&mut self, _: &[BlockHash]) -> usize {
         unreachable!()
     }
@@ -127,7 +131,7 @@ impl PrefixStore for Link {
         unreachable!()
     }
 
-    fn record_request(&mut self, _: &[BlockHash], _: u32) -> Option<u64> {
+    fn record_request(&mut self, _: Option<TenantKey>, _: &[BlockHash], _: u32) -> Option<u64> {
         unreachable!()
     }
 
@@ -135,11 +139,15 @@ impl PrefixStore for Link {
         unreachable!()
     }
 
-    fn promotable(&self, _: &[BlockHash]) -> usize {
+    fn missed(&mut self, _: Miss) {
         unreachable!()
     }
 
-    fn promote(&mut self, _: &[BlockHash]) -> Option<Promotion> {
+    fn promotable(&self, _: Option<TenantKey>, _: &[BlockHash]) -> usize {
+        unreachable!()
+    }
+
+    fn promote(&mut self, _: Option<TenantKey>, _: &[BlockHash]) -> Option<Promotion> {
         unreachable!()
     }
 
@@ -147,11 +155,11 @@ impl PrefixStore for Link {
         unreachable!()
     }
 
-    fn save_all(&mut self, _: &[Computed<'_>]) -> usize {
+    fn save_all(&mut self, _: Option<TenantKey>, _: &[Computed<'_>]) -> usize {
         unreachable!()
     }
 
-    fn swap_out(&mut self, _: &[&[u8]]) -> Option<Box<dyn FarBlock>> {
+    fn swap_out(&mut self, _: Option<TenantKey>, _: &[&[u8]]) -> Option<Box<dyn FarBlock>> {
         unreachable!()
     }
 

@@ -6,12 +6,12 @@ use crate::common::{
     request, submit_together,
 };
 use cenote_base::testing::{ManualTime, PATIENCE};
-use cenote_base::{BlockHash, Engine, Health, Request, TokenId};
+use cenote_base::{BlockHash, Engine, Health, Request, TenantKey, TokenId};
 use cenote_engine::runtime::{Direction, Why};
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel, Observer, StepRecord, SwapRecord};
 use cenote_mem::{Coherent, Fabric, Offset};
 use cenote_policy::Watermark;
-use cenote_store::{Computed, FarBlock, Loaded, Naming, PrefixStore, Promotion, RegionStore};
+use cenote_store::{Computed, FarBlock, Loaded, Miss, Naming, PrefixStore, Promotion, RegionStore, Tenants};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -154,6 +154,10 @@ impl PrefixStore for Leaky {
         self.store.naming()
     }
 
+    fn tenants(&self) -> Option<Box<dyn Tenants>> {
+        self.store.tenants()
+    }
+
     fn match_prefix(&mut self, names: &[BlockHash]) -> usize {
         self.store.match_prefix(names)
     }
@@ -162,20 +166,24 @@ impl PrefixStore for Leaky {
         self.store.count_lookup(blocks, found);
     }
 
-    fn record_request(&mut self, names: &[BlockHash], tokens: u32) -> Option<u64> {
-        self.store.record_request(names, tokens)
+    fn record_request(&mut self, of: Option<TenantKey>, names: &[BlockHash], tokens: u32) -> Option<u64> {
+        self.store.record_request(of, names, tokens)
     }
 
     fn record_answer(&mut self, number: u64, tokens: u32) {
         self.store.record_answer(number, tokens);
     }
 
-    fn promotable(&self, names: &[BlockHash]) -> usize {
-        self.store.promotable(names)
+    fn missed(&mut self, miss: Miss) {
+        self.store.missed(miss);
     }
 
-    fn promote(&mut self, names: &[BlockHash]) -> Option<Promotion> {
-        self.store.promote(names)
+    fn promotable(&self, of: Option<TenantKey>, names: &[BlockHash]) -> usize {
+        self.store.promotable(of, names)
+    }
+
+    fn promote(&mut self, of: Option<TenantKey>, names: &[BlockHash]) -> Option<Promotion> {
+        self.store.promote(of, names)
     }
 
     fn has_computed(&mut self, tokens: u64, ns: u64) {
@@ -186,12 +194,12 @@ impl PrefixStore for Leaky {
         self.store.load(hash, pages)
     }
 
-    fn save_all(&mut self, blocks: &[Computed<'_>]) -> usize {
-        self.store.save_all(blocks)
+    fn save_all(&mut self, of: Option<TenantKey>, blocks: &[Computed<'_>]) -> usize {
+        self.store.save_all(of, blocks)
     }
 
-    fn swap_out(&mut self, pages: &[&[u8]]) -> Option<Box<dyn FarBlock>> {
-        let swapped = self.store.swap_out(pages)?;
+    fn swap_out(&mut self, of: Option<TenantKey>, pages: &[&[u8]]) -> Option<Box<dyn FarBlock>> {
+        let swapped = self.store.swap_out(of, pages)?;
         self.swapped += 1;
         if self.swapped.is_multiple_of(3) {
             let word = |at: usize| u64::from_le_bytes(pages[0][8 * at..8 * at + 8].try_into().unwrap());

@@ -23,6 +23,9 @@ pub fn request(id: u64, prompt: &[TokenId], output_tokens: u32) -> Request {
         phase: Phase::Whole,
         use_pool: true,
         cache_salt: None,
+        tenant: None,
+        priority: 0,
+        label: None,
         continues_in_ms: None,
         timeout_ms: TIMEOUT.as_millis() as u64,
     }

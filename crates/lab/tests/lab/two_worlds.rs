@@ -9,7 +9,7 @@ use cenote_base::engine::{Phase, Prompt};
 use cenote_base::testing::PATIENCE;
 use cenote_base::{
     BlockHash, ChainHasher, Clock, Engine, Event, EventSink, HashSeed, Health, Request, RequestId, SamplingParams,
-    TokenId,
+    TenantKey, TokenId,
 };
 use cenote_engine::runtime::Direction;
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel, Observer, SwapRecord};
@@ -18,7 +18,7 @@ use cenote_serving_sim::model::{CostModel, Link};
 use cenote_serving_sim::serving::{Swap, swap_trace};
 use cenote_serving_sim::workload::cpen;
 use cenote_serving_sim::{Setup, Workload};
-use cenote_store::{Computed, FarBlock, Loaded, Naming, PrefixStore, Promotion};
+use cenote_store::{Computed, FarBlock, Loaded, Miss, Naming, PrefixStore, Promotion, Tenants};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::mpsc::channel;
@@ -46,23 +46,29 @@ impl PrefixStore for Space {
         Naming::new(self.0.clone(), 16)
     }
 
+    fn tenants(&self) -> Option<Box<dyn Tenants>> {
+        None
+    }
+
     fn match_prefix(&mut self, _: &[BlockHash]) -> usize {
         0
     }
 
     fn count_lookup(&mut self, _: usize, _: usize) {}
 
-    fn record_request(&mut self, _: &[BlockHash], _: u32) -> Option<u64> {
+    fn record_request(&mut self, _: Option<TenantKey>, _: &[BlockHash], _: u32) -> Option<u64> {
         None
     }
 
     fn record_answer(&mut self, _: u64, _: u32) {}
 
-    fn promotable(&self, _: &[BlockHash]) -> usize {
+    fn missed(&mut self, _: Miss) {}
+
+    fn promotable(&self, _: Option<TenantKey>, _: &[BlockHash]) -> usize {
         0
     }
 
-    fn promote(&mut self, _: &[BlockHash]) -> Option<Promotion> {
+    fn promote(&mut self, _: Option<TenantKey>, _: &[BlockHash]) -> Option<Promotion> {
         None
     }
 
@@ -72,11 +78,11 @@ impl PrefixStore for Space {
         unreachable!("nothing matches")
     }
 
-    fn save_all(&mut self, blocks: &[Computed<'_>]) -> usize {
+    fn save_all(&mut self, _: Option<TenantKey>, blocks: &[Computed<'_>]) -> usize {
         blocks.len()
     }
 
-    fn swap_out(&mut self, pages: &[&[u8]]) -> Option<Box<dyn FarBlock>> {
+    fn swap_out(&mut self, _: Option<TenantKey>, pages: &[&[u8]]) -> Option<Box<dyn FarBlock>> {
         Some(Box::new(Copy(pages.concat())))
     }
 
@@ -138,6 +144,9 @@ fn asked(id: u64, prompt: Vec<TokenId>, output_tokens: u32) -> Request {
         phase: Phase::Whole,
         use_pool: true,
         cache_salt: None,
+        tenant: None,
+        priority: 0,
+        label: None,
         continues_in_ms: None,
         timeout_ms: PATIENCE.as_millis() as u64,
     }

@@ -1,6 +1,6 @@
 //! The living workers, and the choice of a worker for each request.
 
-use cenote_base::engine::{EngineDescription, EngineStats};
+use cenote_base::engine::{EngineDescription, EngineStats, Tenant};
 use cenote_base::{Engine, Health};
 use std::fmt;
 use std::str::FromStr;
@@ -58,6 +58,7 @@ pub(super) type Life = (usize, u64);
 pub struct Fleet {
     slots: Vec<Slot>,
     last_description: RwLock<Option<EngineDescription>>,
+    tenants: RwLock<Arc<Vec<Tenant>>>,
     changed: watch::Sender<u64>,
 }
 
@@ -148,7 +149,12 @@ impl Fleet {
             load: Arc::default(),
             tally: Mutex::default(),
         });
-        Arc::new(Self { slots: slots.collect(), last_description: RwLock::default(), changed: watch::Sender::new(0) })
+        Arc::new(Self {
+            slots: slots.collect(),
+            last_description: RwLock::default(),
+            tenants: RwLock::default(),
+            changed: watch::Sender::new(0),
+        })
     }
 
     /// The roles, by slot.
@@ -173,6 +179,26 @@ impl Fleet {
         worker.engine = Some(engine);
         drop(worker);
         self.changed.send_modify(|version| *version += 1);
+    }
+
+    /// The tenants that every worker should have.
+    #[must_use]
+    pub fn tenants(&self) -> Arc<Vec<Tenant>> {
+        self.tenants.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Gives all workers these tenants, those that start later too. Returns what is not as asked.
+    pub(super) fn set_tenants(&self, tenants: &[Tenant]) -> Vec<String> {
+        *self.tenants.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(tenants.to_vec());
+        let engines = self.engines();
+        std::thread::scope(|scope| {
+            let set: Vec<_> = engines.iter().map(|engine| scope.spawn(|| engine.set_tenants(tenants))).collect();
+            let mut troubles: Vec<String> = set.into_iter().flat_map(|set| set.join().unwrap_or_default()).collect();
+            // All workers of a host say the same of its region.
+            troubles.sort();
+            troubles.dedup();
+            troubles
+        })
     }
 
     /// Records whether a worker answered its last health check.

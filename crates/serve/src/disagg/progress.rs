@@ -231,6 +231,9 @@ mod tests {
             phase: Phase::Whole,
             use_pool: true,
             cache_salt: None,
+            tenant: None,
+            priority: 0,
+            label: None,
             continues_in_ms: None,
             timeout_ms: 1000,
         };

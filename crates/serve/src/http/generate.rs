@@ -3,8 +3,10 @@
 
 use super::AppState;
 use super::budget::Share;
+use super::keys::Client;
 use super::middleware::ACCESS;
 use crate::openai::{Answer, ApiError, Call};
+use crate::tenants::{Place, TenantState, Waiting};
 use crate::time::before;
 use cenote_base::engine::{Event, Phase, Request, Usage};
 use cenote_base::{CacheSalt, Deadline, RequestId};
@@ -36,6 +38,11 @@ pub(super) struct Generation {
     complete: bool,
     /// The engine has taken all choices.
     is_admitted: bool,
+    tenant: Option<Arc<TenantState>>,
+    /// Its place among its tenant's requests, until it is complete.
+    place: Option<Place>,
+    /// Counts as waiting at its tenant until the first token.
+    waiting: Option<Waiting>,
     /// The request, for its line in the access log.
     span: Span,
 }
@@ -54,12 +61,20 @@ impl Generation {
         ApiError::overloaded(format!("{} requests are running already", state.config.requests_max), 1)
     }
 
-    /// Submits every prompt of `call`. `salt` combines the client's key and the request's salt.
+    /// A place among the tenant's requests.
+    fn place_of(tenant: &TenantState) -> Result<Place, ApiError> {
+        Place::take(tenant.tally(), tenant.requests_max()).ok_or_else(|| {
+            let most = tenant.requests_max().unwrap_or_default();
+            ApiError::rate_limited(format!("{most} requests of this API key's tenant are running already"), 1)
+        })
+    }
+
+    /// Submits every prompt of `call`. `client`: what its key says.
     /// `share` is the body's part of the budget, returned when the engine has dropped the prompts.
     pub(super) fn start(
         state: &Arc<AppState>,
         call: Call,
-        salt: Option<CacheSalt>,
+        client: &Client,
         timeout: Duration,
         share: Option<Share>,
     ) -> Result<Self, ApiError> {
@@ -68,6 +83,9 @@ impl Generation {
         // The place is freed when the engine drops the last sink, not when the client has read its
         // answer: a client that stops reading must not occupy one.
         let place = Arc::new((place, share));
+        let of_tenant = client.tenant.as_deref().map(Self::place_of).transpose()?;
+        let salt = CacheSalt::of(client.salt.as_deref(), call.cache_salt.as_deref());
+        let tenant = client.tenant.as_ref();
         let (sender, events) = mpsc::unbounded_channel();
         let count = call.prompts.len() * call.choices;
         state.metrics.began();
@@ -83,6 +101,9 @@ impl Generation {
             choices: call.choices,
             complete: false,
             is_admitted: false,
+            tenant: client.tenant.clone(),
+            place: of_tenant,
+            waiting: tenant.map(|tenant| Waiting::begin(tenant.tally())),
             span: Span::current(),
         };
         // The last choice takes the prompt itself: a copy of a long one is worth avoiding.
@@ -101,6 +122,9 @@ impl Generation {
                 phase: Phase::Whole,
                 use_pool: call.use_pool,
                 cache_salt: salt,
+                tenant: tenant.map(|tenant| tenant.key()),
+                priority: tenant.map_or(0, |tenant| tenant.priority()),
+                label: client.label.clone(),
                 continues_in_ms: call.continues_in_ms,
                 timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
             };
@@ -112,6 +136,9 @@ impl Generation {
             state.engine.submit(request, sink)?;
         }
         generation.is_admitted = true;
+        if let Some(tenant) = tenant {
+            tenant.tally().requests.add(1);
+        }
         Ok(generation)
     }
 
@@ -140,7 +167,12 @@ impl Generation {
                 self.close(index);
                 if self.open.iter().all(Option::is_none) {
                     self.complete = true;
+                    // The client's next request may come before this value is dropped.
+                    self.place = None;
                     self.state.metrics.ended(self.age(), Some(self.usage));
+                    if let Some(tenant) = &self.tenant {
+                        tenant.tally().finished(self.usage);
+                    }
                 }
             }
             Event::Failed(error) => {
@@ -176,6 +208,7 @@ impl Generation {
     }
 
     fn token(&mut self, index: usize) {
+        self.waiting = None;
         let now_ns = self.state.clock.now_ns();
         let after = |then_ns| Duration::from_nanos(now_ns - then_ns);
         match self.last_token_ns[index].replace(now_ns) {

@@ -3,7 +3,7 @@
 use super::body::Bounds;
 use super::budget::Share;
 use super::generate::Generation;
-use super::keys::KeySalt;
+use super::keys::Client;
 use super::{AppState, body, sse};
 use crate::openai::{self, ApiError, Body, Call, Limits, Reply, Shape};
 use crate::random;
@@ -12,7 +12,6 @@ use axum::Json;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use cenote_base::CacheSalt;
 use cenote_base::engine::EngineStats;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -62,8 +61,7 @@ async fn generate(
     }
     let call = translate(Body::parse(&bytes)?, &limits)?;
     drop(bytes);
-    let KeySalt(key_salt) = parts.extensions.get().cloned().unwrap_or_default();
-    let salt = CacheSalt::of(key_salt.as_deref(), call.cache_salt.as_deref());
+    let client: Client = parts.extensions.get().cloned().unwrap_or_default();
     let prefix = match shape {
         Shape::Completion => "cmpl",
         Shape::Chat => "chatcmpl",
@@ -76,7 +74,7 @@ async fn generate(
         include_usage: call.include_usage,
     };
     let max_tokens_field = call.max_tokens_field;
-    let answer = answer(state, call, salt, reply, timeout, share).await;
+    let answer = answer(state, call, client, reply, timeout, share).await;
     // Errors name fields in the client's spelling.
     answer.map_err(|error| match (shape, error.param.as_deref()) {
         (Shape::Chat, Some("prompt")) => error.renamed("messages"),
@@ -88,13 +86,13 @@ async fn generate(
 async fn answer(
     state: &Arc<AppState>,
     call: Call,
-    salt: Option<CacheSalt>,
+    client: Client,
     reply: Reply,
     timeout: Duration,
     share: Option<Share>,
 ) -> Result<Response, ApiError> {
     let stream = call.stream;
-    let generation = Generation::start(state, call, salt, timeout, share)?;
+    let generation = Generation::start(state, call, &client, timeout, share)?;
     if stream {
         return sse::respond(generation, reply, state.config.keep_alive, state.clock).await;
     }

@@ -1,7 +1,9 @@
-//! The API keys that a front accepts, and the salt that each adds to the names of its blocks.
+//! The API keys of a front without tenants, and the salt that each adds to the names of its blocks.
 
 use crate::random;
+use crate::tenants::TenantState;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// One key.
 #[derive(Clone)]
@@ -59,20 +61,26 @@ impl ApiKeys {
 
     /// The key that a client sent. The comparison takes the same time however much of a key is
     /// right.
-    pub(super) fn find(&self, given: &[u8]) -> Option<KeySalt> {
+    pub(super) fn find(&self, given: &[u8]) -> Option<Client> {
         let mut found = None;
         for key in &self.0 {
             if random::secrets_equal(given, key.secret.as_bytes()) {
-                found = Some(KeySalt(key.salt.clone()));
+                found = Some(Client { salt: key.salt.clone(), ..Client::default() });
             }
         }
         found
     }
 }
 
-/// The salt of the request's key; an extension of the request.
+/// What a request's key says of its sender; an extension of the request.
 #[derive(Clone, Default)]
-pub(super) struct KeySalt(pub(super) Option<String>);
+pub(super) struct Client {
+    /// Salt of its key.
+    pub(super) salt: Option<String>,
+    pub(super) tenant: Option<Arc<TenantState>>,
+    /// Its name for the request.
+    pub(super) label: Option<String>,
+}
 
 #[cfg(test)]
 mod tests {
@@ -81,7 +89,7 @@ mod tests {
     #[test]
     fn a_line_has_a_key_and_maybe_a_salt() {
         let keys = ApiKeys::parse("# staff\n\nalpha\n  beta   red \nsk-#1\tblue\n").expect("three keys");
-        let salt = |key: &str| keys.find(key.as_bytes()).map(|salt| salt.0);
+        let salt = |key: &str| keys.find(key.as_bytes()).map(|client| client.salt);
         assert_eq!(salt("alpha"), Some(None));
         assert_eq!(salt("beta"), Some(Some("red".to_owned())));
         assert_eq!(salt("sk-#1"), Some(Some("blue".to_owned())));

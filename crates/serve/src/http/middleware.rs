@@ -1,9 +1,10 @@
 //! Runs around every handler: request id, API key, count of answers.
 
 use super::AppState;
-use super::keys::KeySalt;
+use super::keys::Client;
 use crate::openai::ApiError;
 use crate::random;
+use crate::tenants::{Right, Tenants};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
@@ -23,19 +24,31 @@ pub(super) async fn around(State(state): State<Arc<AppState>>, mut request: Requ
     let endpoint = endpoint(request.uri().path());
     let id = request_id(request.headers());
     let began_ns = state.clock.now_ns();
-    let span = tracing::info_span!(target: ACCESS, "request", endpoint, ?id);
-    let mut response = match authorize(&state, endpoint, request.headers()) {
-        Ok(salt) => {
-            request.extensions_mut().insert(salt);
+    let span = tracing::info_span!(target: ACCESS, "request", endpoint, ?id, tenant = tracing::field::Empty);
+    let tenants = state.tenants();
+    let authorized = authorize(&state, tenants.as_deref(), endpoint, request.headers());
+    let tenant = authorized.as_ref().ok().and_then(|client| client.tenant.clone());
+    if let Some(tenant) = &tenant {
+        span.record("tenant", tenant.name());
+    }
+    let mut response = match authorized {
+        Ok(mut client) => {
+            client.label = id.to_str().ok().map(str::to_owned);
+            request.extensions_mut().insert(client);
             next.run(request).instrument(span.clone()).await
         }
         Err(error) => {
             let mut refusal = error.into_response();
-            refusal.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            if refusal.status() == StatusCode::UNAUTHORIZED {
+                refusal.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
             refusal
         }
     };
     state.metrics.answered(endpoint, response.status().as_u16());
+    if let (Some(tenants), true, 401 | 429 | 503) = (&tenants, generates(endpoint), response.status().as_u16()) {
+        tenants.refused(tenant.as_deref());
+    }
     span.in_scope(|| log_access(endpoint, response.status(), state.clock.since(began_ns)));
     if state.is_draining() {
         // The client's next request is for another server.
@@ -50,10 +63,15 @@ pub(super) async fn around(State(state): State<Arc<AppState>>, mut request: Requ
 fn log_access(endpoint: &str, status: StatusCode, took: Duration) {
     let (status, ms) = (status.as_u16(), took.as_millis() as u64);
     match endpoint {
-        "/v1/completions" | "/v1/chat/completions" if status == 200 => {}
+        _ if generates(endpoint) && status == 200 => {}
         "/health" | "/ready" | "/metrics" => tracing::debug!(target: ACCESS, status, ms, "answered"),
         _ => tracing::info!(target: ACCESS, status, ms, "answered"),
     }
+}
+
+/// Whether the endpoint generates.
+fn generates(endpoint: &str) -> bool {
+    matches!(endpoint, "/v1/completions" | "/v1/chat/completions")
 }
 
 /// A path as a metric label, from a bounded set.
@@ -74,21 +92,46 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
     }
 }
 
-fn authorize(state: &AppState, endpoint: &str, headers: &HeaderMap) -> Result<KeySalt, ApiError> {
+fn authorize(
+    state: &AppState,
+    tenants: Option<&Tenants>,
+    endpoint: &str,
+    headers: &HeaderMap,
+) -> Result<Client, ApiError> {
     let keys = &state.config.api_keys;
-    if keys.is_open() || matches!(endpoint, "/health" | "/ready") {
-        return Ok(KeySalt::default());
+    if tenants.is_none() && keys.is_open() || matches!(endpoint, "/health" | "/ready") {
+        return Ok(Client::default());
     }
     let given = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
     let given = given.and_then(|value| {
         let (scheme, rest) = value.split_at_checked(b"Bearer ".len())?;
         scheme.eq_ignore_ascii_case(b"Bearer ").then_some(rest.trim_ascii())
     });
-    let message = match given.map(|given| keys.find(given)) {
-        Some(Some(salt)) => return Ok(salt),
+    let find = |given| match tenants {
+        Some(tenants) => opened(tenants, endpoint, given),
+        None => Ok(keys.find(given)),
+    };
+    let message = match given.map(find).transpose()? {
+        Some(Some(client)) => return Ok(client),
         Some(None) => "Authorization: the API key is wrong",
         None => "Authorization: missing; send `Bearer <API key>`",
     };
     let error = ApiError::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message);
     Err(ApiError { code: Some("invalid_api_key"), ..error })
+}
+
+/// What a key opens on a front with tenants; `None`: nothing here. `/metrics` has the numbers of all tenants,
+/// so no tenant's key opens it.
+fn opened(tenants: &Tenants, endpoint: &str, given: &[u8]) -> Result<Option<Client>, ApiError> {
+    let is_metrics = endpoint == "/metrics";
+    match tenants.find(given) {
+        Some(Right::Tenant(_)) if is_metrics => {
+            let message = "Authorization: a tenant's key does not open /metrics; send one of [metrics]";
+            let error = ApiError::new(StatusCode::FORBIDDEN, "invalid_request_error", message);
+            Err(ApiError { code: Some("permission_denied"), ..error })
+        }
+        Some(Right::Tenant(tenant)) => Ok(Some(Client { tenant: Some(tenant), ..Client::default() })),
+        Some(Right::Metrics) if is_metrics => Ok(Some(Client::default())),
+        Some(Right::Metrics) | None => Ok(None),
+    }
 }

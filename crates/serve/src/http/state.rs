@@ -4,11 +4,12 @@ use super::ApiKeys;
 use super::budget::Budget;
 use crate::metrics::Metrics;
 use crate::server::Gate;
+use crate::tenants::{TenantFile, Tenants};
 use cenote_base::engine::EngineStats;
 use cenote_base::{Clock, Engine, Health, RequestId};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
@@ -16,7 +17,7 @@ use tokio::sync::Semaphore;
 #[derive(Clone, Debug)]
 pub struct HttpConfig {
     /// Keys that clients must send as `Authorization: Bearer <key>`; `/health` and `/ready` need
-    /// none.
+    /// none. A front with tenants uses theirs instead.
     pub api_keys: ApiKeys,
     /// Longest time of one request; clients may ask for less (`x-cenote-timeout-ms`).
     pub request_timeout: Duration,
@@ -71,6 +72,9 @@ pub struct AppState {
     pub(crate) gate: Arc<Gate>,
     pub(super) bodies: Arc<Budget>,
     pub(crate) started_s: u64,
+    tenants: RwLock<Option<Arc<Tenants>>>,
+    /// Held while tenants are replaced, so that engine and front get them in one order.
+    replacing: Mutex<()>,
     draining: AtomicBool,
     last_id: AtomicU64,
     running: Mutex<HashSet<RequestId>>,
@@ -97,6 +101,8 @@ impl AppState {
             config,
             clock,
             started_s: clock.unix().as_secs(),
+            tenants: RwLock::default(),
+            replacing: Mutex::default(),
             draining: AtomicBool::new(false),
             last_id: AtomicU64::new(0),
             running: Mutex::default(),
@@ -108,6 +114,34 @@ impl AppState {
     #[must_use]
     pub fn engine(&self) -> &Arc<dyn Engine> {
         &self.engine
+    }
+
+    /// Serves these tenants from now on, in place of earlier ones: only their keys open the API, and only
+    /// those of `[metrics]` open `/metrics`. Requests that run go on. Waits for the engine, so call it where
+    /// a thread may block. Returns the number of tenants.
+    ///
+    /// # Errors
+    /// A tenant's part of the region cannot be had as the file says. Then the earlier tenants stay.
+    pub fn set_tenants(&self, file: TenantFile) -> Result<usize, String> {
+        let _one_at_a_time = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.tenants();
+        let new = Tenants::new(file, before.as_deref());
+        // First the engine: a request of a new tenant must find its part.
+        let troubles = self.engine.set_tenants(&new.parts());
+        if !troubles.is_empty() {
+            // What cannot be put back is logged; it costs hits.
+            for trouble in self.engine.set_tenants(&before.as_ref().map_or_else(Vec::new, |before| before.parts())) {
+                tracing::warn!(trouble, "the earlier limits of a tenant are not back");
+            }
+            return Err(troubles.join("; "));
+        }
+        let count = new.len();
+        *self.tenants.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(new));
+        Ok(count)
+    }
+
+    pub(crate) fn tenants(&self) -> Option<Arc<Tenants>> {
+        self.tenants.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Refuses generating requests from now on; `/health` reports it.
@@ -145,7 +179,11 @@ impl AppState {
         self.health();
         self.metrics.connections(self.gate.open(), self.gate.refused(), self.gate.evicted());
         self.metrics.body_bytes(self.bodies.used());
-        self.metrics.render(engine)
+        let mut page = self.metrics.render(engine);
+        if let Some(tenants) = self.tenants() {
+            tenants.render(&mut page);
+        }
+        page
     }
 
     /// Number of generating requests that have not ended.

@@ -54,6 +54,16 @@ impl ApiError {
         }
     }
 
+    /// 429: the client has all that its own limit grants.
+    #[must_use]
+    pub fn rate_limited(message: impl Into<String>, retry_after_s: u64) -> Self {
+        Self {
+            code: Some("rate_limit_exceeded"),
+            retry_after_s: Some(retry_after_s.max(1)),
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, "requests", message)
+        }
+    }
+
     /// 503: the server is shutting down, or no worker lives.
     #[must_use]
     pub fn unavailable(message: impl Into<String>) -> Self {

@@ -12,7 +12,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
-use cenote_base::engine::{EngineError, EngineStats, ErrorKind, Event};
+use cenote_base::engine::{EngineError, EngineStats, ErrorKind, Event, Tenant};
 use cenote_base::{Clock, Engine, Request, RequestId};
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
@@ -22,6 +22,8 @@ use tokio::sync::mpsc;
 
 /// Largest body of any call but `submit`.
 const CALL_BYTES_MAX: usize = 4096;
+/// Largest list of tenants: 256 of at most 32 bytes of name, with keys and limits.
+const TENANTS_BYTES_MAX: usize = 256 << 10;
 /// Header with the secret.
 pub(crate) const TOKEN_HEADER: &str = "x-cenote-worker-token";
 
@@ -67,6 +69,7 @@ pub(super) fn router(
         .route("/engine/abort/{id}", post(abort))
         .route("/engine/release/{id}", post(release))
         .route("/engine/drain", post(drain))
+        .route("/engine/tenants", post(tenants).layer(DefaultBodyLimit::max(TENANTS_BYTES_MAX)))
         .layer(DefaultBodyLimit::max(CALL_BYTES_MAX))
         .layer(axum::middleware::from_fn_with_state(worker.clone(), authorize))
         .with_state(worker)
@@ -117,6 +120,12 @@ async fn drain(State(worker): State<Arc<Worker>>, axum::Json(call): axum::Json<D
     let deadline = worker.clock.after(Duration::from_millis(call.timeout_ms));
     let drained = tokio::task::spawn_blocking(move || engine.drain(deadline)).await.unwrap_or(false);
     axum::Json(DrainReply { drained }).into_response()
+}
+
+async fn tenants(State(worker): State<Arc<Worker>>, axum::Json(tenants): axum::Json<Vec<Tenant>>) -> Response {
+    let engine = worker.engine.clone();
+    let set = tokio::task::spawn_blocking(move || engine.set_tenants(&tenants)).await;
+    axum::Json(set.unwrap_or_else(|_| vec!["the engine panicked".to_owned()])).into_response()
 }
 
 async fn submit(State(worker): State<Arc<Worker>>, call: HttpRequest) -> Response {

@@ -14,3 +14,4 @@ mod remote;
 mod request_fields;
 mod supervisor;
 mod support;
+mod tenants;

@@ -84,7 +84,7 @@ impl World {
         for (depth, &hash) in (0..).zip(hashes.iter()) {
             let pages: Vec<Vec<u8>> = (0..4).map(|page| page_bytes(tokens[depth as usize * 16], page)).collect();
             let pages: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
-            assert_eq!(self.store.save_all(&[Computed { hash, depth, pages: &pages }]), 1);
+            assert_eq!(self.store.save_all(None, &[Computed { hash, depth, pages: &pages }]), 1);
         }
     }
 
@@ -103,7 +103,7 @@ impl World {
     }
 
     fn promote(&mut self, tokens: &[TokenId]) -> bool {
-        self.store.promote(&self.store.naming().names(None, tokens)).is_some_and(|promotion| {
+        self.store.promote(None, &self.store.naming().names(None, tokens)).is_some_and(|promotion| {
             until("the reads end", || promotion.is_over().then_some(()));
             promotion.wait()
         })

@@ -6,4 +6,5 @@ mod cold;
 mod region_store;
 mod snapshot;
 mod snapshot_seals;
+mod tenants;
 mod upgrade;

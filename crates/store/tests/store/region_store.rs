@@ -67,7 +67,7 @@ fn look_up(store: &mut RegionStore<Arc<Coherent>>, tokens: &[TokenId]) -> (Names
 }
 
 fn save_one(store: &mut RegionStore<Arc<Coherent>>, hash: BlockHash, depth: u32, pages: &[&[u8]]) -> bool {
-    store.save_all(&[Computed { hash, depth, pages }]) == 1
+    store.save_all(None, &[Computed { hash, depth, pages }]) == 1
 }
 
 fn save(store: &mut RegionStore<Arc<Coherent>>, tokens: &[TokenId], blocks: usize) {
@@ -77,7 +77,7 @@ fn save(store: &mut RegionStore<Arc<Coherent>>, tokens: &[TokenId], blocks: usiz
     let computed = |(depth, (&hash, pages))| Computed { hash, depth, pages };
     let computed: Vec<Computed<'_>> =
         (0..).zip(hashes.iter().zip(all.iter().map(Vec::as_slice))).map(computed).collect();
-    assert_eq!(store.save_all(&computed), blocks);
+    assert_eq!(store.save_all(None, &computed), blocks);
 }
 
 /// Loads a block and decodes it if it is pending.
@@ -112,7 +112,7 @@ fn a_swapped_block_is_private_and_unchanged() {
     let mut store =
         RegionStore::new(pool.clone(), &spec(""), Clock::stopped()).unwrap().with_codec(block_codec("int8"), &spec(""));
     let pages = pages(3);
-    let swapped = store.swap_out(&pages.iter().map(Vec::as_slice).collect::<Vec<_>>()).expect("there is room");
+    let swapped = store.swap_out(None, &pages.iter().map(Vec::as_slice).collect::<Vec<_>>()).expect("there is room");
     assert_eq!((pool.check(true).unwrap().reserved, pool.info().blocks_ready), (1, 0));
     let mut back = vec![vec![0; PAGE]; 4];
     assert!(swapped.read_all(&mut back.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>()));
@@ -333,9 +333,9 @@ fn a_store_says_how_many_of_the_first_blocks_it_has() {
     let pages: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
     let computed: Vec<Computed<'_>> =
         (0..).zip(hashes.iter()).map(|(depth, &hash)| Computed { hash, depth, pages: &pages }).collect();
-    assert_eq!(store.save_all(&computed[..64]), 64);
+    assert_eq!(store.save_all(None, &computed[..64]), 64);
     // Later blocks evict earlier ones only from the end of the prompt.
-    let saved = store.save_all(&computed);
+    let saved = store.save_all(None, &computed);
     assert!((64..1000).contains(&saved), "{saved}");
     let found = store.match_prefix(&hashes);
     assert!(found >= 64, "{found} of {saved}");

@@ -85,7 +85,12 @@ impl Client {
     }
 
     async fn get(&self, path: &str) -> reqwest::Response {
-        self.http.get(format!("{}{path}", self.url)).send().await.expect("the server answers")
+        let request = self.http.get(format!("{}{path}", self.url));
+        let request = match &self.key {
+            Some(key) => request.bearer_auth(key),
+            None => request,
+        };
+        request.send().await.expect("the server answers")
     }
 
     pub async fn health(&self) -> Value {

@@ -19,7 +19,7 @@ use cenote_base::fault::{self, Point};
 use cenote_base::{EngineError, Event, RequestId};
 use cenote_policy::kv_blocks::BlockId;
 use cenote_policy::scheduler::{PrefixSource, ScheduledRequest, SchedulerOutput};
-use cenote_store::{Computed, Loaded, PrefixStore};
+use cenote_store::{Computed, Loaded, Miss, PrefixStore};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Blocks that are saved in one call. The lists of their pages are short-lived memory.
@@ -126,12 +126,19 @@ impl Core {
         for (id, blocks) in looked.iter().filter(|(id, _)| admitted.iter().any(|part| part.id == *id)) {
             store.count_lookup(*blocks, 0);
             let request = self.requests.get_mut(id).expect("the scheduler knows only our requests");
+            let tenant = request.tenant();
             if let Some(names) =
                 request.names.as_deref().filter(|_| !request.was_recorded && request.output().is_empty())
             {
                 request.was_recorded = true;
                 let tokens = u32::try_from(request.prompt_len).unwrap_or(u32::MAX);
-                request.recorded = store.record_request(names, tokens);
+                request.recorded = store.record_request(tenant, names, tokens);
+            }
+            let missing = request.names.as_ref().and_then(|names| names.get(request.published));
+            // A request that was here before, or at another worker, has said what it lacked.
+            if let Some(&hash) = missing.filter(|_| request.cached_tokens.is_none()) {
+                let (request, found) = (request.label(*id), request.published);
+                store.missed(Miss { request, blocks: *blocks, found, hash });
             }
         }
     }
@@ -149,7 +156,7 @@ impl Core {
         for transfer in &output.swapped_out {
             let request = &self.requests[&transfer.id];
             let store = self.store.as_deref_mut().filter(|_| request.names.is_some());
-            if !self.swapper.swap_out(step, request.sequence, transfer, &self.kv, store) {
+            if !self.swapper.swap_out(step, (request.sequence, request.tenant()), transfer, &self.kv, store) {
                 self.scheduler.lose_swapped(transfer.id);
                 self.forget_from(transfer.id, 0);
             }
@@ -176,7 +183,7 @@ impl Core {
             let request = &self.requests[&moved.id];
             let store = self.store.as_deref_mut().filter(|_| request.names.is_some());
             let published = request.published().get(moved.index as usize).copied();
-            if !self.spills.copy_out(moved, published, &self.kv, store) && !lost.contains(&moved.id) {
+            if !self.spills.copy_out(moved, published, request.tenant(), &self.kv, store) && !lost.contains(&moved.id) {
                 lost.push(moved.id);
                 let tokens = moved.index as usize * self.model.config().block_tokens;
                 self.scheduler.lose_spilled(moved.id, u32::try_from(tokens).expect("less than was computed"));
@@ -362,7 +369,7 @@ impl Core {
                 pages,
             };
             let blocks: Vec<Computed<'_>> = now.clone().zip(pages.iter().map(Vec::as_slice)).map(computed).collect();
-            let saved = store.save_all(&blocks);
+            let saved = store.save_all(names.tenant(), &blocks);
             request.published += saved;
             (0..saved).for_each(|_| fault::point(Point::EngineBlockSaved));
             if saved < now.len() {

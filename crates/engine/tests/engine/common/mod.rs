@@ -9,10 +9,10 @@ use cenote_base::hash::HashSeed;
 use cenote_base::testing::{ManualTime, PATIENCE, until};
 use cenote_base::{
     BlockHash, ChainHasher, Clock, Deadline, Engine, EngineError, EventSink, Health, Request, RequestId,
-    SamplingParams, TokenId,
+    SamplingParams, TenantKey, TokenId,
 };
 use cenote_engine::{EngineConfig, LlmEngine, LoadedModel, MoverKind, Observer, StepRecord};
-use cenote_store::{Computed, FarBlock, Loaded, Names, Naming, PendingBlock, PrefixStore, Promotion};
+use cenote_store::{Computed, FarBlock, Loaded, Miss, Names, Naming, PendingBlock, PrefixStore, Promotion, Tenants};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -191,6 +191,8 @@ pub struct Blocks {
     pub counted: (usize, usize),
     /// Of each recorded request: its blocks, its tokens, and those of its answer when it has ended.
     pub recorded: Vec<(usize, u32, Option<u32>)>,
+    /// What admitted requests lacked.
+    pub missed: Vec<Miss>,
     /// Whether blocks are loaded as pending, as if they were encoded.
     pub pending: bool,
     /// Page index per pending block that fails to decode.
@@ -260,6 +262,10 @@ impl PrefixStore for MemoryStore {
         self.naming.clone()
     }
 
+    fn tenants(&self) -> Option<Box<dyn Tenants>> {
+        None
+    }
+
     fn match_prefix(&mut self, names: &[BlockHash]) -> usize {
         let shared = self.shared.lock().unwrap();
         names.iter().take_while(|hash| shared.blocks.contains_key(hash)).count()
@@ -271,7 +277,7 @@ impl PrefixStore for MemoryStore {
         *hits += found;
     }
 
-    fn record_request(&mut self, names: &[BlockHash], tokens: u32) -> Option<u64> {
+    fn record_request(&mut self, _: Option<TenantKey>, names: &[BlockHash], tokens: u32) -> Option<u64> {
         let recorded = &mut self.shared.lock().unwrap().recorded;
         recorded.push((names.len(), tokens, None));
         Some(recorded.len() as u64)
@@ -281,11 +287,15 @@ impl PrefixStore for MemoryStore {
         self.shared.lock().unwrap().recorded[number as usize - 1].2 = Some(tokens);
     }
 
-    fn promotable(&self, _names: &[BlockHash]) -> usize {
+    fn missed(&mut self, miss: Miss) {
+        self.shared.lock().unwrap().missed.push(miss);
+    }
+
+    fn promotable(&self, _: Option<TenantKey>, _names: &[BlockHash]) -> usize {
         usize::from(!self.shared.lock().unwrap().promotions.is_empty())
     }
 
-    fn promote(&mut self, _names: &[BlockHash]) -> Option<Promotion> {
+    fn promote(&mut self, _: Option<TenantKey>, _names: &[BlockHash]) -> Option<Promotion> {
         self.shared.lock().unwrap().promotions.pop_front()
     }
 
@@ -315,7 +325,7 @@ impl PrefixStore for MemoryStore {
         Loaded::Whole
     }
 
-    fn save_all(&mut self, blocks: &[Computed<'_>]) -> usize {
+    fn save_all(&mut self, _: Option<TenantKey>, blocks: &[Computed<'_>]) -> usize {
         let mut shared = self.shared.lock().unwrap();
         assert!(!shared.explode, "`explode` is set");
         for Computed { hash, pages, .. } in blocks {
@@ -325,7 +335,7 @@ impl PrefixStore for MemoryStore {
         blocks.len()
     }
 
-    fn swap_out(&mut self, pages: &[&[u8]]) -> Option<Box<dyn FarBlock>> {
+    fn swap_out(&mut self, _: Option<TenantKey>, pages: &[&[u8]]) -> Option<Box<dyn FarBlock>> {
         let mut shared = self.shared.lock().unwrap();
         shared.swap_room = shared.swap_room.checked_sub(1)?;
         shared.swapped_out += 1;
@@ -374,6 +384,9 @@ pub fn request(prompt: Prompt, sampling: SamplingParams) -> Request {
         phase: Phase::Whole,
         use_pool: true,
         cache_salt: None,
+        tenant: None,
+        priority: 0,
+        label: None,
         continues_in_ms: None,
         timeout_ms: PATIENCE.as_millis() as u64,
     }

@@ -1,7 +1,7 @@
 //! An engine that follows the script, and fails on command.
 
 use super::script;
-use cenote_base::engine::{EngineDescription, EngineError, EngineStats, ErrorKind, Event, Phase};
+use cenote_base::engine::{EngineDescription, EngineError, EngineStats, ErrorKind, Event, Phase, Tenant};
 use cenote_base::{Deadline, Engine, EventSink, Health, Request, RequestId, TokenId};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -31,6 +31,7 @@ struct Inner {
     aborted: watch::Sender<Vec<RequestId>>,
     released: watch::Sender<Vec<RequestId>>,
     health: Mutex<Health>,
+    tenants: Mutex<Vec<Tenant>>,
 }
 
 impl FakeEngine {
@@ -71,6 +72,7 @@ impl FakeEngine {
             aborted: watch::Sender::new(Vec::new()),
             released: watch::Sender::new(Vec::new()),
             health: Mutex::default(),
+            tenants: Mutex::default(),
         }))
     }
 
@@ -95,6 +97,11 @@ impl FakeEngine {
 
     pub fn set_health(&self, health: Health) {
         *self.0.health.lock().expect("no test panics with the lock") = health;
+    }
+
+    /// The tenants that it was given last.
+    pub fn tenants(&self) -> Vec<Tenant> {
+        self.0.tenants.lock().expect("no test panics with the lock").clone()
     }
 
     pub fn seen(&self) -> watch::Receiver<Vec<Request>> {
@@ -229,6 +236,12 @@ impl Engine for FakeEngine {
 
     fn release(&self, id: RequestId) {
         self.0.released.send_modify(|released| released.push(id));
+    }
+
+    /// Cannot have a tenant with a quota of one byte.
+    fn set_tenants(&self, tenants: &[Tenant]) -> Vec<String> {
+        *self.0.tenants.lock().expect("no test panics with the lock") = tenants.to_vec();
+        tenants.iter().filter(|tenant| tenant.quota_bytes == 1).map(|tenant| tenant.name.clone()).collect()
     }
 
     fn stats(&self) -> EngineStats {

@@ -15,6 +15,9 @@ pub fn request(id: u64, prompt: Prompt, max_tokens: u32) -> Request {
         phase: Phase::Whole,
         use_pool: true,
         cache_salt: None,
+        tenant: None,
+        priority: 0,
+        label: None,
         continues_in_ms: None,
         timeout_ms: 30_000,
     }

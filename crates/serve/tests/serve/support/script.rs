@@ -151,6 +151,9 @@ pub fn answer(prompt: &Prompt, sampling: &SamplingParams) -> (String, FinishReas
         phase: Phase::Whole,
         use_pool: false,
         cache_salt: None,
+        tenant: None,
+        priority: 0,
+        label: None,
         continues_in_ms: None,
         timeout_ms: 1000,
     };

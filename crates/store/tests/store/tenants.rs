@@ -1,0 +1,122 @@
+//! Namespaces of tenants over a real region, and why blocks of a prompt are missing.
+
+use cenote_base::engine::Tenant;
+use cenote_base::testing::until;
+use cenote_base::{Clock, HashSeed, TenantKey, TokenId};
+use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
+use cenote_pool::{AttachOptions, Pool, PoolConfig, Superblock};
+use cenote_store::{Computed, Miss, NamespaceSpec, PrefixStore, RegionStore};
+use std::sync::Arc;
+
+const PAGE: usize = 1024;
+
+fn pool() -> Pool<Arc<Coherent>> {
+    let config = PoolConfig { max_hosts: 1, workers_per_host: 4, ..PoolConfig::new(HashSeed([3; 32]), [4; 16]) };
+    let mapping = Mapping::create(&RegionSource::Anon, 16 << 20, 0o600, &MapOptions::default()).expect("memory");
+    let fabric = Arc::new(Coherent::new(mapping));
+    Superblock::format(&fabric, &config).expect("it fits");
+    Pool::attach(fabric, &AttachOptions { private: true, ..AttachOptions::named("test") }).expect("it attaches")
+}
+
+fn store(pool: &Pool<Arc<Coherent>>) -> RegionStore<Arc<Coherent>> {
+    let spec = NamespaceSpec {
+        model_fingerprint: [9; 32],
+        label: "tiny".to_owned(),
+        dtype: "f32".to_owned(),
+        block_tokens: 16,
+        num_layers: 2,
+        page_bytes: PAGE as u32,
+        page_layout: "test".to_owned(),
+        shard: "0/1".to_owned(),
+        tenant_salt: String::new(),
+    };
+    RegionStore::new(pool.clone(), &spec, Clock::stopped()).expect("a row is free")
+}
+
+fn tenant(name: &str, quota_bytes: u64, kept_bytes: u64) -> Tenant {
+    Tenant { key: TenantKey::of_name(name), name: name.to_owned(), quota_bytes, kept_bytes }
+}
+
+/// Label, quota and kept bytes of the region's rows.
+fn rows(pool: &Pool<Arc<Coherent>>) -> Vec<(String, u64, u64)> {
+    pool.namespaces().into_iter().map(|row| (row.label, row.quota_bytes, row.kept_bytes)).collect()
+}
+
+fn row(name: &str, quota: u64, kept: u64) -> (String, u64, u64) {
+    (name.to_owned(), quota, kept)
+}
+
+/// Saves the blocks of a prompt of a tenant. Returns how many are saved.
+fn save(store: &mut RegionStore<Arc<Coherent>>, of: Option<TenantKey>, tokens: &[TokenId]) -> usize {
+    let names = store.naming().of(of).expect("a region has tenants").names(None, tokens);
+    let page = vec![7; PAGE];
+    let pages = [&page[..]; 4];
+    let computed = |(depth, &hash)| Computed { hash, depth, pages: &pages };
+    let computed: Vec<_> = (0..).zip(names.iter()).map(computed).collect();
+    store.save_all(of, &computed)
+}
+
+fn found(store: &mut RegionStore<Arc<Coherent>>, of: Option<TenantKey>, tokens: &[TokenId]) -> usize {
+    let names = store.naming().of(of).expect("a region has tenants").names(None, tokens);
+    store.match_prefix(&names)
+}
+
+#[test]
+fn each_tenant_has_a_row_with_its_limits() {
+    let pool = pool();
+    let store = store(&pool);
+    let tenants = store.tenants().expect("a region has tenants");
+    assert_eq!(tenants.set(&[tenant("a", 1 << 20, 0), tenant("b", 0, 4 << 20)]), [""; 0]);
+    assert_eq!(rows(&pool), [row("tiny", 0, 0), row("tiny/a", 1 << 20, 0), row("tiny/b", 0, 4 << 20)]);
+    // The region keeps at most half of its bytes, so `a` gets its part only when `b` has given up its own.
+    assert_eq!(tenants.set(&[tenant("a", 0, 4 << 20), tenant("b", 0, 1 << 20)]), [""; 0]);
+    assert_eq!(rows(&pool)[1..], [row("tiny/a", 0, 4 << 20), row("tiny/b", 0, 1 << 20)]);
+    let troubles = tenants.set(&[tenant("a", 0, 7 << 20), tenant("b", 0, 7 << 20)]);
+    assert_eq!(troubles.len(), 1);
+    assert!(troubles[0].starts_with("tenant `"), "{troubles:?}");
+    // One that leaves the file has no limits any more.
+    assert_eq!(tenants.set(&[tenant("b", 0, 0)]), [""; 0]);
+    assert_eq!(rows(&pool)[1..], [row("tiny/a", 0, 0), row("tiny/b", 0, 0)]);
+}
+
+#[test]
+fn a_tenant_saves_in_its_own_row_and_only_while_it_has_one() {
+    let pool = pool();
+    let mut store = store(&pool);
+    let tokens: Vec<TokenId> = (0..48).collect();
+    let [a, b] = ["a", "b"].map(TenantKey::of_name);
+    assert_eq!(save(&mut store, Some(a), &tokens), 0, "it has no row yet");
+    let tenants = store.tenants().expect("a region has tenants");
+    assert_eq!(tenants.set(&[tenant("a", 0, 0), tenant("b", 8 << 10, 0)]), [""; 0]);
+    assert_eq!(save(&mut store, Some(a), &tokens), 3);
+    assert_eq!([None, Some(a), Some(b)].map(|of| found(&mut store, of, &tokens)), [0, 3, 0]);
+    // A block has 4 KiB, so the third evicts one of the first two.
+    save(&mut store, Some(b), &tokens);
+    let used = |label: &str| pool.namespaces().iter().find(|row| row.label == label).map(|row| row.used_bytes);
+    assert_eq!((used("tiny/a"), used("tiny/b")), (Some(12 << 10), Some(8 << 10)));
+    assert_eq!(found(&mut store, Some(a), &tokens), 3, "a quota is no other tenant's");
+    assert_eq!(tenants.set(&[]), [""; 0]);
+    assert_eq!(save(&mut store, Some(a), &(48..96).collect::<Vec<_>>()), 0);
+    assert_eq!(found(&mut store, Some(a), &tokens), 3, "what is there stays");
+}
+
+#[test]
+fn a_missing_block_is_counted_by_its_reason() {
+    let pool = pool();
+    let mut store = store(&pool).with_miss_log().expect("a thread");
+    let tokens: Vec<TokenId> = (0..32).collect();
+    assert_eq!(save(&mut store, None, &tokens), 2);
+    let names = store.naming().names(None, &tokens);
+    let missed = |store: &mut RegionStore<_>, hash| {
+        store.missed(Miss { request: "mine".to_owned(), blocks: 2, found: 0, hash });
+    };
+    let count = |store: &RegionStore<_>, reason: &str| store.stats()[&format!("misses_{reason}_total")];
+    missed(&mut store, names[0]);
+    until("it is there by now", || (count(&store, "later") == 1.0).then_some(()));
+    assert!(pool.evict(2) == 2);
+    missed(&mut store, names[0]);
+    until("the eviction is found", || (count(&store, "evicted") == 1.0).then_some(()));
+    let other = store.naming().names(None, &(100..116).collect::<Vec<_>>());
+    missed(&mut store, other[0]);
+    until("no record is found", || (count(&store, "unknown") == 1.0).then_some(()));
+}
