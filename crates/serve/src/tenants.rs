@@ -173,7 +173,8 @@ impl Tenants {
                 let _ = writeln!(page, "cenote_tenant_{name}{{tenant=\"{tenant}\"}} {}", value(tally));
             }
         }
-        let limits: [(&str, &str, fn(&Entry) -> u64); 2] = [
+        type Limit = (&'static str, &'static str, fn(&Entry) -> u64);
+        let limits: [Limit; 2] = [
             ("quota_bytes", "Limit of a tenant's bytes in the region; 0: none", |entry| entry.quota_bytes),
             ("kept_bytes", "Bytes of a tenant that others may not evict", |entry| entry.kept_bytes),
         ];

@@ -106,7 +106,7 @@ impl MissLog {
 
     /// Never waits.
     pub fn ask(&self, miss: Miss) {
-        if !self.asked.as_ref().is_some_and(|asked| asked.try_send(miss).is_ok()) {
+        if self.asked.as_ref().is_none_or(|asked| asked.try_send(miss).is_err()) {
             self.counts.add(Reason::Unexplained);
         }
     }

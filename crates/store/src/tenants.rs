@@ -1,8 +1,8 @@
 //! Tenants of an engine: a namespace of the region for each, with its limits.
 
-use crate::{NamespaceSpec, Readable};
 use crate::cold::ColdTier;
 use crate::region::record_of;
+use crate::{NamespaceSpec, Readable};
 use cenote_base::engine::Tenant;
 use cenote_base::{NamespaceId, TenantKey};
 use cenote_mem::Fabric;
@@ -24,12 +24,15 @@ pub(crate) struct RegionTenants<F: Fabric> {
     table: Arc<Mutex<Table>>,
 }
 
+/// Is called with each namespace that is opened.
+type Opened = Arc<dyn Fn(&NamespaceSpec) + Send + Sync>;
+
 #[derive(Default)]
 struct Table {
     open: BTreeMap<TenantKey, Namespace>,
     /// L4 that gets their blocks.
     cold: Option<(Arc<ColdTier>, Readable)>,
-    opened: Option<Arc<dyn Fn(&NamespaceSpec) + Send + Sync>>,
+    opened: Option<Opened>,
 }
 
 impl<F: Fabric> Clone for RegionTenants<F> {
@@ -53,7 +56,7 @@ impl<F: Fabric> RegionTenants<F> {
     }
 
     /// Calls this with each namespace that is opened.
-    pub fn tell(&self, opened: Arc<dyn Fn(&NamespaceSpec) + Send + Sync>) {
+    pub fn tell(&self, opened: Opened) {
         self.table().opened = Some(opened);
     }
 

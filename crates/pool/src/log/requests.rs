@@ -157,7 +157,7 @@ pub fn requests<F: Fabric>(fabric: &F) -> Result<Requests, PoolError> {
             continue;
         }
         let lines = RequestLine::all(fabric, superblock.salt(), &layout, host);
-        read_host(host, lines.map(|line| (line.sequence, line)).collect(), &mut found);
+        read_host(host, &lines.map(|line| (line.sequence, line)).collect(), &mut found);
     }
     // Stable, so that one host's requests of one time stay in order.
     found.all.sort_by_key(|asked| asked.time_us);
@@ -165,7 +165,7 @@ pub fn requests<F: Fabric>(fabric: &F) -> Result<Requests, PoolError> {
 }
 
 /// Adds a host's requests.
-fn read_host(host: u64, lines: BTreeMap<u64, RequestLine>, found: &mut Requests) {
+fn read_host(host: u64, lines: &BTreeMap<u64, RequestLine>, found: &mut Requests) {
     let answers: BTreeMap<u64, u32> = (lines.values().filter(|line| line.kind() == ANSWER))
         .map(|line| (line.words[2], u32::try_from(line.words[1]).unwrap_or(u32::MAX)))
         .collect();

@@ -253,14 +253,14 @@ fn a_block_that_this_engine_cannot_decode_stays_below() {
     pages.iter_mut().for_each(|page| page.resize(PAGE, 0));
     let pages: Vec<&[u8]> = pages.iter().map(Vec::as_slice).collect();
     let block = Computed { hash: hashes[0], depth: 0, pages: &pages };
-    assert_eq!(first.store.save_all(&[block]), 1);
+    assert_eq!(first.store.save_all(None, &[block]), 1);
     assert!(first.store.stats()["store_encoded_bytes_total"] > 0.0);
     assert!(first.cold.settle(patience()));
     drop(first);
     let mut plain = World::new(directory.path(), 32 << 20, 1, "size=64MiB");
     assert!(plain.promote(&tokens));
     assert_eq!(plain.store.match_prefix(&hashes), 0);
-    assert_eq!(plain.store.save_all(&[block]), 1);
+    assert_eq!(plain.store.save_all(None, &[block]), 1);
     let mut bytes = vec![vec![0; PAGE]; 4];
     let mut parts: Vec<&mut [u8]> = bytes.iter_mut().map(Vec::as_mut_slice).collect();
     assert!(plain.store.load(hashes[0], &mut parts).finish(&mut []), "its own block is there");

@@ -370,10 +370,10 @@ fn a_question_to_peers_costs_one_block() {
     let mut store = RegionStore::new(pool(), &spec(""), Clock::stopped()).unwrap();
     let tokens: Vec<TokenId> = (0..1600).collect();
     let names = store.naming().names(None, &tokens);
-    assert_eq!(store.promotable(&names), 0);
+    assert_eq!(store.promotable(None, &names), 0);
     store = store.with_peers(Arc::new(AnyPeers));
-    assert_eq!(store.promotable(&names), 1);
-    assert!(store.promote(&names).is_some());
+    assert_eq!(store.promotable(None, &names), 1);
+    assert!(store.promote(None, &names).is_some());
     save(&mut store, &tokens, 3);
-    assert_eq!(store.promotable(&names[..3]), 0, "nothing is missing");
+    assert_eq!(store.promotable(None, &names[..3]), 0, "nothing is missing");
 }

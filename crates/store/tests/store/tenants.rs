@@ -71,7 +71,7 @@ fn each_tenant_has_a_row_with_its_limits() {
     // The region keeps at most half of its bytes, so `a` gets its part only when `b` has given up its own.
     assert_eq!(tenants.set(&[tenant("a", 0, 4 << 20), tenant("b", 0, 1 << 20)]), [""; 0]);
     assert_eq!(rows(&pool)[1..], [row("tiny/a", 0, 4 << 20), row("tiny/b", 0, 1 << 20)]);
-    let troubles = tenants.set(&[tenant("a", 0, 7 << 20), tenant("b", 0, 7 << 20)]);
+    let troubles = tenants.set(&[tenant("a", 0, 6 << 20), tenant("b", 0, 6 << 20)]);
     assert_eq!(troubles.len(), 1);
     assert!(troubles[0].starts_with("tenant `"), "{troubles:?}");
     // One that leaves the file has no limits any more.
