@@ -3,6 +3,7 @@
 use crate::args::{CodecArg, EngineArgs, RegionArgs, StudiedModelArgs, WatchArgs};
 use crate::codec_table;
 use crate::cold;
+use crate::demo_model;
 use crate::facts;
 use crate::failure::Failure;
 use crate::output;
@@ -270,7 +271,7 @@ pub fn load_to_study(args: &StudiedModelArgs) -> Result<LoadedModel, Failure> {
     Ok(model)
 }
 
-/// The model's directory, or that of the demo model.
+/// The model's directory, or that of the demo model: the checkout's, or the one that this program carries.
 pub fn named_dir(model: Option<&PathBuf>) -> Result<PathBuf, Failure> {
     if let Some(dir) = model {
         if !dir.is_dir() {
@@ -281,12 +282,14 @@ pub fn named_dir(model: Option<&PathBuf>) -> Result<PathBuf, Failure> {
     }
     let executable = std::env::current_exe().unwrap_or_default();
     // Below the working directory, or above the build folder of this program.
-    std::iter::once(Path::new("."))
+    let of_checkout = std::iter::once(Path::new("."))
         .chain(executable.ancestors())
         .map(|dir| dir.join("models/demo"))
-        .find(|dir| dir.join("config.json").is_file())
-        .map(|dir| dir.strip_prefix(".").map(Path::to_path_buf).unwrap_or(dir))
-        .ok_or_else(|| Failure::new("models/demo: the demo model is not here").hint("name a model with --model DIR"))
+        .find(|dir| dir.join("config.json").is_file());
+    match of_checkout {
+        Some(dir) => Ok(dir.strip_prefix(".").map(Path::to_path_buf).unwrap_or(dir)),
+        None => demo_model::unpacked(),
+    }
 }
 
 /// Ticks the worker's pool and releases expired holds every `pace`, until dropped. `pace` bounds

@@ -6,6 +6,7 @@
 pub mod args;
 pub mod codec_table;
 pub mod cold;
+pub mod demo_model;
 pub mod engine;
 pub mod facts;
 pub mod failure;

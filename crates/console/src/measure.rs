@@ -25,12 +25,14 @@ pub struct BenchRow {
     pub met: Option<bool>,
 }
 
-/// A benchmark's rows as a table.
+/// A benchmark's rows as a table; without goals, it has no columns for them.
 pub fn bench_table(rows: &[BenchRow]) -> String {
     let number = |value: Option<f64>| value.map_or_else(String::new, |v| format!("{v:.2}"));
-    let mut out = table(&["name", "p50", "p99", "unit", "ratio", "goal", "met"]);
+    let header = ["name", "p50", "p99", "unit", "ratio", "goal", "met"];
+    let columns = if rows.iter().any(|row| row.goal.is_some()) { header.len() } else { header.len() - 2 };
+    let mut out = table(&header[..columns]);
     for row in rows {
-        out.add_row([
+        let cells = [
             row.name.clone(),
             format!("{:.2}", row.p50),
             format!("{:.2}", row.p99),
@@ -38,7 +40,8 @@ pub fn bench_table(rows: &[BenchRow]) -> String {
             number(row.ratio),
             number(row.goal),
             row.met.map_or_else(String::new, |met| if met { "yes" } else { "no" }.to_owned()),
-        ]);
+        ];
+        out.add_row(cells.into_iter().take(columns));
     }
     out.to_string()
 }

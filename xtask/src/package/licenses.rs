@@ -9,6 +9,9 @@ use std::path::Path;
 
 /// Beginnings of names of such files in a crate, in small letters.
 const NAMES: [&str; 6] = ["license", "licence", "copying", "notice", "unlicense", "copyright"];
+/// The crate that carries the demo model, and the model's card, which names its licence.
+const CARRIER: &str = "cenote-console";
+const CARD: &str = "models/demo/README.md";
 const RULE: &str = "--------------------------------------------------------------------------------";
 
 /// The collection.
@@ -42,6 +45,10 @@ pub fn text(root: &Path, crates: &[Crate]) -> Result<String, String> {
         let authors = if one.authors.is_empty() { "its authors".to_owned() } else { one.authors.join(", ") };
         let head = format!("{name}, by {authors}; its archive has no text, this is the usual one");
         write!(all, "\n{RULE}\n{head}\n{RULE}\n\n{}\n", usual.trim_end()).expect("a string");
+    }
+    if crates.iter().any(|one| one.name == CARRIER) {
+        let head = "The demo model, which the command carries (CC-BY-SA-4.0); its card:";
+        write!(all, "\n{RULE}\n{head}\n{RULE}\n\n{}", read_lossy(&root.join(CARD))?).expect("a string");
     }
     Ok(all)
 }
@@ -101,7 +108,9 @@ mod tests {
         assert_eq!(all.matches("of a licence").count() + all.matches("text of\n").count(), 1, "{all}");
         assert!(all.contains("a 1.0.0 (MIT)\nb 1.0.0 (MIT)\n"));
         assert!(all.contains("c 1.0.0 (MIT OR Apache-2.0), by author of c"));
-        assert!(all.contains("Permission is hereby granted"));
+        assert!(all.contains("Permission is hereby granted") && !all.contains("CC-BY-SA"));
+        let carrier = Crate { checksum: None, ..made(&folder, CARRIER, "MIT", None) };
+        assert!(text(&root, &[carrier]).expect("its card is there").contains("under CC BY-SA 4.0"));
         let unknown = [made(&folder, "d", "ISC", None)];
         assert!(text(&root, &unknown).is_err_and(|reason| reason.starts_with("d 1.0.0")));
         fs::remove_dir_all(folder).expect("it was made");

@@ -10,12 +10,13 @@ use cenote_base::{Clock, Engine, TokenId};
 use cenote_console::args::{EngineArgs, WatchArgs};
 use cenote_console::engine;
 use cenote_console::failure::Failure;
-use cenote_console::measure::{BenchRow, COLD_GOAL, bench_table, percentiles};
+use cenote_console::measure::{BenchRow, bench_table, percentiles};
 use cenote_console::output::{self, wrapped};
 use cenote_console::region::{TemporaryRegion, own_region_bytes};
 use cenote_serve::{AppState, Grace, HttpConfig};
 use serde::Serialize;
 use serde_json::{Value, json};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
@@ -25,8 +26,9 @@ const START_TIMEOUT: Duration = Duration::from_secs(120);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 /// A region with room for the demo's prompts many times over.
 const DEMO_REGION_BYTES: u64 = 512 << 20;
-/// Goal of warm against cold, for a shared prefix of 1,500 tokens or more.
-const WARM_GOAL: f64 = 0.2;
+/// A prompt of more than a block, so that its second answer finds some of it.
+const NEXT_PROMPT: &str =
+    "The cave lies at the foot of a limestone cliff, and only a boat can reach its entrance when the tide is low";
 
 #[derive(Serialize)]
 struct Report {
@@ -86,7 +88,8 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode, Failure> {
         let worker_pids = description.process_ids.iter().copied().filter(|&pid| pid != own).collect();
         Ok::<_, Failure>(measured.report(description.model, worker_pids, region.args().source()?.to_string()))
     })?;
-    args.output.show(&report, || text(&report))?;
+    args.output
+        .show(&report, || format!("{}\n\n{}", text(&report), next(&report.model, args.engine.model.as_deref())))?;
     if report.outputs_equal {
         Ok(ExitCode::SUCCESS)
     } else {
@@ -232,23 +235,23 @@ async fn futures_all(
 
 impl Measured {
     fn report(self, model: String, worker_pids: Vec<u32>, region: String) -> Report {
-        let long = self.prompt_tokens >= 1500;
         let [(no_pool, no_pool_p99), (cold, cold_p99), (warm, warm_p99)] =
             [self.no_pool_ms, self.cold_ms, self.warm_ms].map(percentiles);
-        let row = |name: &str, p50, p99, ratio: Option<f64>, goal: Option<f64>| BenchRow {
+        let row = |name: &str, p50, p99, ratio| BenchRow {
             name: name.to_owned(),
             unit: "ms",
             p50,
             p99,
             ratio,
-            goal,
-            met: ratio.zip(goal).map(|(ratio, goal)| ratio <= goal),
+            // They are of `cenote-lab bench ttft`: a machine that is busy or small proves nothing here.
+            goal: None,
+            met: None,
         };
         Report {
             rows: vec![
-                row("first token, no region", no_pool, no_pool_p99, None, None),
-                row("first token, cold (against no region)", cold, cold_p99, Some(cold / no_pool), Some(COLD_GOAL)),
-                row("first token, warm (against cold)", warm, warm_p99, Some(warm / cold), long.then_some(WARM_GOAL)),
+                row("first token, no region", no_pool, no_pool_p99, None),
+                row("first token, cold (against no region)", cold, cold_p99, Some(cold / no_pool)),
+                row("first token, warm (against cold)", warm, warm_p99, Some(warm / cold)),
             ],
             model,
             prompt_tokens: self.prompt_tokens,
@@ -280,4 +283,43 @@ fn text(report: &Report) -> String {
     );
     let answer = wrapped(&format!("…{kept}"), "  ");
     format!("{}\n\n{}\n{answer}", bench_table(&report.rows), wrapped(&words, ""))
+}
+
+/// What to do next, as lines to copy.
+fn next(model: &str, dir: Option<&Path>) -> String {
+    let flag = dir.map_or_else(String::new, |dir| format!(" --model {}", quoted(&dir.display().to_string())));
+    let body = json!({"model": model, "prompt": NEXT_PROMPT, "max_tokens": 8, "temperature": 0}).to_string();
+    format!(
+        "Serve on a region that stays, ask twice (the second answer has cached_tokens above 0), and look:\n\n\
+         cenote serve --region shm:kv --region-size 1GiB{flag}\n\
+         curl -s localhost:8000/v1/completions -H 'content-type: application/json' -d {}\n\
+         cenote pool info --region shm:kv",
+        quoted(&body)
+    )
+}
+
+/// A word of a shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_to_copy_are_words_of_a_shell() {
+        let said = next("it's", Some(Path::new("/a b/it's")));
+        let lines: Vec<&str> = said.lines().skip(2).collect();
+        assert_eq!(lines.len(), 3, "{said}");
+        let words = |line: &str| {
+            let script = format!("set -- {line}; for word; do printf '%s\\n' \"$word\"; done");
+            let output = std::process::Command::new("sh").args(["-c", &script]).output().expect("a shell");
+            String::from_utf8(output.stdout).expect("UTF-8").lines().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(words(lines[0]).last().map(String::as_str), Some("/a b/it's"));
+        let body: Value = serde_json::from_str(words(lines[1]).last().expect("a body")).expect("JSON");
+        assert_eq!((&body["model"], &body["prompt"]), (&json!("it's"), &json!(NEXT_PROMPT)));
+        assert_eq!(words(lines[2])[..3], ["cenote", "pool", "info"]);
+    }
 }

@@ -1,7 +1,8 @@
 //! `cenote demo` keeps the README's promises.
 
-use super::support::process::{cenote, lab, own_region, signal};
-use super::support::{soon, until};
+use super::support::process::{cenote, cenote_program, lab, own_region, signal};
+use super::support::region::Region;
+use super::support::{ends, soon, until};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::HashSet;
@@ -13,7 +14,12 @@ async fn the_demo_keeps_its_promises() {
     let file = dir.path().join("demo.json");
     let file = file.to_str().expect("the name is UTF-8");
     let outcome = cenote(["demo", "--json", file, "--repeat", "2", "--prompt-tokens", "512"]).ok().await;
-    assert!(outcome.out.contains("first token, warm (against cold)"), "{outcome:?}");
+    assert!(outcome.out.contains("first token, warm (against cold)") && !outcome.out.contains("met"), "{outcome:?}");
+    let last: Vec<&str> = outcome.out.trim_end().lines().rev().take(3).collect();
+    let begins = |line: &str, words: &str| assert!(line.starts_with(words), "{outcome:?}");
+    begins(last[2], "cenote serve --region shm:kv ");
+    begins(last[1], "curl -s localhost:8000/v1/completions ");
+    begins(last[0], "cenote pool info --region shm:kv");
 
     let report: Value = serde_json::from_str(&std::fs::read_to_string(file).expect("the file is there")).expect("JSON");
     assert_eq!(report["outputs_equal"], true, "{report}");
@@ -36,6 +42,28 @@ async fn the_demo_keeps_its_promises() {
 
     let region = report["region"].as_str().expect("a text").strip_prefix("shm:").expect("it is in shared memory");
     assert!(!Path::new("/dev/shm").join(region).exists(), "{region} is left");
+}
+
+/// Earlier, a command outside of a checkout had no model.
+#[tokio::test]
+async fn a_command_outside_of_a_checkout_has_the_demo_model() {
+    let dir = tempfile::tempdir().expect("a directory");
+    // Above a program in the build folder is the checkout.
+    let program = dir.path().join("cenote");
+    std::fs::copy(cenote_program(), &program).expect("the program can be copied");
+    let region = Region::create("64MiB").await;
+    let prompt = "The cave lies at the foot of a limestone cliff, and only a boat can reach its entrance at low tide";
+    let mut said = Vec::new();
+    for _ in 0..2 {
+        let mut command = tokio::process::Command::new(&program);
+        command.args(["generate", "--max-tokens", "4", "--region", &region.name, "--prompt", prompt]);
+        command.current_dir(&dir).env_remove("CENOTE_MODEL").env("XDG_CACHE_HOME", dir.path().join("cache"));
+        let output = ends("generate", command.output()).await.expect("the program starts");
+        assert!(output.status.success(), "{output:?}");
+        said.push(String::from_utf8(output.stdout).expect("the program writes UTF-8"));
+    }
+    assert!(said[0].contains(", 0 from the region") && !said[1].contains(", 0 from the region"), "{said:?}");
+    assert!(dir.path().join("cache/cenote/models/demo/model.safetensors").is_file());
 }
 
 /// Earlier, a command that Ctrl-C ended left its region of two gigabytes.
