@@ -5,6 +5,7 @@ mod bench;
 mod plan;
 mod reproduce;
 mod sim;
+mod soak;
 mod study;
 mod torture;
 
@@ -15,6 +16,7 @@ pub use bench::{
 pub use plan::{PlanCommands, PlanRackArgs, StatisticArg};
 pub use reproduce::ReproduceArgs;
 pub use sim::{CapacityArg, InstantArg, LoadArg, RoutingArg, SimArgs, pool_name};
+pub use soak::SoakArgs;
 pub use study::{
     ComparedLoadArgs, StudyAgentsArgs, StudyBudgetArgs, StudyCommands, StudyEngineArgs, StudyPrefetchArgs,
     StudyRecordArgs, StudyScaleArgs, StudyServerArgs, StudySparseArgs, StudySwapArgs, StudyWatermarkArgs,
@@ -81,6 +83,12 @@ pub enum Commands {
     /// Exits with 3 if bytes were wrong or memory leaked, 4 if a process hung, and 5 if a run of a
     /// minute or more had too few deaths or a region that was not full.
     Torture(Box<TortureArgs>),
+    /// Serve three models by four engines for hours while processes and a host die, and plot what changes
+    ///
+    /// Every answer is compared with the one without the region. Exits with 3 if an answer was wrong, memory
+    /// leaked or a process failed, 4 if a request got no answer, and 5 if memory, descriptors, hit rate or
+    /// latency did not stay flat in half an hour or more.
+    Soak(Box<SoakArgs>),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
     /// Print a manual page, or write the pages of all commands

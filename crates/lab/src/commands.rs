@@ -12,6 +12,7 @@ mod plan;
 mod random_model;
 mod reproduce;
 mod sim;
+mod soak;
 mod study;
 mod torture;
 
@@ -58,6 +59,7 @@ impl Program for Cli {
             Commands::BenchChild(args) => bench::run_child(&args).map(done),
             Commands::EngramLoadChild(args) => bench::run_engram_load_child(&args).map(done),
             Commands::ReachShareChild(args) => bench::run_reach_share_child(&args).map(done),
+            Commands::Soak(args) => soak::run(&args),
             Commands::Torture(args) => torture::run(&args),
             Commands::TortureChild(args) => torture::run_child(&args).map(done),
             Commands::ColdFullChild(args) => bench::run_cold_full_child(&args).map(done),

@@ -68,16 +68,38 @@ impl Client {
     }
 }
 
-async fn ask(http: &reqwest::Client, url: &str, body: &Value, begin: Instant) -> Result<Answered, Failure> {
-    let asked = Instant::now();
-    let mut response = http.post(url).json(body).send().await?;
-    if !response.status().is_success() {
-        let status = response.status();
-        let text = response.text().await.unwrap_or_default();
-        return Err(Failure::new(format!("the server answered {status}: {text}")));
+/// A completion that did not end well.
+pub enum StreamError {
+    /// The server answered with this status and text.
+    Refused(u16, String),
+    /// The connection or the stream broke off, or the server ended it with an error.
+    Broken(Failure),
+}
+
+impl From<StreamError> for Failure {
+    fn from(error: StreamError) -> Self {
+        match error {
+            StreamError::Refused(status, text) => Self::new(format!("the server answered {status}: {text}")),
+            StreamError::Broken(failure) => failure,
+        }
     }
-    let (mut first, mut done, mut pending) = (None, false, Vec::new());
-    while let Some(bytes) = response.chunk().await? {
+}
+
+/// Sends a completion that streams, and hands on the data of each event until the end.
+pub async fn stream(
+    http: &reqwest::Client,
+    url: &str,
+    body: &Value,
+    mut heard: impl FnMut(&[u8]),
+) -> Result<(), StreamError> {
+    let broken = |error: reqwest::Error| StreamError::Broken(error.into());
+    let mut response = http.post(url).json(body).send().await.map_err(broken)?;
+    if !response.status().is_success() {
+        let status = response.status().as_u16();
+        return Err(StreamError::Refused(status, response.text().await.unwrap_or_default()));
+    }
+    let (mut done, mut pending) = (false, Vec::new());
+    while let Some(bytes) = response.chunk().await.map_err(broken)? {
         pending.extend_from_slice(&bytes);
         while let Some(end) = pending.iter().position(|&byte| byte == b'\n') {
             let line: Vec<u8> = pending.drain(..=end).collect();
@@ -85,18 +107,24 @@ async fn ask(http: &reqwest::Client, url: &str, body: &Value, begin: Instant) ->
             if data.starts_with(b"[DONE]") {
                 done = true;
             } else if data.starts_with(b"{\"error\"") {
-                return Err(Failure::new(format!("the server ended a stream: {}", String::from_utf8_lossy(data))));
+                let text = String::from_utf8_lossy(data);
+                return Err(StreamError::Broken(Failure::new(format!("the server ended a stream: {text}"))));
             } else {
-                first.get_or_insert_with(|| asked.elapsed());
+                heard(data);
             }
         }
     }
+    if done { Ok(()) } else { Err(StreamError::Broken(Failure::new("the server's stream broke off"))) }
+}
+
+async fn ask(http: &reqwest::Client, url: &str, body: &Value, begin: Instant) -> Result<Answered, Failure> {
+    let asked = Instant::now();
+    let mut first = None;
+    stream(http, url, body, |_| {
+        first.get_or_insert_with(|| asked.elapsed());
+    })
+    .await?;
     let whole = asked.elapsed();
     // An answer without certain text has no first text; use its end.
-    let first = first.unwrap_or(whole);
-    if done {
-        Ok(Answered { asked: asked - begin, first, whole })
-    } else {
-        Err(Failure::new("the server's stream broke off"))
-    }
+    Ok(Answered { asked: asked - begin, first: first.unwrap_or(whole), whole })
 }

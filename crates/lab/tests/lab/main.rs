@@ -6,6 +6,7 @@ mod codecs;
 mod hosts;
 mod plan;
 mod sim;
+mod soak;
 #[path = "../../../cli/tests/cli/support/mod.rs"]
 mod support;
 mod torture;
