@@ -5,7 +5,7 @@ pub mod inputs;
 pub mod nextest;
 mod stamps;
 
-use crate::{apart, apt, deploy, model, python, rtl, tidy};
+use crate::{apart, apt, book, deploy, model, python, rtl, tidy};
 use inputs::{Packages, Tree, version};
 use stamps::Stamps;
 use std::collections::BTreeSet;
@@ -134,6 +134,10 @@ fn operations(root: &Path, steps: &mut Steps) -> Result<(), String> {
         // A machine that reaches registries alone cannot have it, so this fails no run.
         steps.notices.push("NOT CHECKED: advisories about crates; `cargo deny fetch` brings their database".to_owned());
     }
+    let pages = steps.tree.as_ref().map(Tree::pages).unwrap_or_default();
+    let mut of_book = names(&["docs", "xtask/book-requirements.txt", "xtask/src/book.rs", "xtask/src/markdown.rs"]);
+    of_book.extend(pages);
+    steps.once_or_missing("book", &of_book, &[], || book::build(root))?;
     let helm = version("helm", &["version"]);
     if helm.is_empty() {
         steps.notices.push("NOT CHECKED: `helm lint` of the chart; helm is not installed".to_owned());

@@ -1,19 +1,21 @@
-//! Tasks of this repository: `cargo xtask tidy`, `cargo xtask ci`, `cargo xtask python-env`,
+//! Tasks of this repository: `cargo xtask tidy`, `cargo xtask book`, `cargo xtask ci`, `cargo xtask python-env`,
 //! `cargo xtask python`, `cargo xtask wheel`, `cargo xtask package`, `cargo xtask release`,
 //! `cargo xtask deploy`, `cargo xtask vllm`, `cargo xtask sglang`,
 //! `cargo xtask peers`, `cargo xtask install-c`, `cargo xtask simulate`, `cargo xtask two-host`,
-//! `cargo xtask model`, `cargo xtask reach`, `cargo xtask dynamo`, `cargo xtask train`, `cargo xtask steady`, `cargo xtask rtl`, `cargo xtask fuzz`.
+//! `cargo xtask model`, `cargo xtask reach`, `cargo xtask dynamo`, `cargo xtask train`, `cargo xtask steady`, `cargo xtask soak`, `cargo xtask rtl`, `cargo xtask fuzz`.
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "a command line tool measures its steps")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks")]
 
 mod apart;
 mod apt;
+mod book;
 mod ci;
 mod debian;
 mod deploy;
 mod fuzz;
 mod install_c;
+mod markdown;
 mod model;
 mod package;
 mod peers;
@@ -26,6 +28,7 @@ mod rtl;
 mod rust_text;
 mod sglang;
 mod simulate;
+mod soak;
 mod steady;
 mod tidy;
 mod two_host;
@@ -38,6 +41,7 @@ const USAGE: &str = "usage: cargo xtask <task>
 
   tidy        rules of the source tree that no compiler checks
   diagrams    draws the graphs of docs/internals/imports.md
+  book        the documentation as a site with search, in target/book; checks all links of all pages
   ci          everything: format, clippy, tidy, documentation, tests. A step is skipped if it passed on this machine
               with the same inputs; --all repeats everything
   steady      the tests of all packages, or of those named, --runs N times beside --busy N processes; goes on where an
@@ -63,6 +67,8 @@ const USAGE: &str = "usage: cargo xtask <task>
   peers       beside rivals: vLLM's connectors, Redis, Mooncake Store; --help tells its flags (docs/evidence/peers.md)
   install-c   libcenote for C programs, with a file for pkg-config: --prefix FOLDER (docs/guides/c.md)
   simulate    the pool on a model of hosts with private caches; --help tells its flags
+  soak        engines of three models for hours while processes and a host die: --hours N, --resume DIR (target/soak),
+              and all flags of `cenote-lab soak` (docs/evidence/soak.md)
   two-host    two emulated hosts that share one CXL memory device; names of scenarios may follow
   rtl         the cache engine in SystemVerilog: lint, compare, mutate, synthesize, route; names of
               steps may follow (rtl/README.md)
@@ -78,6 +84,7 @@ fn main() -> ExitCode {
     let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["tidy"] => tidy::run(&root),
         ["diagrams"] => tidy::draw(&root),
+        ["book"] => book::run(&root),
         ["ci"] => ci::run(&root, false),
         ["ci", "--all"] => ci::run(&root, true),
         ["python"] => python::prepare(&root).and_then(|python| python::test_package(&root, &python)),
@@ -95,6 +102,7 @@ fn main() -> ExitCode {
         ["reach"] => reach::run(&root),
         ["dynamo"] => apart::check(&root, apart::DYNAMO),
         ["train"] => apart::check(&root, apart::TRAIN),
+        ["soak", arguments @ ..] => soak::run(&root, arguments),
         ["steady", arguments @ ..] => steady::run(&root, arguments),
         ["busy"] => steady::busy(),
         ["peers", arguments @ ..] => peers::run(&root, arguments),

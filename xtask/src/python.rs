@@ -1,6 +1,8 @@
 //! A Python environment in `target/venv` with exactly the packages of
 //! `xtask/python-requirements.txt`.
 
+use crate::package::{commit_time, licenses, metadata, sbom};
+use crate::process::{make_folder, write};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -9,7 +11,7 @@ use std::process::Command;
 const REQUIREMENTS: &str = "xtask/python-requirements.txt";
 
 /// maturin puts the folder of this name into the wheel, if it exists, and installs the content of
-/// `scripts` as commands.
+/// `scripts` as commands, and that of `data` below the environment's folder.
 const DATA: &str = "crates/py/cenote._native.data";
 
 /// Builds wheels for older C libraries.
@@ -177,7 +179,16 @@ fn build(
     let wheels = root.join("target/wheels").join(folder);
     let scripts = Scripts::make(root)?;
     command(root, &scripts.0.join("cenote"))?;
+    legal(root, &root.join(DATA).join("data/share/doc/cenote"))?;
     maturin(root, builder, python, "crates/py", profile, flags, &wheels)
+}
+
+/// Licences and bill of materials of all that the wheel links.
+fn legal(root: &Path, folder: &Path) -> Result<(), String> {
+    let crates = metadata::linked(root, &["cenote-cli", "cenote-py"])?;
+    make_folder(folder)?;
+    write(&folder.join("third-party-licenses.txt"), licenses::text(root, &crates)?)?;
+    write(&folder.join("sbom.cdx.json"), sbom::text(&crates, "cenote-py", commit_time(root)))
 }
 
 /// Builds the command as maturin builds a wheel, so that it runs on the same machines.

@@ -124,6 +124,10 @@ fn command(root: &Path, is_dry: bool, binary: Option<PathBuf>) -> Result<PathBuf
 fn libcenote(root: &Path, out: &Path) -> Result<(), String> {
     let prefix = out.join("libcenote");
     install_c::run(root, &["--prefix", &prefix.display().to_string()])?;
+    let licenses = licenses::text(root, &metadata::linked(root, &["cenote-capi"])?)?;
+    let texts = prefix.join("share/doc/cenote");
+    make_folder(&texts)?;
+    write(&texts.join("third-party-licenses.txt"), licenses)?;
     let archive = format!("libcenote-{VERSION}-{}.tar.gz", package::architecture());
     let mut tar = Command::new("tar");
     tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "-czf"]).arg(out.join(archive));

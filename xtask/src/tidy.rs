@@ -10,6 +10,8 @@ mod sources;
 mod texts;
 mod waits;
 
+pub use links::INDEX;
+
 use crate::rust_text;
 use std::fmt;
 use std::path::Path;

@@ -25,6 +25,14 @@ def test_the_wheel_contains_the_command_of_its_own_version() -> None:
     assert run("--version").split() == ["cenote", cenote.__version__]
 
 
+def test_the_wheel_has_the_licences_of_all_that_it_links() -> None:
+    folder = Path(sysconfig.get_path("data"), "share/doc/cenote")
+    texts = (folder / "third-party-licenses.txt").read_text()
+    assert "Apache License" in texts and "under CC BY-SA 4.0" in texts
+    bill = json.loads((folder / "sbom.cdx.json").read_text())
+    assert {"pyo3", "tokio"} <= {one["name"] for one in bill["components"]}
+
+
 def test_the_command_and_the_package_use_the_same_regions(name: str) -> None:
     run("pool", "create", "--region", name, "--size", "8MiB")
     with cenote.Region.open(name, worker="mine") as region:

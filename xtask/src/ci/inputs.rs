@@ -161,6 +161,11 @@ impl Tree {
         Ok(Self { files, machine: machine() })
     }
 
+    /// Paths of all pages in Markdown.
+    pub fn pages(&self) -> BTreeSet<String> {
+        self.files.keys().filter(|path| path.ends_with(".md")).cloned().collect()
+    }
+
     /// A key of a step: its name, its inputs, the versions of its tools, and this machine. Equal keys
     /// have equal results.
     pub fn key(&self, step: &str, inputs: &BTreeSet<String>, tools: &[String]) -> String {
