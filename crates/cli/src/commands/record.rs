@@ -327,7 +327,7 @@ mod tests {
         assert!(seen.ready(u64::MAX).is_empty(), "each once");
         assert_eq!(seen.lost, 0);
         let late = asked(9, &[1], 16, None);
-        seen.take(found(&[late.clone()]));
+        seen.take(found(std::slice::from_ref(&late)));
         assert!(seen.ready(10_000_000).is_empty());
         assert_eq!(seen.ready(9_000_000 + 31_000_000), [late]);
         assert_eq!(seen.lost, 6, "those between the second and the ninth");
