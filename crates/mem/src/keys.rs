@@ -42,7 +42,7 @@ impl KeySource {
     /// longer than 30 seconds, or the text is no list of keys. No error shows a part of a key.
     pub fn read(&self) -> io::Result<SealKeys> {
         let (name, text) = match self {
-            Self::File(path) => (path.display().to_string(), from_file(path)?),
+            Self::File(path) => (path.display().to_string(), from_file(path, BYTES_MAX)?),
             Self::Command(command) => (format!("the key command `{command}`"), from_command(command)?),
         };
         SealKeys::parse(&text).map_err(|error| io::Error::other(format!("{name}: {error}")))
@@ -52,20 +52,20 @@ impl KeySource {
 /// The text of a file with a secret.
 ///
 /// # Errors
-/// It cannot be read, is longer than any list of keys, or other users can read or write it.
-pub fn secret_text(path: &Path) -> io::Result<Zeroizing<String>> {
-    from_file(path)
+/// It cannot be read, has more than `bytes_max` bytes, or other users can read or write it.
+pub fn secret_text(path: &Path, bytes_max: u64) -> io::Result<Zeroizing<String>> {
+    from_file(path, bytes_max)
 }
 
 /// The name may be a link, as mounted secrets are.
-fn from_file(path: &Path) -> io::Result<Zeroizing<String>> {
+fn from_file(path: &Path, bytes_max: u64) -> io::Result<Zeroizing<String>> {
     let named = |fact: &dyn std::fmt::Display| io::Error::other(format!("{}: {fact}", path.display()));
     let file = files::open_input(path)?;
     files::check_own(&file, path)?;
     if file.metadata()?.mode() & 0o007 != 0 {
-        return Err(named(&"every user can read this key; take that right away, as in `chmod o= FILE`"));
+        return Err(named(&"every user can read this file; take that right away, as in `chmod o= FILE`"));
     }
-    read(file).map_err(|error| named(&error))
+    read(file, bytes_max).map_err(|error| named(&error))
 }
 
 fn from_command(command: &str) -> io::Result<Zeroizing<String>> {
@@ -82,7 +82,7 @@ fn run(command: &str, most: Duration) -> io::Result<(Zeroizing<String>, ExitStat
     let group = rustix::process::Pid::from_child(&child);
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
-        let text = read(child.stdout.take().expect("it is a pipe"));
+        let text = read(child.stdout.take().expect("it is a pipe"), BYTES_MAX);
         let ended = child.wait();
         sender.send(text.and_then(|text| Ok((text, ended?))))
     });
@@ -93,11 +93,11 @@ fn run(command: &str, most: Duration) -> io::Result<(Zeroizing<String>, ExitStat
     })
 }
 
-fn read(from: impl Read) -> io::Result<Zeroizing<String>> {
+fn read(from: impl Read, bytes_max: u64) -> io::Result<Zeroizing<String>> {
     let mut text = Zeroizing::new(String::new());
-    from.take(BYTES_MAX + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > BYTES_MAX {
-        return Err(io::Error::other(format!("more than {BYTES_MAX} bytes are no list of keys")));
+    from.take(bytes_max + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > bytes_max {
+        return Err(io::Error::other(format!("more than {bytes_max} bytes are no list of keys")));
     }
     Ok(text)
 }

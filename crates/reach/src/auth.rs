@@ -28,6 +28,9 @@ impl std::fmt::Debug for Key {
 
 type Nonce = [u8; 32];
 
+/// Longest file with a key.
+const KEY_FILE_MAX: u64 = 4096;
+
 impl Key {
     /// This key.
     #[must_use]
@@ -40,7 +43,7 @@ impl Key {
     /// # Errors
     /// The file cannot be read, or other users can read or write it, or it has no key.
     pub fn from_file(path: &Path) -> io::Result<Self> {
-        let text = cenote_mem::keys::secret_text(path)?;
+        let text = cenote_mem::keys::secret_text(path, KEY_FILE_MAX)?;
         let mut bytes = Zeroizing::new([0; 32]);
         hex::decode_to_slice(text.trim(), &mut *bytes).map_err(|_| {
             let name = path.display();

@@ -15,7 +15,7 @@ mod sse;
 mod state;
 
 pub use keys::ApiKeys;
-pub use state::{AppState, HttpConfig};
+pub use state::{AppState, HttpConfig, TenantsSet};
 
 use axum::Router;
 use axum::routing::{get, post};

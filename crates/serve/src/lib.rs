@@ -44,7 +44,7 @@ mod time;
 pub mod worker;
 
 pub use disagg::{Disaggregated, DisaggregatedConfig, Fleet, Role};
-pub use http::{ApiKeys, AppState, HttpConfig, router};
+pub use http::{ApiKeys, AppState, HttpConfig, TenantsSet, router};
 pub use remote::{RemoteConfig, RemoteEngine, RemoteError};
 pub use server::{Grace, serve, serve_pages};
 pub use supervisor::{Supervisor, SupervisorConfig, SupervisorError};

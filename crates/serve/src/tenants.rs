@@ -9,7 +9,7 @@ mod tally;
 
 pub use file::TenantFile;
 
-pub(crate) use tally::{Place, Waiting};
+pub(crate) use tally::{Places, Waiting};
 
 use crate::random;
 use cenote_base::TenantKey;

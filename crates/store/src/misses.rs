@@ -8,13 +8,18 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Target of the lines, for `--log`.
 const TARGET: &str = "misses";
 /// Misses that wait for the thread. More stay unexplained, and are counted so.
-const WAITING_MAX: usize = 256;
+const WAITING_MAX: usize = 4096;
+/// Pauses between looks at the ring, in lengths of a look: looks take a tenth of a processor at most.
+const PAUSES: u32 = 9;
+/// Longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// The first block that an admitted request lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,9 +92,17 @@ impl Counts {
     }
 }
 
+/// A miss, and the microseconds since 1970 when it happened.
+type Asked = (Miss, u64);
+
+fn unix_us(clock: Clock) -> u64 {
+    u64::try_from(clock.unix().as_micros()).unwrap_or(u64::MAX)
+}
+
 /// Explains misses. Dropping it ends its thread.
 pub(crate) struct MissLog {
-    asked: Option<SyncSender<Miss>>,
+    asked: Option<SyncSender<Asked>>,
+    clock: Clock,
     counts: Arc<Counts>,
     thread: Option<JoinHandle<()>>,
 }
@@ -101,11 +114,12 @@ impl MissLog {
         let of_thread = Arc::clone(&counts);
         let run = move || explain_all(&pool, clock, &waiting, &of_thread);
         let thread = std::thread::Builder::new().name("cenote-misses".to_owned()).spawn(run)?;
-        Ok(Self { asked: Some(asked), counts, thread: Some(thread) })
+        Ok(Self { asked: Some(asked), clock, counts, thread: Some(thread) })
     }
 
     /// Never waits.
     pub fn ask(&self, miss: Miss) {
+        let miss = (miss, unix_us(self.clock));
         if self.asked.as_ref().is_none_or(|asked| asked.try_send(miss).is_err()) {
             self.counts.add(Reason::Unexplained);
         }
@@ -125,19 +139,27 @@ impl Drop for MissLog {
     }
 }
 
-fn explain_all<F: Fabric>(pool: &Pool<F>, clock: Clock, waiting: &Receiver<Miss>, counts: &Counts) {
-    while let Ok(first) = waiting.recv() {
+fn explain_all<F: Fabric>(pool: &Pool<F>, clock: Clock, waiting: &Receiver<Asked>, counts: &Counts) {
+    let mut more = Vec::new();
+    loop {
+        let first = if more.is_empty() { waiting.recv().ok() } else { None };
         // One look at the ring serves all that wait.
-        let misses: Vec<Miss> = std::iter::once(first).chain(waiting.try_iter().take(WAITING_MAX)).collect();
+        let misses: Vec<Asked> = more.drain(..).chain(first).chain(waiting.try_iter().take(WAITING_MAX)).collect();
+        if misses.is_empty() {
+            return;
+        }
+        let begin_ns = clock.now_ns();
         let removed = removals(pool.fabric());
         // The last removal of a name counts.
         let gone: Option<BTreeMap<BlockHash, &Removal>> =
             removed.as_ref().ok().map(|removed| removed.all.iter().map(|removal| (removal.hash, removal)).collect());
-        let now_us = u64::try_from(clock.unix().as_micros()).unwrap_or(u64::MAX);
-        for Miss { request, blocks, found, hash } in misses {
+        let now_us = unix_us(clock);
+        for (Miss { request, blocks, found, hash }, asked_us) in misses {
             let removal = gone.as_ref().and_then(|gone| gone.get(&hash));
             let reason = match removal {
                 _ if gone.is_none() => Reason::Unexplained,
+                // The request itself may have stored the block since.
+                Some(removal) if removal.time_us <= asked_us => Reason::Removed(removal.cause),
                 _ if pool.has(hash) => Reason::Later,
                 Some(removal) => Reason::Removed(removal.cause),
                 None => Reason::Unknown,
@@ -146,6 +168,15 @@ fn explain_all<F: Fabric>(pool: &Pool<F>, clock: Clock, waiting: &Receiver<Miss>
             let ago_s = removal.map(|removal| now_us.saturating_sub(removal.time_us) / 1_000_000);
             let (reason, why) = (reason.name(), reason.words());
             tracing::info!(target: TARGET, ?request, blocks, found, %hash, reason, why, ago_s, "a hit ends early");
+        }
+        let pause = clock.since(begin_ns).saturating_mul(PAUSES).min(PAUSE_MAX);
+        let end = clock.after(pause);
+        while more.len() < WAITING_MAX && !end.passed() {
+            match waiting.recv_timeout(end.remaining()) {
+                Ok(miss) => more.push(miss),
+                Err(RecvTimeoutError::Timeout) => break,
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
         }
     }
 }

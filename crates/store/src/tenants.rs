@@ -22,6 +22,8 @@ pub(crate) struct RegionTenants<F: Fabric> {
     /// The engine's own namespace.
     spec: NamespaceSpec,
     table: Arc<Mutex<Table>>,
+    /// Held while the tenants are replaced: a front that has given up may send others meanwhile.
+    setting: Arc<Mutex<()>>,
 }
 
 /// Is called with each namespace that is opened.
@@ -37,13 +39,14 @@ struct Table {
 
 impl<F: Fabric> Clone for RegionTenants<F> {
     fn clone(&self) -> Self {
-        Self { pool: self.pool.clone(), spec: self.spec.clone(), table: Arc::clone(&self.table) }
+        let (table, setting) = (Arc::clone(&self.table), Arc::clone(&self.setting));
+        Self { pool: self.pool.clone(), spec: self.spec.clone(), table, setting }
     }
 }
 
 impl<F: Fabric> RegionTenants<F> {
     pub fn new(pool: Pool<F>, spec: NamespaceSpec) -> Self {
-        Self { pool, spec, table: Arc::default() }
+        Self { pool, spec, table: Arc::default(), setting: Arc::default() }
     }
 
     pub const fn spec(&self) -> &NamespaceSpec {
@@ -104,6 +107,7 @@ impl<F: Fabric> RegionTenants<F> {
 
 impl<F: Fabric> Tenants for RegionTenants<F> {
     fn set(&self, tenants: &[Tenant]) -> Vec<String> {
+        let _one_at_a_time = self.setting.lock().unwrap_or_else(PoisonError::into_inner);
         let gone: Vec<Namespace> = {
             let mut table = self.table();
             let known = |key: &TenantKey| tenants.iter().any(|tenant| tenant.key == *key);

@@ -74,13 +74,14 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
             ..HttpConfig::default()
         };
         let state = AppState::new(backend.engine(), config, Clock::system());
-        if let (Some(file), Some(path)) = (tenants, &args.tenants)
-            && let Err(fact) = tokio::task::block_in_place(|| state.set_tenants(file))
-        {
-            if let Backend::Workers(workers) = backend {
-                workers.supervisor.shutdown().await;
+        if let (Some(file), Some(path)) = (tenants, &args.tenants) {
+            let set = tokio::task::block_in_place(|| state.set_tenants(file));
+            if !set.troubles.is_empty() {
+                if let Backend::Workers(workers) = backend {
+                    workers.supervisor.shutdown().await;
+                }
+                return Err(of_tenants(path, &set.troubles.join("; ")));
             }
-            return Err(of_tenants(path, &fact));
         }
         let reloads = tokio::spawn(reload(hangup, state.clone(), args.tenants.clone(), args.no_pool));
         let url = format!("http://{}", listener.local_addr()?);
@@ -100,9 +101,12 @@ fn of_tenants(path: &Path, fact: &str) -> Failure {
     Failure::new(format!("--tenants {}: {fact}", path.display()))
 }
 
+/// Longest file of tenants: as many as are possible, with many keys each.
+const TENANTS_BYTES_MAX: u64 = 1 << 20;
+
 /// The file of tenants. Its readers could use the server as any tenant.
 fn read_tenants(path: &Path, no_pool: bool) -> Result<TenantFile, Failure> {
-    let text = secret_text(path).map_err(|error| of_tenants(path, &input::fact(path, &error)))?;
+    let text = secret_text(path, TENANTS_BYTES_MAX).map_err(|error| of_tenants(path, &input::fact(path, &error)))?;
     let file = TenantFile::parse(&text).map_err(|fact| of_tenants(path, &fact))?;
     match file.limited() {
         Some(name) if no_pool => {
@@ -112,7 +116,7 @@ fn read_tenants(path: &Path, no_pool: bool) -> Result<TenantFile, Failure> {
     }
 }
 
-/// Reads the file of tenants again at each SIGHUP. A file that cannot be taken changes nothing.
+/// Reads the file of tenants again at each SIGHUP. A file that is wrong changes nothing.
 async fn reload(mut hangup: Signal, state: Arc<AppState>, path: Option<PathBuf>, no_pool: bool) {
     while hangup.recv().await.is_some() {
         let Some(path) = path.clone() else {
@@ -122,10 +126,15 @@ async fn reload(mut hangup: Signal, state: Arc<AppState>, path: Option<PathBuf>,
         let state = state.clone();
         let taken = tokio::task::spawn_blocking(move || {
             let file = read_tenants(&path, no_pool)?;
-            state.set_tenants(file).map_err(|fact| of_tenants(&path, &fact))
+            Ok::<_, Failure>(state.set_tenants(file))
         });
         match taken.await {
-            Ok(Ok(count)) => output::say(&format!("read the tenants again: {count}")),
+            Ok(Ok(set)) => {
+                output::say(&format!("read the tenants again: {}", set.tenants));
+                for trouble in set.troubles {
+                    tracing::error!(trouble, "a tenant's part of the region is not as the file says");
+                }
+            }
             Ok(Err(error)) => tracing::error!(%error, "the earlier tenants stay"),
             Err(error) => tracing::error!(%error, "the earlier tenants stay"),
         }

@@ -199,7 +199,7 @@ async fn a_flood_leaves_a_tenant_what_is_kept_for_it() {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_taken_changes_nothing() {
+async fn a_wrong_file_changes_nothing_and_refused_limits_no_key() {
     let file = keys(THREE);
     let path = file.path().to_str().expect("its path is text");
     let server = Server::start(&["--region-size", "64MiB", "--tenants", path]).await;
@@ -208,14 +208,16 @@ async fn a_file_that_cannot_be_taken_changes_nothing() {
     rewrite(&file, "[tenant.red]\nkeys = [\"s3cret\"]\nquota = \"many\"\n", &server);
     until_it_says(&server, "line 3: tenant.red.quota").await;
     assert_eq!((status(&blue).await, status(&server.client.with_key("s3cret")).await), (200, 401));
-    // More than the region may keep: the limits are those of before as well.
+    // More than the region may keep: the keys count all the same.
     rewrite(&file, "[tenant.blue]\nkeys = [\"new\"]\nsalt = \"s\"\nkeep = \"60MiB\"\n", &server);
     until_it_says(&server, "tenant `blue`").await;
-    assert_eq!((status(&blue).await, status(&server.client.with_key("new")).await), (200, 401));
+    until_it_says(&server, "read the tenants again: 1").await;
+    assert_eq!((status(&blue).await, status(&server.client.with_key("new")).await), (401, 200));
+    let new = server.client.with_key("new");
     std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(0o644)).expect("it is ours");
     rewrite(&file, THREE, &server);
     until_it_says(&server, "every user can read").await;
-    assert_eq!(status(&blue).await, 200);
+    assert_eq!(status(&new).await, 200);
     assert!(!server.words().contains("s3cret"));
     server.stop().await;
     let start = ["serve", "--port", "0", "--no-pool", "--tenants", path];

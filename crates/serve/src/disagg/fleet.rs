@@ -193,7 +193,10 @@ impl Fleet {
         let engines = self.engines();
         std::thread::scope(|scope| {
             let set: Vec<_> = engines.iter().map(|engine| scope.spawn(|| engine.set_tenants(tenants))).collect();
-            let mut troubles: Vec<String> = set.into_iter().flat_map(|set| set.join().unwrap_or_default()).collect();
+            let mut troubles: Vec<String> = set
+                .into_iter()
+                .flat_map(|set| set.join().unwrap_or_else(|_| vec!["a worker's client has panicked".to_owned()]))
+                .collect();
             // All workers of a host say the same of its region.
             troubles.sort();
             troubles.dedup();

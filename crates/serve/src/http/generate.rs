@@ -6,7 +6,7 @@ use super::budget::Share;
 use super::keys::Client;
 use super::middleware::ACCESS;
 use crate::openai::{Answer, ApiError, Call};
-use crate::tenants::{Place, TenantState, Waiting};
+use crate::tenants::{Places, TenantState, Waiting};
 use crate::time::before;
 use cenote_base::engine::{Event, Phase, Request, Usage};
 use cenote_base::{CacheSalt, Deadline, RequestId};
@@ -40,7 +40,7 @@ pub(super) struct Generation {
     is_admitted: bool,
     tenant: Option<Arc<TenantState>>,
     /// Its place among its tenant's requests, until it is complete.
-    place: Option<Place>,
+    place: Option<Places>,
     /// Counts as waiting at its tenant until the first token.
     waiting: Option<Waiting>,
     /// The request, for its line in the access log.
@@ -49,9 +49,14 @@ pub(super) struct Generation {
 
 impl Generation {
     /// Whether a request would be accepted now, before its content is known.
-    pub(super) fn check_room(state: &AppState) -> Result<(), ApiError> {
+    pub(super) fn check_room(state: &AppState, client: &Client) -> Result<(), ApiError> {
         if state.is_draining() {
             return Err(ApiError::unavailable("the server is shutting down"));
+        }
+        if let Some(tenant) = &client.tenant
+            && tenant.requests_max().is_some_and(|most| tenant.tally().running.get() >= most as u64)
+        {
+            return Err(Self::over_limit(tenant));
         }
         if state.places.available_permits() > 0 { Ok(()) } else { Err(Self::no_place(state)) }
     }
@@ -61,12 +66,15 @@ impl Generation {
         ApiError::overloaded(format!("{} requests are running already", state.config.requests_max), 1)
     }
 
-    /// A place among the tenant's requests.
-    fn place_of(tenant: &TenantState) -> Result<Place, ApiError> {
-        Place::take(tenant.tally(), tenant.requests_max()).ok_or_else(|| {
-            let most = tenant.requests_max().unwrap_or_default();
-            ApiError::rate_limited(format!("{most} requests of this API key's tenant are running already"), 1)
-        })
+    /// Places among the tenant's requests.
+    fn places_of(tenant: &TenantState, count: usize) -> Result<Places, ApiError> {
+        Places::take(tenant.tally(), count, tenant.requests_max()).ok_or_else(|| Self::over_limit(tenant))
+    }
+
+    fn over_limit(tenant: &TenantState) -> ApiError {
+        let (running, most) = (tenant.tally().running.get(), tenant.requests_max().unwrap_or_default());
+        let fact = format!("this API key's tenant has {running} requests running; it may have {most}");
+        ApiError::rate_limited(fact, 1)
     }
 
     /// Submits every prompt of `call`. `client`: what its key says.
@@ -78,16 +86,16 @@ impl Generation {
         timeout: Duration,
         share: Option<Share>,
     ) -> Result<Self, ApiError> {
-        Self::check_room(state)?;
+        Self::check_room(state, client)?;
         let place = state.places.clone().try_acquire_owned().map_err(|_| Self::no_place(state))?;
         // The place is freed when the engine drops the last sink, not when the client has read its
         // answer: a client that stops reading must not occupy one.
         let place = Arc::new((place, share));
-        let of_tenant = client.tenant.as_deref().map(Self::place_of).transpose()?;
+        let count = call.prompts.len() * call.choices;
+        let of_tenant = client.tenant.as_deref().map(|tenant| Self::places_of(tenant, count)).transpose()?;
         let salt = CacheSalt::of(client.salt.as_deref(), call.cache_salt.as_deref());
         let tenant = client.tenant.as_ref();
         let (sender, events) = mpsc::unbounded_channel();
-        let count = call.prompts.len() * call.choices;
         state.metrics.began();
         let mut generation = Self {
             state: state.clone(),

@@ -44,7 +44,8 @@ async fn generate(
     let bytes_max = config.body_bytes_max;
     // Check before reading the body, so that a full server holds no bodies. The place itself is
     // taken when the body is complete, so that slow bodies do not take all places.
-    if let Err(error) = Generation::check_room(state) {
+    let client: Client = parts.extensions.get().cloned().unwrap_or_default();
+    if let Err(error) = Generation::check_room(state, &client) {
         body::discard(&parts, body, bytes_max, state.clock).await;
         return Err(error);
     }
@@ -61,7 +62,6 @@ async fn generate(
     }
     let call = translate(Body::parse(&bytes)?, &limits)?;
     drop(bytes);
-    let client: Client = parts.extensions.get().cloned().unwrap_or_default();
     let prefix = match shape {
         Shape::Completion => "cmpl",
         Shape::Chat => "chatcmpl",

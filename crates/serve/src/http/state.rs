@@ -62,6 +62,16 @@ impl Default for HttpConfig {
 /// Time after which a log line about a degraded engine comes again.
 const REPEAT: Duration = Duration::from_secs(30);
 
+/// What came of a file of tenants: [`AppState::set_tenants`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TenantsSet {
+    /// Tenants that are served.
+    pub tenants: usize,
+    /// A sentence for each part of the region that is not as the file says. Its tenant is served; without
+    /// its part it saves no KV.
+    pub troubles: Vec<String>,
+}
+
 /// An engine, its settings, and its running requests.
 pub struct AppState {
     pub(crate) engine: Arc<dyn Engine>,
@@ -118,26 +128,19 @@ impl AppState {
 
     /// Serves these tenants from now on, in place of earlier ones: only their keys open the API, and only
     /// those of `[metrics]` open `/metrics`. Requests that run go on. Waits for the engine, so call it where
-    /// a thread may block. Returns the number of tenants.
+    /// a thread may block.
     ///
-    /// # Errors
-    /// A tenant's part of the region cannot be had as the file says. Then the earlier tenants stay.
-    pub fn set_tenants(&self, file: TenantFile) -> Result<usize, String> {
+    /// Keys count whatever the engine says: one that was taken out of the file because it has leaked must
+    /// open nothing, also while a worker hangs.
+    pub fn set_tenants(&self, file: TenantFile) -> TenantsSet {
         let _one_at_a_time = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.tenants();
         let new = Tenants::new(file, before.as_deref());
         // First the engine: a request of a new tenant must find its part.
         let troubles = self.engine.set_tenants(&new.parts());
-        if !troubles.is_empty() {
-            // What cannot be put back is logged; it costs hits.
-            for trouble in self.engine.set_tenants(&before.as_ref().map_or_else(Vec::new, |before| before.parts())) {
-                tracing::warn!(trouble, "the earlier limits of a tenant are not back");
-            }
-            return Err(troubles.join("; "));
-        }
-        let count = new.len();
+        let tenants = new.len();
         *self.tenants.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(new));
-        Ok(count)
+        TenantsSet { tenants, troubles }
     }
 
     pub(crate) fn tenants(&self) -> Option<Arc<Tenants>> {

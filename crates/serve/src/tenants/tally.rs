@@ -21,9 +21,9 @@ impl Number {
         self.0.fetch_sub(by, Ordering::Relaxed);
     }
 
-    /// Adds one, unless that exceeds `most`.
-    fn grow(&self, most: u64) -> bool {
-        let more = |now: u64| (now < most).then_some(now + 1);
+    /// Adds so many, unless that exceeds `most`.
+    fn grow(&self, by: u64, most: u64) -> bool {
+        let more = |now: u64| now.checked_add(by).filter(|&then| then <= most);
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 }
@@ -49,20 +49,23 @@ impl Tally {
     }
 }
 
-/// A running request's place among its tenant's. Dropping it frees the place.
-pub(crate) struct Place(Arc<Tally>);
+/// Places of running requests among their tenant's. Dropping it frees them.
+pub(crate) struct Places {
+    tally: Arc<Tally>,
+    count: u64,
+}
 
-impl Place {
-    /// A place, if fewer than `most` are taken.
-    pub(crate) fn take(tally: &Arc<Tally>, most: Option<usize>) -> Option<Self> {
-        let most = most.map_or(u64::MAX, |most| most as u64);
-        tally.running.grow(most).then(|| Self(Arc::clone(tally)))
+impl Places {
+    /// So many places, if no more than `most` are taken then.
+    pub(crate) fn take(tally: &Arc<Tally>, count: usize, most: Option<usize>) -> Option<Self> {
+        let (count, most) = (count as u64, most.map_or(u64::MAX, |most| most as u64));
+        tally.running.grow(count, most).then(|| Self { tally: Arc::clone(tally), count })
     }
 }
 
-impl Drop for Place {
+impl Drop for Places {
     fn drop(&mut self) {
-        self.0.running.subtract(1);
+        self.tally.running.subtract(self.count);
     }
 }
 
@@ -89,11 +92,11 @@ mod tests {
     #[test]
     fn places_are_limited_and_come_back() {
         let tally = Arc::<Tally>::default();
-        let one = Place::take(&tally, Some(1)).expect("there is room");
-        assert!(Place::take(&tally, Some(1)).is_none());
-        let two = Place::take(&tally, None).expect("without a limit");
-        drop((one, two));
-        assert!(Place::take(&tally, Some(1)).is_some());
+        let two = Places::take(&tally, 2, Some(3)).expect("there is room");
+        assert!(Places::take(&tally, 2, Some(3)).is_none());
+        let more = Places::take(&tally, 5, None).expect("without a limit");
+        drop((two, more));
+        assert!(Places::take(&tally, 3, Some(3)).is_some());
         assert_eq!(tally.running.get(), 0);
     }
 }

@@ -6,7 +6,7 @@ use super::support::script::MODEL;
 use super::support::{TestServer, connect, soon, start_worker};
 use cenote_base::Clock;
 use cenote_base::{Engine, TenantKey};
-use cenote_serve::{Disaggregated, DisaggregatedConfig, Fleet, HttpConfig, Role, TenantFile, WorkerToken};
+use cenote_serve::{Disaggregated, DisaggregatedConfig, Fleet, HttpConfig, Role, TenantFile, TenantsSet, WorkerToken};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -17,9 +17,14 @@ fn file(text: &str) -> TenantFile {
     TenantFile::parse(text).expect("a sound file")
 }
 
+/// So many tenants, each with its part.
+const fn all(tenants: usize) -> TenantsSet {
+    TenantsSet { tenants, troubles: Vec::new() }
+}
+
 async fn server_of(engine: &FakeEngine) -> TestServer {
     let server = TestServer::start(engine.shared(), HttpConfig::default()).await;
-    assert_eq!(server.state.set_tenants(file(TWO)), Ok(2));
+    assert_eq!(server.state.set_tenants(file(TWO)), all(2));
     server
 }
 
@@ -107,16 +112,28 @@ async fn a_tenant_has_as_many_requests_as_its_limit() {
 }
 
 #[tokio::test]
-async fn tenants_that_the_engine_cannot_have_change_nothing() {
+async fn a_key_that_was_taken_out_opens_nothing_whatever_the_engine_says() {
     let engine = FakeEngine::new();
     let server = server_of(&engine).await;
-    let before = engine.tenants();
-    let refused = server.state.set_tenants(file("[tenant.red]\nkeys = [\"new\"]\nquota = 1\n"));
-    assert_eq!(refused, Err("red".to_owned()));
-    assert_eq!(engine.tenants(), before);
-    assert_eq!((complete(&server, "x", "r").await.status, complete(&server, "x", "new").await.status), (200, 401));
-    assert_eq!(server.state.set_tenants(file("[tenant.red]\nkeys = [\"new\"]\n")), Ok(1));
+    let set = server.state.set_tenants(file("[tenant.red]\nkeys = [\"new\"]\nquota = 1\n"));
+    assert_eq!(set, TenantsSet { tenants: 1, troubles: vec!["red".to_owned()] });
     assert_eq!((complete(&server, "x", "r").await.status, complete(&server, "x", "new").await.status), (401, 200));
+    assert_eq!(server.state.set_tenants(file("[tenant.red]\nkeys = [\"newer\"]\n")), all(1));
+    assert_eq!((complete(&server, "x", "new").await.status, complete(&server, "x", "newer").await.status), (401, 200));
+}
+
+#[tokio::test]
+async fn each_prompt_and_choice_takes_a_place() {
+    let server = server_of(&FakeEngine::new()).await;
+    let ask = async |key: &str, body: serde_json::Value| {
+        let sent = client().post(server.url("/v1/completions")).bearer_auth(key).json(&body).send();
+        read(soon("an answer", sent).await.expect("the server is there")).await.status
+    };
+    let two = json!({"model": MODEL, "prompt": ["x", "y"], "max_tokens": 5, "ignore_eos": true});
+    assert_eq!((ask("r", two.clone()).await, ask("b", two).await), (429, 200));
+    let choices = json!({"model": MODEL, "prompt": "x", "n": 2, "max_tokens": 5, "ignore_eos": true});
+    assert_eq!(ask("r", choices).await, 429);
+    assert_eq!(complete(&server, "x", "r").await.status, 200);
 }
 
 /// On threads of their own, because an engine behind a socket blocks its caller.
@@ -130,7 +147,7 @@ async fn workers_get_tenants_over_their_socket() {
     let server = TestServer::start(front.clone() as Arc<dyn Engine>, HttpConfig::default()).await;
     let state = server.state.clone();
     let set = tokio::task::spawn_blocking(move || state.set_tenants(file(TWO)));
-    assert_eq!(soon("the tenants", set).await.expect("no panic"), Ok(2));
+    assert_eq!(soon("the tenants", set).await.expect("no panic"), all(2));
     assert_eq!(engine.tenants().len(), 2);
     assert_eq!(*fleet.tenants(), engine.tenants(), "for workers that start later");
     assert_eq!(complete(&server, "x", "r").await.status, 200);
