@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::region::RegionInspector;
 use cenote_base::NamespaceId;
-use cenote_mem::Fabric;
+use cenote_mem::{Fabric, LINE};
 use cenote_policy::eviction::Eviction;
 use cenote_policy::whatif::Replayed;
 use cenote_pool::{Counter, NamespaceInfo, PoolError, PoolInfo, requests};
@@ -152,10 +152,12 @@ struct Model {
 }
 
 impl Model {
-    /// The mean size of its blocks in the region: an encoded block has fewer bytes than its engine's.
-    fn of(row: &NamespaceInfo) -> Self {
-        let mean = row.used_bytes.checked_div(row.blocks).filter(|bytes| *bytes > 0);
-        Self { bytes: mean.unwrap_or(row.block_bytes), tokens: row.block_tokens.into() }
+    /// What a block of it takes in the region: its part of a chunk that is full of blocks of the mean length.
+    /// An encoded block has fewer bytes than its engine's.
+    fn of(row: &NamespaceInfo, chunk_bytes: u64) -> Self {
+        let mean = row.bytes.checked_div(row.blocks).filter(|bytes| *bytes > 0).unwrap_or(row.block_bytes);
+        let slots = (chunk_bytes / mean.next_multiple_of(LINE).max(LINE)).max(1);
+        Self { bytes: chunk_bytes / slots, tokens: row.block_tokens.into() }
     }
 }
 
@@ -172,7 +174,8 @@ pub fn ask<F: Fabric>(
     let found = requests(fabric)?;
     let (Some(first), Some(last)) = (found.all.first(), found.all.last()) else { return Ok(None) };
     let info = inspector.info();
-    let models: BTreeMap<u16, Model> = info.namespaces.iter().map(|row| (row.id.0, Model::of(row))).collect();
+    let models: BTreeMap<u16, Model> =
+        info.namespaces.iter().map(|row| (row.id.0, Model::of(row, info.chunk_bytes))).collect();
     let known = models.values().next().map_or(BLOCK_BYTES, |model| model.bytes);
     let bytes_of = |row: NamespaceId| models.get(&row.0).map_or(known, |model| model.bytes);
     let mut trace = found.trace(|row| u32::try_from(bytes_of(row).div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX));
@@ -227,11 +230,11 @@ fn ttft_ms(replayed: &Replayed, models: &BTreeMap<u16, Model>, rates: Rates, wit
     let mut seconds = 0.0;
     let mut missed = 0.0;
     for (number, (&misses, &cold)) in (0..).zip(replayed.missed.iter().zip(&replayed.cold)) {
+        missed += misses;
         let Some(model) = models.get(&number) else { continue };
         let cold = if with_cold { cold } else { 0.0 };
         seconds += (misses - cold) * model.tokens as f64 / prefill;
         seconds += of_cold.map_or(0.0, |rate| cold * model.bytes as f64 / rate);
-        missed += misses;
     }
     let mean_bytes = models.values().map(|model| model.bytes as f64).sum::<f64>() / (models.len() as f64).max(1.0);
     let hits = (replayed.asked - missed).max(0.0);

@@ -117,6 +117,10 @@ impl Peer {
         // No statement leaves the state inconsistent, so a poisoned lock is usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn log(&self, error: &ReadError) {
+        tracing::warn!(peer = self.address, %error, "the peer is suspect; serving goes on without it");
+    }
 }
 
 /// How a peer has served its thread, over all connections.
@@ -304,15 +308,14 @@ impl<F: Fabric + 'static> Shared<F> {
         job.end();
     }
 
-    fn suspect(&self, state: &mut State, address: &str, error: &ReadError) {
+    /// Marks a peer as suspect. Returns whether it was not. The caller logs that with [`Peer::log`] when it has
+    /// let go of the state, which serving threads take: a log may wait.
+    fn suspect(&self, state: &mut State, error: &ReadError) -> bool {
         if state.standing == Standing::Good {
             self.counters.add(Count::Suspected, 1);
         }
-        if state.standing != Standing::Suspect {
-            tracing::warn!(peer = address, %error, "the peer is suspect; serving goes on without it");
-        }
-        state.standing = Standing::Suspect;
         state.error = Some(error.to_string());
+        std::mem::replace(&mut state.standing, Standing::Suspect) != Standing::Suspect
     }
 
     /// The life of a peer's thread.
@@ -334,6 +337,9 @@ impl<F: Fabric + 'static> Shared<F> {
                     // Dropping a connection may take time: requests must know before.
                     self.leave(peer, error.as_ref());
                     is_remade = error == Some(ReadError::Remade);
+                    if is_remade {
+                        conduct.wrong = 0;
+                    }
                     drop(reader);
                 }
                 Err(error) => self.leave(peer, Some(&error)),
@@ -357,11 +363,12 @@ impl<F: Fabric + 'static> Shared<F> {
     /// Marks a peer as suspect, and hands its visits on.
     fn leave(&self, peer: &Peer, error: Option<&ReadError>) {
         let mut state = peer.state();
-        if let Some(error) = error {
-            self.suspect(&mut state, &peer.address, error);
-        }
+        let news = error.filter(|error| self.suspect(&mut state, error));
         let visits = std::mem::take(&mut state.queue);
         drop(state);
+        if let Some(error) = news {
+            peer.log(error);
+        }
         visits.into_iter().for_each(|visit| self.go_on(visit));
     }
 
@@ -395,7 +402,10 @@ impl<F: Fabric + 'static> Shared<F> {
                 let left = (visit.job.hashes.len() - visit.done) as u64;
                 self.counters.add(if error == ReadError::Late { Count::Late } else { Count::Failed }, left);
                 // Before the request goes on.
-                self.suspect(&mut peer.state(), &peer.address, &error);
+                let is_new = self.suspect(&mut peer.state(), &error);
+                if is_new {
+                    peer.log(&error);
+                }
                 if visit.job.is_over() {
                     visit.job.end();
                 } else {
@@ -416,10 +426,12 @@ impl<F: Fabric + 'static> Shared<F> {
         let pace = Pace { until: job.promotion.until(), read_timeout: self.deadline };
         let found = reader.find(&job.hashes[visit.done..], pace)?;
         self.counters.add(Count::Found, found.len() as u64);
+        let mut is_wrong = false;
         // Another request may have brought some meanwhile.
         let here = |hit: &Hit| !self.pool.peek(&[hit.hash]).is_empty();
         let wanted: Vec<Hit> = found.iter().filter(|hit| !here(hit)).copied().collect();
         let fetched = reader.fetch((&job.namespace, &job.readable), &wanted, pace, |hit, fetched| {
+            is_wrong |= matches!(fetched, Fetched::Wrong);
             *wrong = match &fetched {
                 Fetched::Whole { .. } => 0,
                 Fetched::Wrong => wrong.saturating_add(1),
@@ -430,7 +442,7 @@ impl<F: Fabric + 'static> Shared<F> {
         // Blocks behind one that is missing are shared, but of no use to this request yet.
         visit.done += self.pool.peek(&job.hashes[visit.done..visit.done + found.len()]).len();
         fetched?;
-        if *wrong >= WRONG_MAX {
+        if is_wrong && *wrong >= WRONG_MAX {
             let fact = format!("{wrong} blocks in a row had a wrong checksum, seal, namespace or length");
             return Err(ReadError::Gone(fact));
         }

@@ -142,13 +142,9 @@ fn once(args: &RecordArgs) -> Result<(), Failure> {
     let mut recorder = Recorder::new(open(&args.out)?, row.block_tokens, shift);
     let mut thinned: Vec<Asked> = Vec::new();
     for (asked, names) in found.sampled() {
-        if asked.shift != shift {
-            // Of a time with a higher rate.
-            let names: Vec<u32> = names.into_iter().map(|name| name as u32).collect();
-            thinned.push(Asked { names, shift, ..asked.clone() });
-        } else {
-            thinned.push(asked.clone());
-        }
+        // Of each at the lowest rate and in the same bits, so that equal blocks have equal names.
+        let names: Vec<u32> = names.into_iter().map(|name| name as u32).collect();
+        thinned.push(Asked { names, names_above: 0, shift, ..asked.clone() });
     }
     thinned.iter().try_for_each(|asked| recorder.write(asked))?;
     recorder.end(found.torn)

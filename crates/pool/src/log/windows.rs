@@ -163,12 +163,19 @@ pub(crate) fn seen<F: Fabric>(fabric: &F, layout: &Layout, is_coherent: bool) ->
     (0..).zip(&WINDOWS_S).map(of_window).collect()
 }
 
+/// Quarters by which a worker may be late.
+const LATE_MAX: u64 = 4;
+
 impl<F: Fabric, H: HostLocal> Log<F, H> {
     /// Notes a request that asks for these blocks now.
     pub(super) fn note_distinct(&self, names: &[BlockHash], unix_s: u64) {
         let region = &self.region;
-        let quarter = unix_s / QUARTER_S;
-        if region.quarter().load(Relaxed) != quarter + 1 {
+        let mut quarter = unix_s / QUARTER_S;
+        let known = region.quarter().load(Relaxed);
+        if (quarter + 2..=quarter + LATE_MAX + 1).contains(&known) {
+            // This worker was late, or its clock has gone back: what others have begun goes on.
+            quarter = known - 1;
+        } else if known != quarter + 1 {
             self.turn(quarter);
         }
         let sketch = place(&region.layout, region.host, 0, quarter);

@@ -63,8 +63,10 @@ impl<F: Fabric + 'static> Shared<F> {
             drop(watch);
             for (peer, _) in self.peers.iter().zip(late).filter(|(_, is_late)| *is_late) {
                 let mut state = peer.state();
-                if state.standing == Standing::Good {
-                    self.suspect(&mut state, &peer.address, &ReadError::Late);
+                let is_new = state.standing == Standing::Good && self.suspect(&mut state, &ReadError::Late);
+                drop(state);
+                if is_new {
+                    peer.log(&ReadError::Late);
                 }
             }
             // Suspicion comes first: a request that goes on must not meet the same peer again.
