@@ -348,6 +348,12 @@ impl Actor {
         let Some(pin) = hits.first().and_then(|hit| pool.pin(hit)) else { return };
         self.process.note(&format!("pinned {number}: {:?}", pin.hit()));
         let Some((offset, length)) = pin.extent() else { return };
+        // Where a host that was declared dead may have written, only bytes that were verified since count.
+        if pool.strays(pin.hit()) != Strays::Never
+            && !(pin.protects() && pin.verify() == ReadOutcome::Whole && pin.protects())
+        {
+            return;
+        }
         let while_ns = [4_000, 15_000, 50_000][(self.process.time() % 3) as usize];
         for _ in 0..3 {
             if !self.process.sleep(while_ns) {

@@ -78,8 +78,9 @@ impl Lease {
             return if verify { Ok(None) } else { Err(wrong(why)) };
         };
         let view = BlockView { pool, pin, extent };
-        // In this order, so that bytes that changed before the sum or during it are a miss.
-        let usable = !verify || view.verify(py)? && view.pin.protects();
+        // Before the sum, because a host that was declared dead may write after it and end its writes before
+        // the second question; and after it, because this host may be declared dead meanwhile.
+        let usable = !verify || view.pin.protects() && view.verify(py)? && view.pin.protects();
         Ok(usable.then_some(view))
     }
 
