@@ -21,7 +21,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet, t
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::{self, Registry};
+use prometheus_client::registry::Registry;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::process::ExitCode;
@@ -179,8 +179,8 @@ impl Writer<'_> {
 
     fn residence(&mut self, residence: &Residence) -> fmt::Result {
         let help = "Time that blocks were in the pool, of those that left";
-        let name = "cenote_pool_residence";
-        let mut family = self.0.encode_descriptor(name, help, Some(&registry::Unit::Seconds), MetricType::Histogram)?;
+        let name = "cenote_pool_residence_seconds";
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
         let bounds = RESIDENCE_SECONDS.iter().map(|&bound| f64::from(bound)).chain([f64::MAX]);
         let buckets: Vec<(f64, u64)> = bounds.zip(residence.blocks).collect();
         let count = residence.blocks.iter().fold(0_u64, |sum, count| sum.wrapping_add(*count));

@@ -23,7 +23,9 @@ fn parsed(page: &str) -> (BTreeMap<String, f64>, BTreeMap<String, String>) {
         } else {
             let (series, value) = line.rsplit_once(' ').expect("a series and a value");
             let family = series.split('{').next().expect("a name");
-            assert!(kinds.contains_key(family.trim_end_matches("_total")), "{line} has no type");
+            let suffix = ["_total", "_bucket", "_count", "_sum"].into_iter().find(|suffix| family.ends_with(suffix));
+            let base = family.trim_end_matches(suffix.unwrap_or_default());
+            assert!(kinds.contains_key(family) || kinds.contains_key(base), "{line} has no type");
             assert!(values.insert(series.to_owned(), value.parse().expect("a number")).is_none(), "{line} comes twice");
         }
     }

@@ -11,7 +11,12 @@ use std::sync::Arc;
 const PAGE: usize = 1024;
 
 fn pool() -> Pool<Arc<Coherent>> {
-    let config = PoolConfig { max_hosts: 1, workers_per_host: 4, ..PoolConfig::new(HashSeed([3; 32]), [4; 16]) };
+    let config = PoolConfig {
+        max_hosts: 1,
+        workers_per_host: 4,
+        removals_per_host: 64,
+        ..PoolConfig::new(HashSeed([3; 32]), [4; 16])
+    };
     let mapping = Mapping::create(&RegionSource::Anon, 16 << 20, 0o600, &MapOptions::default()).expect("memory");
     let fabric = Arc::new(Coherent::new(mapping));
     Superblock::format(&fabric, &config).expect("it fits");

@@ -211,8 +211,8 @@ mod tests {
         let shared = first.iter().zip(&second).take_while(|(one, other)| one == other).count() as u64;
         assert!(DOCUMENT_TOKENS.contains(&shared) && first != second, "{shared}");
         let mut prng = Prng::new(1);
-        let drawn: Vec<Prompt> = (0..3000).map(|_| Prompt::draw(&mut prng)).collect();
+        let drawn: Vec<Prompt> = (0..60_000).map(|_| Prompt::draw(&mut prng)).collect();
         assert_eq!(drawn.iter().collect::<HashSet<_>>().len() as u64, DOCUMENTS * ENDS);
-        assert!(drawn.iter().filter(|prompt| prompt.document < DOCUMENTS / 2).count() > 2000);
+        assert!(drawn.iter().filter(|prompt| prompt.document < DOCUMENTS / 2).count() > 40_000);
     }
 }
