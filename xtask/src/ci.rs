@@ -81,14 +81,9 @@ fn check(root: &Path, steps: &mut Steps) -> Result<(), String> {
     steps.each("tests", &members, &[verilator, version("c++", &["--version"])], |chosen| {
         let packages: Vec<&str> = chosen.iter().filter(|word| !word.starts_with("--")).copied().collect();
         let run = nextest::Run { root, packages: &packages, variables: variable.as_slice(), tools: tools.as_deref() };
-        match run.run() {
-            // A run that lacked something has not shown that the rest passes.
-            Ok(found) => {
-                report = found;
-                if report.skipped.is_empty() { Ran::Passed } else { Ran::InPart }
-            }
-            Err(nextest::Failure { reason, passed }) => Ran::Failed { reason, passed },
-        }
+        let outcome = run.run();
+        report = outcome.report;
+        Ran { failure: outcome.failure, unfinished: outcome.unfinished }
     })?;
     if !report.slowest.is_empty() {
         println!("the slowest tests:\n{}", report.list());
@@ -174,23 +169,16 @@ fn of_clippy() -> Vec<(&'static str, String)> {
 }
 
 /// What a step has shown of its packages.
-enum Ran {
-    Passed,
-    /// Nothing failed, and something was left out.
-    InPart,
-    Failed {
-        reason: String,
-        /// Packages that passed nevertheless.
-        passed: BTreeSet<String>,
-    },
+struct Ran {
+    failure: Option<String>,
+    /// Packages that failed or of which something was left out; `None` if that is not known.
+    unfinished: Option<BTreeSet<String>>,
 }
 
 impl From<Result<(), String>> for Ran {
     fn from(result: Result<(), String>) -> Self {
-        match result {
-            Ok(()) => Self::Passed,
-            Err(reason) => Self::Failed { reason, passed: BTreeSet::new() },
-        }
+        let unfinished = result.is_ok().then(BTreeSet::new);
+        Self { failure: result.err(), unfinished }
     }
 }
 
@@ -287,7 +275,7 @@ impl Steps {
     }
 
     /// Runs a step for those packages whose inputs have not passed it. The step gets cargo's flags that
-    /// choose them. A package that passed is not repeated, also if others failed.
+    /// choose them. A package that passed is not repeated, also if others failed or lacked something.
     fn each(
         &mut self,
         name: &str,
@@ -316,19 +304,14 @@ impl Steps {
             println!("\n{name}: the others passed on this machine with the same inputs");
             (due.iter().flat_map(|(member, _)| ["--package", member.as_str()]).collect(), part)
         };
-        let mut passed = BTreeSet::new();
-        let result = self.run_part(name, &part, || match step(&flags) {
-            Ran::Passed => {
-                passed.extend(members.iter().cloned());
-                Ok(())
-            }
-            Ran::InPart => Ok(()),
-            Ran::Failed { reason, passed: others } => {
-                passed.extend(others);
-                Err(reason)
-            }
+        let mut unfinished = None;
+        let result = self.run_part(name, &part, || {
+            let ran = step(&flags);
+            unfinished = ran.unfinished;
+            ran.failure.map_or(Ok(()), Err)
         });
-        let passed = due.iter().filter(|(member, _)| passed.contains(*member));
+        let passed = |member: &String| unfinished.as_ref().is_some_and(|unfinished| !unfinished.contains(member));
+        let passed = due.iter().filter(|(member, _)| passed(member));
         passed.filter_map(|(_, key)| key.as_ref()).for_each(|key| self.stamps.pass(name, key));
         result
     }

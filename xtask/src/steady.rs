@@ -107,15 +107,15 @@ pub fn run(root: &Path, arguments: &[&str]) -> Result<(), String> {
     for number in done + 1..=plan.runs {
         let busy = Busy::start(plan.busy)?;
         let start = Instant::now();
-        let result = tests.run();
+        let outcome = tests.run();
         drop(busy);
-        let word = if result.is_ok() { "passed" } else { "FAILED" };
+        let word = if outcome.failure.is_none() { "passed" } else { "FAILED" };
         let mut entry = format!("run {number}: {word} in {:.0} s, {head}\n", start.elapsed().as_secs_f64());
-        match &result {
-            Ok(report) => entry += &report.list(),
-            Err(failure) => writeln!(entry, "  {}", failure.reason).expect("a string"),
+        match &outcome.failure {
+            None => entry += &outcome.report.list(),
+            Some(reason) => writeln!(entry, "  {reason}").expect("a string"),
         }
-        failed += usize::from(result.is_err());
+        failed += usize::from(outcome.failure.is_some());
         print!("{entry}");
         let mut file = fs::OpenOptions::new().create(true).append(true).open(&path);
         let written = file

@@ -2,6 +2,7 @@
 
 use crate::time::{Clock, TimeSource, nanoseconds};
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -70,13 +71,33 @@ pub fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// A real input in the folder `../shared` beside the repository, or in the folder that `CENOTE_SHARED`
+/// names. Prints that a test is skipped without it.
+///
+/// # Panics
+/// As [`skip`], if it is not there.
+pub fn beside(file: &str) -> Option<PathBuf> {
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared");
+    let path = std::env::var_os("CENOTE_SHARED").map_or_else(beside, PathBuf::from).join(file);
+    if path.exists() {
+        return Some(path);
+    }
+    // The key of the test command's results has these files, so it counts a test without them as passed.
+    leave_out(&format!(" without {}", path.display()));
+    None
+}
+
 /// Prints that a test or a part of it is skipped, past the test harness's capture. Under `CI=1` a
 /// missing dependency is a failure instead.
 ///
 /// # Panics
 /// The environment variable `CI` is set, and neither empty, `0` nor `false`.
 pub fn skip(reason: &str) {
+    leave_out(&format!(": {reason}"));
+}
+
+fn leave_out(reason: &str) {
     let ci = std::env::var("CI").unwrap_or_default();
-    assert!(matches!(ci.as_str(), "" | "0" | "false"), "skipped, which CI={ci} forbids: {reason}");
-    let _ = writeln!(std::io::stderr().lock(), "SKIPPED: {reason}");
+    assert!(matches!(ci.as_str(), "" | "0" | "false"), "skipped, which CI={ci} forbids{reason}");
+    let _ = writeln!(std::io::stderr().lock(), "SKIPPED{reason}");
 }

@@ -390,7 +390,7 @@ fn answers(
 mod tests {
     use super::*;
     use cenote_base::Clock;
-    use cenote_base::testing::skip;
+    use cenote_base::testing::beside;
     use cenote_codec::Raw;
     use cenote_engine::EngineConfig;
     use cenote_quality::CodecSubject;
@@ -465,9 +465,8 @@ mod tests {
     #[test]
     fn tasks_of_a_text_tell_codecs_apart() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let Ok(text) = std::fs::read_to_string(root.join("../shared/data/wikitext2_valid.txt")) else {
-            return skip("accuracy on WikiText-2: ../shared/data/wikitext2_valid.txt is not here");
-        };
+        let Some(text) = beside("data/wikitext2_valid.txt") else { return };
+        let text = std::fs::read_to_string(text).expect("the text");
         let held_out = &text[text.floor_char_boundary(text.len() / 20 * 19)..];
         let config = EngineConfig { threads: 2, ..EngineConfig::new(root.join("models/demo"), Clock::stopped()) };
         let model = LoadedModel::load(&config).expect("the demo model");

@@ -1,7 +1,7 @@
 //! Tests with a small synthetic trace in Mooncake's format, and with the public trace if it lies
 //! beside the repository.
 
-use cenote_base::testing::skip;
+use cenote_base::testing::beside;
 use cenote_policy::{Eviction, Watermark};
 use cenote_serving_sim::hits::{Instants, Routing};
 use cenote_serving_sim::model::{CXL, CostModel, Device, ModelShape, NVME_L4, NVME_L4_WRITE};
@@ -12,7 +12,7 @@ use cenote_serving_sim::{
 };
 use std::collections::VecDeque;
 use std::io::BufReader;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 fn read(path: &Path) -> Workload {
     let file = BufReader::new(std::fs::File::open(path).expect("the trace"));
@@ -171,18 +171,9 @@ fn engines() -> Setup {
     }
 }
 
-/// The directory of the data: `CENOTE_SHARED`, or `shared` beside the repository.
-fn shared() -> PathBuf {
-    let beside = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared"));
-    std::env::var_os("CENOTE_SHARED").map_or_else(beside, PathBuf::from)
-}
-
 #[test]
 fn the_mooncake_trace_has_its_known_hit_rate() {
-    let path = shared().join("data/mooncake_conversation.jsonl");
-    if !path.exists() {
-        return skip(&format!("the Mooncake trace is not at {}", path.display()));
-    }
+    let Some(path) = beside("data/mooncake_conversation.jsonl") else { return };
     let workload = read(&path);
     let found = hit_rate(&workload, Eviction::Lru, None, Instants::Block);
     assert_eq!((found.requests, found.blocks, found.unique_blocks), (12_031, 288_500, 182_790));
@@ -194,10 +185,7 @@ fn the_mooncake_trace_has_its_known_hit_rate() {
 
 #[test]
 fn a_cold_tier_brings_back_what_a_tenth_of_the_working_set_loses() {
-    let path = shared().join("data/mooncake_conversation.jsonl");
-    if !path.exists() {
-        return skip(&format!("the Mooncake trace is not at {}", path.display()));
-    }
+    let Some(path) = beside("data/mooncake_conversation.jsonl") else { return };
     let workload = read(&path);
     let shape = ModelShape::named("llama-8b").expect("a preset");
     let block_bytes = shape.kv_bytes_per_token() * 512;
@@ -219,10 +207,7 @@ fn a_cold_tier_brings_back_what_a_tenth_of_the_working_set_loses() {
 
 #[test]
 fn hosts_stay_within_a_point_of_one_lru() {
-    let path = shared().join("data/mooncake_conversation.jsonl");
-    if !path.exists() {
-        return skip(&format!("the Mooncake trace is not at {}", path.display()));
-    }
+    let Some(path) = beside("data/mooncake_conversation.jsonl") else { return };
     let workload = read(&path);
     let capacity = Some(10_000);
     let ideal = hit_rate(&workload, Eviction::Lru, capacity, Instants::Block).hit_rate;

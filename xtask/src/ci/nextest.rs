@@ -46,6 +46,10 @@ pub fn install() -> Result<Option<PathBuf>, String> {
 /// Nextest's exit status if tests ran and some failed.
 const TESTS_FAILED: i32 = 100;
 
+/// How a notice begins about real inputs beside the repository (`cenote_base::testing::beside`). The key of
+/// a result has them.
+const BESIDE: &str = "SKIPPED without ";
+
 /// Packages of commands.
 const COMMANDS: [&str; 2] = ["cenote-cli", "cenote-lab"];
 
@@ -66,15 +70,19 @@ pub struct Report {
     pub slowest: Vec<(String, f64)>,
     /// Lines of tests that lacked something.
     pub skipped: Vec<String>,
-    /// Tests that passed: program and name, as nextest lists them.
+    /// Tests that passed and lacked nothing but what lies beside the repository, which is in the key of the
+    /// result: program and name, as nextest lists them.
     passed: BTreeSet<String>,
 }
 
-/// Tests failed, or they could not be built.
-pub struct Failure {
-    pub reason: String,
-    /// Packages of which all tests ran and passed.
-    pub passed: BTreeSet<String>,
+/// How a run ended.
+pub struct Outcome {
+    pub report: Report,
+    /// Tests failed, or they could not be built.
+    pub failure: Option<String>,
+    /// Packages of which a test failed, did not run, or lacked something else than what the key of the result
+    /// has; `None` if that is not known.
+    pub unfinished: Option<BTreeSet<String>>,
 }
 
 impl Run<'_> {
@@ -115,48 +123,37 @@ impl Run<'_> {
         if status.success() { Ok(()) } else { Err(format!("the tests cannot be built ({status})")) }
     }
 
-    /// Builds the tests and runs them. A run without tests has failed.
-    ///
-    /// # Errors
-    /// A test failed, or the tests cannot be built; nextest's own output is above.
-    pub fn run(&self) -> Result<Report, Failure> {
+    /// Builds the tests and runs them; nextest's own output is above. A run without tests has failed.
+    pub fn run(&self) -> Outcome {
         let results = self.root.join("target/nextest/ci/junit.xml");
         let _ = fs::remove_file(&results);
-        let status = self
-            .command("run", &["--profile", "ci", "--no-fail-fast"])
-            .status()
-            .map_err(|error| Failure::of(format!("cargo cannot be run: {error}")))?;
+        let status = match self.command("run", &["--profile", "ci", "--no-fail-fast"]).status() {
+            Ok(status) => status,
+            Err(error) => {
+                let failure = Some(format!("cargo cannot be run: {error}"));
+                return Outcome { report: Report::default(), failure, unfinished: None };
+            }
+        };
         let report = fs::read_to_string(&results).map(|text| report(&text)).unwrap_or_default();
-        if status.success() {
-            return Ok(report);
-        }
-        let reason = format!("cargo nextest run failed ({status})");
-        // A test that lacked something has not passed, and its package is not known here.
-        let counts = status.code() == Some(TESTS_FAILED) && report.skipped.is_empty();
-        let passed = if counts { self.wholly_passed(&report.passed) } else { BTreeSet::new() };
-        Err(Failure { reason, passed })
+        let failure = (!status.success()).then(|| format!("cargo nextest run failed ({status})"));
+        let is_told = failure.is_none() || status.code() == Some(TESTS_FAILED);
+        let unfinished = is_told.then(|| self.unfinished(&report.passed)).flatten();
+        Outcome { report, failure, unfinished }
     }
 
-    /// Packages of which all listed tests are among those that passed. A run that was ended early lacks
+    /// Packages of which not all listed tests are among those that passed. A run that was ended early lacks
     /// some.
-    fn wholly_passed(&self, passed: &BTreeSet<String>) -> BTreeSet<String> {
+    fn unfinished(&self, passed: &BTreeSet<String>) -> Option<BTreeSet<String>> {
         let listed = self.command("list", &["--message-format", "oneline"]).output();
-        let listed = listed.ok().filter(|output| output.status.success()).map(|output| output.stdout);
-        whole_packages(&String::from_utf8_lossy(&listed.unwrap_or_default()), passed)
+        let listed = listed.ok().filter(|output| output.status.success())?.stdout;
+        Some(packages_missing(&String::from_utf8_lossy(&listed), passed))
     }
 }
 
-impl Failure {
-    const fn of(reason: String) -> Self {
-        Self { reason, passed: BTreeSet::new() }
-    }
-}
-
-/// The packages of listed tests, a line each, of which no test is missing in `passed`.
-fn whole_packages(listed: &str, passed: &BTreeSet<String>) -> BTreeSet<String> {
+/// The packages of listed tests, a line each, of which a test is missing in `passed`.
+fn packages_missing(listed: &str, passed: &BTreeSet<String>) -> BTreeSet<String> {
     let package = |test: &str| test.split([':', ' ']).next().unwrap_or_default().to_owned();
-    let missing: BTreeSet<String> = listed.lines().filter(|test| !passed.contains(*test)).map(package).collect();
-    listed.lines().map(package).filter(|package| !missing.contains(package)).collect()
+    listed.lines().filter(|test| !passed.contains(*test)).map(package).collect()
 }
 
 impl Report {
@@ -173,19 +170,22 @@ fn report(text: &str) -> Report {
         let head = &case[..case.find('>').unwrap_or(case.len())];
         let (Some(program), Some(name)) = (attribute(head, "classname"), attribute(head, "name")) else { continue };
         let test = format!("{program} {name}");
-        if !["<failure", "<error", "<skipped"].iter().any(|word| case.contains(word)) {
+        let lacks = case.lines().filter_map(notice).any(|notice| !notice.starts_with(BESIDE));
+        if !lacks && !["<failure", "<error", "<skipped"].iter().any(|word| case.contains(word)) {
             passed.insert(test.clone());
         }
         slowest.extend(attribute(head, "time").and_then(|time| time.parse::<f64>().ok()).map(|time| (test, time)));
     }
     slowest.sort_by(|one, other| other.1.total_cmp(&one.1));
     slowest.truncate(SLOWEST);
-    let notice = |line: &str| {
-        let rest = &line[line.find("SKIPPED: ")?..];
-        Some(rest[..rest.find('<').unwrap_or(rest.len())].to_owned())
-    };
-    let skipped = text.lines().filter_map(notice).collect();
+    let skipped = text.lines().filter_map(notice).map(str::to_owned).collect();
     Report { slowest, skipped, passed }
+}
+
+/// The part of a line that says what a test lacked.
+fn notice(line: &str) -> Option<&str> {
+    let rest = &line[line.find("SKIPPED")?..];
+    Some(&rest[..rest.find('<').unwrap_or(rest.len())])
 }
 
 /// The value of an XML attribute that needs no unescaping: names of tests and numbers.
@@ -214,7 +214,16 @@ mod tests {
             [("cenote-pool::pool rack::one".to_owned(), 20.25), ("cenote-pool::pool crash::all".to_owned(), 1.5)];
         assert_eq!(report.slowest, expected);
         assert_eq!(report.skipped, ["SKIPPED: no namespaces here"]);
-        assert_eq!(report.passed.len(), 2);
+        assert_eq!(report.passed, ["cenote-pool::pool rack::one".to_owned()].into(), "one of them lacked something");
+    }
+
+    #[test]
+    fn a_test_without_real_inputs_has_passed() {
+        let text = r#"<testcase name="one" classname="cenote-sim" time="1"><system-err>
+            SKIPPED without ../shared/data/trace.jsonl</system-err></testcase>"#;
+        let report = report(text);
+        assert_eq!(report.skipped, ["SKIPPED without ../shared/data/trace.jsonl"]);
+        assert_eq!(report.passed, ["cenote-sim one".to_owned()].into());
     }
 
     #[test]
@@ -225,9 +234,10 @@ mod tests {
             <testcase name="four" classname="xtask::bin/xtask" time="1"/>"#;
         let listed = "cenote-pool::pool one\ncenote-pool two\ncenote-mem three\nxtask::bin/xtask four\n";
         let passed = report(text).passed;
-        assert_eq!(whole_packages(listed, &passed), ["cenote-mem", "xtask"].map(str::to_owned).into());
+        assert_eq!(packages_missing(listed, &passed), ["cenote-pool".to_owned()].into());
         let more = format!("{listed}cenote-mem::mem five\n");
-        assert_eq!(whole_packages(&more, &passed), ["xtask".to_owned()].into(), "a test did not run");
-        assert!(whole_packages("", &passed).is_empty());
+        let missing = ["cenote-mem", "cenote-pool"].map(str::to_owned);
+        assert_eq!(packages_missing(&more, &passed), missing.into(), "a test did not run");
+        assert!(packages_missing("", &passed).is_empty());
     }
 }

@@ -4,10 +4,10 @@
 use super::support::client::{Answer, greedy, without_pool};
 use super::support::process::Server;
 use super::support::region::Region;
-use super::support::{repository, tokens};
+use super::support::tokens;
 use cenote_base::TokenId;
 use cenote_base::prng::Prng;
-use cenote_base::testing::skip;
+use cenote_base::testing::beside;
 use futures::future::{join, join_all};
 use serde_json::Value;
 use std::cell::Cell;
@@ -47,13 +47,9 @@ fn synthetic(seed: u64) -> Vec<Vec<TokenId>> {
 }
 
 fn prompts() -> Vec<Vec<TokenId>> {
-    match std::fs::read_to_string(repository("../shared/data/mooncake_conversation.jsonl")) {
-        Ok(trace) => from_trace(&trace),
-        Err(error) => {
-            skip(&format!("the Mooncake trace, for synthetic prefix groups: {error}"));
-            synthetic(7)
-        }
-    }
+    // Without the trace: synthetic groups of prefixes.
+    beside("data/mooncake_conversation.jsonl")
+        .map_or_else(|| synthetic(7), |trace| from_trace(&std::fs::read_to_string(trace).expect("the trace")))
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use crate::support::*;
 use cenote_base::BlockHash;
 use cenote_base::prng::Prng;
-use cenote_base::testing::ManualTime;
+use cenote_base::testing::{ManualTime, beside};
 use cenote_mem::{Fabric, Offset};
 use cenote_policy::whatif::{Sampled, Trace};
 use cenote_pool::{
@@ -13,7 +13,6 @@ use cenote_pool::{
 };
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -180,13 +179,7 @@ fn a_region_without_a_record_keeps_none_and_odd_lengths_are_refused() {
 
 /// The prompts of an hour of conversations (Mooncake, FAST '25), as numbers of blocks.
 fn conversations() -> Option<Vec<Vec<u64>>> {
-    let beside = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared"));
-    let shared = std::env::var_os("CENOTE_SHARED").map_or_else(beside, PathBuf::from);
-    let path = shared.join("data/mooncake_conversation.jsonl");
-    let Ok(text) = std::fs::read_to_string(&path) else {
-        say(&format!("SKIPPED: the Mooncake trace is not at {}", path.display()));
-        return None;
-    };
+    let text = std::fs::read_to_string(beside("data/mooncake_conversation.jsonl")?).expect("the trace");
     let ids = |line: &str| -> Option<Vec<u64>> {
         let ids = line.split_once("\"hash_ids\": [")?.1.split_once(']')?.0;
         ids.split(',').map(|id| id.trim().parse().ok()).collect()

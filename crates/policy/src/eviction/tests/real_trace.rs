@@ -3,19 +3,12 @@
 use super::harness::{Id, Pool};
 use super::textbook::textbook;
 use crate::eviction::Eviction;
+use cenote_base::testing::beside;
 use std::io::Write;
-use std::path::PathBuf;
 
-/// Past the test harness's capture, because a skip should be seen, and the table is the point of
-/// the test.
+/// Past the test harness's capture, because the table is the point of the test.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
-}
-
-/// Another place for the data than `../shared` beside the repository.
-fn shared() -> PathBuf {
-    let beside = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared"));
-    std::env::var_os("CENOTE_SHARED").map_or_else(beside, PathBuf::from)
 }
 
 fn prompt(line: &str) -> Option<Vec<Id>> {
@@ -25,14 +18,9 @@ fn prompt(line: &str) -> Option<Vec<Id>> {
 
 #[test]
 fn mooncake_conversations() {
-    let path = shared().join("data/mooncake_conversation.jsonl");
-    let prompts: Vec<Vec<Id>> = match std::fs::read_to_string(&path) {
-        Ok(text) => text.lines().map(|line| prompt(line).expect("a line of the trace")).collect(),
-        Err(error) => {
-            say(&format!("SKIPPED: the Mooncake trace is not at {} ({error})", path.display()));
-            return;
-        }
-    };
+    let Some(path) = beside("data/mooncake_conversation.jsonl") else { return };
+    let text = std::fs::read_to_string(path).expect("the trace");
+    let prompts: Vec<Vec<Id>> = text.lines().map(|line| prompt(line).expect("a line of the trace")).collect();
     let total: usize = prompts.iter().map(Vec::len).sum();
     let distinct = prompts.iter().flatten().collect::<std::collections::HashSet<_>>().len();
     say(&format!("Mooncake conversations: {} prompts, {total} blocks, {distinct} distinct", prompts.len()));
