@@ -349,9 +349,7 @@ impl Actor {
         self.process.note(&format!("pinned {number}: {:?}", pin.hit()));
         let Some((offset, length)) = pin.extent() else { return };
         // Where a host that was declared dead may have written, only bytes that were verified since count.
-        if pool.strays(pin.hit()) != Strays::Never
-            && !(pin.protects() && pin.verify() == ReadOutcome::Whole && pin.protects())
-        {
+        if pool.strays(pin.hit()) != Strays::Never && !pin.confirm() {
             return;
         }
         let while_ns = [4_000, 15_000, 50_000][(self.process.time() % 3) as usize];

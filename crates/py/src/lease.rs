@@ -78,9 +78,7 @@ impl Lease {
             return if verify { Ok(None) } else { Err(wrong(why)) };
         };
         let view = BlockView { pool, pin, extent };
-        // Before the sum, because a host that was declared dead may write after it and end its writes before
-        // the second question; and after it, because this host may be declared dead meanwhile.
-        let usable = !verify || view.pin.protects() && view.verify(py)? && view.pin.protects();
+        let usable = !verify || guarded(|| Ok(py.detach(|| view.pin.confirm())))?;
         Ok(usable.then_some(view))
     }
 

@@ -205,6 +205,7 @@ impl<F: Fabric, H: HostLocal> Pin<F, H> {
     /// ones. It has not if this host was suspended for longer than the host timeout and declared
     /// dead, or if the chunk was adopted from a dead host whose caches may still write there. A
     /// copy that is verified after it was made ([`Pin::verify`], [`Pin::read`]) needs neither.
+    /// Whether the bytes are the published ones to begin with, [`Pin::confirm`] says.
     #[must_use]
     pub fn protects(&self) -> bool {
         let region = &self.member.region;
@@ -213,6 +214,15 @@ impl<F: Fabric, H: HostLocal> Pin<F, H> {
             && !region.is_superseded()
             && !region.is_dead(region.host, self.life)
             && self.member.space.strays(region.layout.chunk_of(self.hit.block)) != Strays::Possible
+    }
+
+    /// Whether the bytes in the region are the published ones, and stay so while the pin
+    /// [protects](Pin::protects) them: the check before a use in place.
+    #[must_use]
+    pub fn confirm(&self) -> bool {
+        // Before the sum, because a host that was declared dead may write after it and end its writes before
+        // the second question; and after it, because this host may be declared dead meanwhile.
+        self.protects() && self.verify() == ReadOutcome::Whole && self.protects()
     }
 
     /// Offset and length in bytes of the payload in the region, for use in place. The bytes do not
