@@ -101,11 +101,15 @@ ARCHITECTURES = [
 def prepare(folder: Path) -> None:
     """Lets this processor answer for models that it cannot run, and without a process for each class.
 
-    The group of this one process meets in a file of the folder."""
+    The group of this one process meets in a file of the folder. A processor with AMX or with bf16 in AVX-512
+    answers as others do: for its own kernels vLLM keeps states as float32, whatever the model says."""
+    import torch
     from vllm.distributed import init_distributed_environment
     from vllm.model_executor.models import registry
     from vllm.platforms import cpu
 
+    for instructions in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"):
+        setattr(torch.cpu, instructions, lambda: False)
     registry._LazyRegisteredModel.inspect_model_cls = lambda self: registry._ModelInfo.from_model_cls(self.load_model_cls())
     straight = cpu.CpuPlatform.get_attn_backend_cls.__func__  # type: ignore[attr-defined]
 
