@@ -87,6 +87,8 @@ class Taken:
     engine: float
     """Seconds that the engine's thread spent in calls."""
     cpu: float
+    ended: float
+    """On the clock of `time.perf_counter`, before any comparison."""
     is_right: bool
 
 
@@ -163,16 +165,17 @@ class Case:
         outcomes = self._begin_save(names)
         issued = time.perf_counter()
         is_right, asking = self._await_save(outcomes)
-        return Taken(time.perf_counter() - begun, issued - begun, cpu_seconds() - cpu - asking, is_right)
+        now = time.perf_counter()
+        return Taken(now - begun, issued - begun, cpu_seconds() - cpu - asking, now, is_right)
 
     def load(self, names: tuple[cenote.Namespace, cenote.Hashes]) -> Taken:
         self.card.synchronize()
         cpu, begun = cpu_seconds(), time.perf_counter()
         load = self._begin_load(names)
         issued = time.perf_counter()
-        ended = load.wait(20.0)
-        seconds, cpu = time.perf_counter() - begun, cpu_seconds() - cpu
-        return Taken(seconds, issued - begun, cpu, ended and load.failed() == [] and self._is_equal())
+        has_ended = load.wait(20.0)
+        now, cpu = time.perf_counter(), cpu_seconds() - cpu
+        return Taken(now - begun, issued - begun, cpu, now, has_ended and load.failed() == [] and self._is_equal())
 
     def _both(self, there: tuple[cenote.Namespace, cenote.Hashes], new: tuple[cenote.Namespace, cenote.Hashes]) -> Taken:
         self._clear()
@@ -181,8 +184,9 @@ class Case:
         load, outcomes = self._begin_load(there), self._begin_save(new)
         issued = time.perf_counter()
         (is_saved, asking), is_loaded = self._await_save(outcomes), load.wait(20.0)
-        seconds, cpu = time.perf_counter() - begun, cpu_seconds() - cpu - asking
-        return Taken(seconds, issued - begun, cpu, is_saved and is_loaded and load.failed() == [] and self._is_equal())
+        now, cpu = time.perf_counter(), cpu_seconds() - cpu - asking
+        is_right = is_saved and is_loaded and load.failed() == [] and self._is_equal()
+        return Taken(now - begun, issued - begun, cpu, now, is_right)
 
     def _pages(self, blocks: list[int]) -> list[int]:
         """Pages of all runs of these blocks."""
