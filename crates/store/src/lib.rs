@@ -23,7 +23,7 @@ mod tenants;
 pub use beside::{BlockCopy, Peers, Readable, publish_copy, suits};
 pub use cenote_cold::Promotion;
 pub use encoding::{BlockCodec, PageFrame};
-pub use misses::Miss;
+pub use misses::{MESSAGE as MISS_MESSAGE, Miss, Reason as MissReason};
 pub use names::{Names, Naming};
 pub use region::{FRAMES, RegionStore};
 pub use tenants::Tenants;

@@ -378,7 +378,9 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
 
     fn missed(&mut self, miss: Miss) {
         if let Some(log) = &self.misses {
-            log.ask(miss);
+            // A tenant without a part has no row of its own, and its names are in no part.
+            let row = self.namespace_of(miss.tenant).unwrap_or_else(|| self.namespace.clone()).id;
+            log.ask(miss, row);
         }
     }
 

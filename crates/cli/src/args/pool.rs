@@ -62,7 +62,8 @@ pub enum PoolCommands {
     ///
     /// Looks from outside, so it needs no engine and no key, and works on a region without live
     /// processes. It computes the names that `cenote serve`, `generate` and the Python package give to
-    /// blocks of tokens.
+    /// blocks of tokens. With --request it begins with what a log says of a request:
+    /// docs/guides/operate.md#one-request.
     Explain(PoolExplainArgs),
     /// Show what hit rate and TTFT the region would have had with other sizes and eviction policies
     ///
@@ -249,11 +250,26 @@ pub struct PoolExplainArgs {
     /// A file with the names of blocks, a line of 32 hex digits each, as events and logs print them
     #[arg(long, value_name = "FILE", group = "what")]
     pub names: Option<PathBuf>,
+    /// A request's id, as its answer and logs have it: what a log of misses says of it, and what became
+    /// of its first missing block since
+    #[arg(
+        long,
+        value_name = "ID",
+        group = "what",
+        requires = "log_file",
+        conflicts_with = "model",
+        value_parser = clap::builder::NonEmptyStringValueParser::new()
+    )]
+    pub request: Option<String>,
+    /// A log of `cenote serve --log-misses`, or of vLLM with the connector's `log_misses`; `-`: standard
+    /// input
+    #[arg(long, value_name = "FILE", requires = "request")]
+    pub log_file: Option<PathBuf>,
     /// The request's `cache_salt`
-    #[arg(long, value_name = "TEXT", conflicts_with = "names")]
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["names", "request"])]
     pub cache_salt: Option<String>,
     /// The salt of the request's API key
-    #[arg(long, value_name = "TEXT", conflicts_with = "names")]
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["names", "request"])]
     pub key_salt: Option<String>,
     #[command(flatten)]
     pub output: OutputArgs,

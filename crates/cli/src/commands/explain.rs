@@ -1,5 +1,8 @@
 //! `cenote pool explain`: which blocks of a prompt are in a region, and why the others are not.
 
+mod log;
+mod request;
+
 use super::pool::find_namespace;
 use crate::args::PoolExplainArgs;
 use cenote_base::{BlockHash, CacheSalt, ChainHasher, Clock, HashSeed, TokenId};
@@ -17,6 +20,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Longest file of tokens, text or names.
 const INPUT_MAX: u64 = 256 << 20;
@@ -113,6 +117,9 @@ impl Fate {
 }
 
 pub fn run(args: &PoolExplainArgs) -> Result<ExitCode, Failure> {
+    if let (Some(id), Some(log)) = (&args.request, &args.log_file) {
+        return request::run(args, id, log);
+    }
     let explanation = Explanation::of(&args.region, args.model.as_deref(), || Asked::of(args))?;
     args.output.show(&explanation, || text(&explanation))?;
     Ok(ExitCode::SUCCESS)
@@ -140,20 +147,8 @@ impl Explanation {
         };
         let asked = asked()?;
         let removed = removals(&*region.map_read_only()?).map_err(|error| region.explain(&error))?;
-        let mut times: BTreeMap<(u8, Cause), Vec<u64>> = BTreeMap::new();
-        for removal in &removed.all {
-            times.entry((removal.host, removal.cause)).or_default().push(removal.time_us);
-        }
-        let teller = Teller {
-            inspector: &inspector,
-            rows: &rows,
-            row,
-            asked: &asked,
-            removed: &removed.all,
-            times,
-            since_us: removed.since_us,
-        };
-        let blocks = teller.blocks()?;
+        let teller = Teller { inspector: &inspector, rows: &rows, row, asked: &asked };
+        let blocks = teller.blocks(&Past::new(&removed))?;
         let ring = ring(&inspector, &removed);
         let prefix_blocks = blocks.iter().take_while(|block| block.fate.is_present()).count();
         Ok(Self {
@@ -212,7 +207,7 @@ impl Asked {
             return Ok(Self::Tokens(tokens, salt));
         }
         let (Some(path), Some(folder)) = (&args.prompt, &args.tokenizer) else {
-            unreachable!("the flags need one of the three, and --prompt its tokenizer")
+            unreachable!("the flags need one of the four, and --prompt its tokenizer")
         };
         let tokenizer =
             Tokenizer::load(folder, Clock::system()).map_err(|error| Failure::new(format!("--tokenizer: {error}")))?;
@@ -259,39 +254,69 @@ pub(super) fn names(field: &str, text: &str) -> Result<Vec<BlockHash>, Failure> 
         .collect()
 }
 
+/// What the region remembers of blocks by their names.
+struct Past<'a> {
+    /// The last removal of a name counts.
+    gone: BTreeMap<BlockHash, &'a Removal>,
+    /// Times of the removals of a host for a cause, in order.
+    times: BTreeMap<(u8, Cause), Vec<u64>>,
+    since_us: Option<u64>,
+    now: Duration,
+}
+
+impl<'a> Past<'a> {
+    fn new(removed: &'a Removals) -> Self {
+        let mut times: BTreeMap<(u8, Cause), Vec<u64>> = BTreeMap::new();
+        for removal in &removed.all {
+            times.entry((removal.host, removal.cause)).or_default().push(removal.time_us);
+        }
+        let gone = removed.all.iter().map(|removal| (removal.hash, removal)).collect();
+        Self { gone, times, since_us: removed.since_us, now: Clock::system().unix() }
+    }
+
+    /// What became of a block, if it is there or left.
+    fn fate(&self, name: BlockHash, seen: Option<&Seen>) -> Option<Fate> {
+        match seen {
+            Some(seen) => Some(present(seen, self.now.as_secs())),
+            None => self.gone.get(&name).map(|removal| self.removed(removal)),
+        }
+    }
+
+    fn removed(&self, removal: &Removal) -> Fate {
+        let now_us = u64::try_from(self.now.as_micros()).unwrap_or(u64::MAX);
+        let times = self.times.get(&(removal.host, removal.cause)).map_or(&[][..], Vec::as_slice);
+        let from = times.partition_point(|time| time.saturating_add(TOGETHER_US) < removal.time_us);
+        let to = times.partition_point(|time| *time <= removal.time_us.saturating_add(TOGETHER_US));
+        Fate::Removed {
+            cause: removal.cause,
+            ago_s: now_us.saturating_sub(removal.time_us) as f64 / 1e6,
+            stayed_s: (removal.time_us / 1_000_000).saturating_sub(removal.stored.into()),
+            host: removal.host,
+            pid: removal.pid,
+            together: to.saturating_sub(from),
+            may_be_older: self.since_us.is_some_and(|since| removal.time_us < since),
+        }
+    }
+}
+
 /// Finds out what happened to the blocks of a prompt.
 struct Teller<'a> {
     inspector: &'a RegionInspector,
     rows: &'a [NamespaceInfo],
     row: &'a NamespaceInfo,
     asked: &'a Asked,
-    removed: &'a [Removal],
-    /// Times of the removals of a host for a cause, in order.
-    times: BTreeMap<(u8, Cause), Vec<u64>>,
-    since_us: Option<u64>,
 }
 
 impl Teller<'_> {
-    fn blocks(&self) -> Result<Vec<Block>, Failure> {
+    fn blocks(&self, past: &Past<'_>) -> Result<Vec<Block>, Failure> {
         let names = match self.asked {
             Asked::Names(names) => names.clone(),
             Asked::Tokens(tokens, salt) => self.names_under(self.row, salt.as_ref(), tokens)?,
         };
-        let now = Clock::system().unix();
-        // The last removal of a name counts.
-        let gone: BTreeMap<BlockHash, &Removal> = self.removed.iter().map(|removal| (removal.hash, removal)).collect();
         let elsewhere = self.elsewhere()?;
         let fates = names.iter().zip(self.inspector.look_at(&names)).enumerate().map(|(at, (name, seen))| {
-            if let Some(seen) = seen {
-                return present(&seen, now.as_secs());
-            }
-            if let Some(removal) = gone.get(name) {
-                return self.removed(removal, u64::try_from(now.as_micros()).unwrap_or(u64::MAX));
-            }
-            elsewhere
-                .iter()
-                .find(|other| other.there.get(at) == Some(&true))
-                .map_or(Fate::NeverSeen, |other| other.fate())
+            let elsewhere = || elsewhere.iter().find(|other| other.there.get(at) == Some(&true));
+            past.fate(*name, seen.as_ref()).unwrap_or_else(|| elsewhere().map_or(Fate::NeverSeen, Elsewhere::fate))
         });
         Ok(names
             .iter()
@@ -313,21 +338,6 @@ impl Teller<'_> {
             .ok_or_else(|| Failure::new(format!("row {} of the region has a damaged fingerprint", row.id.0)))?;
         let naming = Naming::new(ChainHasher::new(seed, &fingerprint), row.block_tokens.max(1) as usize);
         Ok(naming.names(salt, tokens).to_vec())
-    }
-
-    fn removed(&self, removal: &Removal, now_us: u64) -> Fate {
-        let times = self.times.get(&(removal.host, removal.cause)).map_or(&[][..], Vec::as_slice);
-        let from = times.partition_point(|time| time.saturating_add(TOGETHER_US) < removal.time_us);
-        let to = times.partition_point(|time| *time <= removal.time_us.saturating_add(TOGETHER_US));
-        Fate::Removed {
-            cause: removal.cause,
-            ago_s: now_us.saturating_sub(removal.time_us) as f64 / 1e6,
-            stayed_s: (removal.time_us / 1_000_000).saturating_sub(removal.stored.into()),
-            host: removal.host,
-            pid: removal.pid,
-            together: to.saturating_sub(from),
-            may_be_older: self.since_us.is_some_and(|since| removal.time_us < since),
-        }
     }
 
     /// Where else the same tokens may be: without the request's salts, and under other models.

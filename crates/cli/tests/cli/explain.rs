@@ -163,3 +163,72 @@ async fn wrong_files_are_named() {
     let few = ["pool", "explain", "--region", region, "--tokens", few.to_str().expect("ASCII")];
     assert!(cenote(few).ok().await.out.contains("2 tokens fill no block of 16 tokens"));
 }
+
+/// The log of a server that has ended, and a request's id, tell what a request lacked and what became of it.
+#[tokio::test]
+async fn a_request_of_a_log_is_explained_by_its_id() {
+    let asked = Asked::create().await;
+    let server = asked.server(&["--log-misses", "--log", "warn,misses=info"]).await;
+    let ask = async |id: &str, prompt: u64| {
+        let client = server.client.with_request_id(id);
+        client.complete(&greedy(&tokens(prompt, 200), 1)).await;
+    };
+    let line = async |id: &str| {
+        let request = format!("request={id:?}");
+        until("the line of a miss", async || server.words().contains(&request).then_some(())).await;
+    };
+    ask("first \"one\"", 1).await;
+    line("first \"one\"").await;
+    until("the prompt's blocks", async || (asked.blocks_stored().await >= 12).then_some(())).await;
+    // Others push the first prompt out, under a quota of its size.
+    let used = asked.region.info().await["namespaces"][0]["used_bytes"].as_u64().expect("a number").to_string();
+    cenote(["pool", "quota", "--region", &asked.region.name, "demo", &used]).ok().await;
+    until("the first prompt to leave", async || {
+        ask("other", 2).await;
+        states(&asked.explain(1, &[]).await.0).iter().all(|state| *state == "removed").then_some(())
+    })
+    .await;
+    ask("second", 1).await;
+    line("second").await;
+    let log = asked.file("log", &server.words());
+    server.stop().await;
+
+    let log = log.to_str().expect("ASCII");
+    let flags = ["pool", "explain", "--region", &asked.region.name, "--log-file", log, "--request"];
+    let explain = async |id: &str| {
+        let json = cenote(flags.into_iter().chain([id, "--json"])).ok().await.json();
+        let text = cenote(flags.into_iter().chain([id])).ok().await.out;
+        (json["misses"].clone(), text.split_whitespace().collect::<Vec<_>>().join(" "))
+    };
+    let (misses, text) = explain("first \"one\"").await;
+    let miss = &misses[0];
+    assert_eq!(
+        (&miss["blocks"], &miss["found"], &miss["model"], &miss["label"]),
+        (&12.into(), &0.into(), &0.into(), &"demo".into())
+    );
+    assert!(matches!(miss["reason"].as_str(), Some("unknown" | "later")), "{misses}");
+    assert!(
+        text.contains("found 0 of its 12 blocks. It lacked block 0: ") && text.contains("Since then: it"),
+        "{text}"
+    );
+    let (misses, text) = explain("second").await;
+    let miss = &misses[0];
+    assert_eq!((&miss["reason"], &miss["found"]), (&"quota".into(), &0.into()), "{misses}");
+    assert!(text.contains("it had been evicted, because its model or tenant was over its quota"), "{text}");
+    // The request itself has stored the block again.
+    assert_eq!(miss["now"]["state"], "present", "{misses}");
+    assert!(text.contains("after the request, and is here"), "{text}");
+
+    let none = cenote(flags.into_iter().chain(["absent"]));
+    none.fails(&["none of its", "lines has `absent`", "hint: it has", "misses of other requests"]).await;
+    let empty = asked.file("empty", "2026-11-27T04:46:33Z INFO access: request{id=\"third\"}: answered\n");
+    let of_empty = ["pool", "explain", "--region", &asked.region.name, "--log-file", empty.to_str().expect("ASCII")];
+    let said = cenote(of_empty.into_iter().chain(["--request", "third"]));
+    said.fails(&["1 of its 1 lines have `third`, and none tells of a miss", "`cenote serve --log-misses`"]).await;
+    let cut = asked.file("cut", "2026-11-27T04:46:33Z INFO misses: a hit ends early request=\"third\" blocks=12 fou");
+    let of_cut = ["pool", "explain", "--region", &asked.region.name, "--log-file", cut.to_str().expect("ASCII")];
+    let said = cenote(of_cut.into_iter().chain(["--request", "third"]));
+    said.fails(&["line 1 has the id, but not the form of a miss"]).await;
+    let without = cenote(["pool", "explain", "--region", &asked.region.name, "--request", "third"]);
+    assert!(without.run().await.err.contains("--log-file"));
+}

@@ -115,6 +115,7 @@ pub(super) fn admit(
         seed,
         prefill_only,
         names,
+        fetched_from: None,
         priority: request.priority,
         label: request.label,
         continues_in_ms: request.continues_in_ms,

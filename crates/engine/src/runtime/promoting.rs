@@ -216,8 +216,11 @@ impl Promoting {
             let PrefetchAction::Fetch { key, .. } = action else { continue };
             let promotion = match key {
                 Key::Waiting(number) => self.waiting.get_mut(&number).and_then(|waiting| {
-                    let names = waiting.admission.names.as_ref();
-                    waiting.promotion = names.and_then(|names| store.promote(names.tenant(), names));
+                    let admission = &mut *waiting.admission;
+                    if let Some(names) = &admission.names {
+                        admission.fetched_from = Some(store.match_prefix(names));
+                        waiting.promotion = store.promote(names.tenant(), names);
+                    }
                     waiting.is_over = waiting.promotion.is_none();
                     waiting.promotion.as_ref()
                 }),

@@ -21,6 +21,8 @@ pub(super) struct Admission {
     pub prefill_only: bool,
     /// Names of its blocks; `None`: it shares no KV.
     pub names: Option<Names>,
+    /// Leading blocks that the store had before it fetched more of them; `None`: it fetched none.
+    pub fetched_from: Option<usize>,
     /// 0 is the most urgent.
     pub priority: u32,
     /// The client's name for the request.
@@ -46,6 +48,8 @@ pub(super) struct Running {
     pub continues_in_ms: Option<u64>,
     /// Names of the first full blocks; `None`: it shares no KV.
     pub names: Option<Names>,
+    /// See [`Admission::fetched_from`].
+    pub fetched_from: Option<usize>,
     /// The client's name for the request.
     pub label: Option<String>,
     pub max_num_tokens: usize,
@@ -90,6 +94,7 @@ impl Running {
             prefill_only: admission.prefill_only,
             continues_in_ms: admission.continues_in_ms,
             names: admission.names,
+            fetched_from: admission.fetched_from,
             label: admission.label,
             max_num_tokens: admission.max_num_tokens,
             sink: admission.sink,

@@ -298,7 +298,7 @@ fn an_admitted_request_names_the_first_block_that_the_store_lacks() {
     };
     let [cold] = &ask(&tokens, Some("mine"))[..] else { panic!("one request, one miss") };
     let first = MemoryStore::names(&tokens)[0];
-    assert_eq!(*cold, Miss { request: "mine".to_owned(), blocks: 4, found: 0, hash: first });
+    assert_eq!(*cold, Miss { request: "mine".to_owned(), tenant: None, blocks: 4, found: 0, fetched: 0, hash: first });
     assert_eq!(ask(&tokens, None), []);
     let [fork] = &ask(&forked, None)[..] else { panic!("one request, one miss") };
     assert_eq!((fork.found, fork.hash), (2, MemoryStore::names(&forked)[2]));

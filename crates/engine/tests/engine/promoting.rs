@@ -81,6 +81,32 @@ fn a_request_runs_when_its_last_block_arrives_and_no_time_passes() {
     assert_eq!(collect(&waits).unwrap().tokens.len(), 4);
 }
 
+#[test]
+fn a_request_tells_which_of_its_blocks_came_from_a_slower_tier() {
+    let dir = model_dir("gqa-tied");
+    let world = World::start(dir.path());
+    let asked = || request(prompt(1, 70), greedy(1));
+    run(&world.engine, asked()).unwrap();
+    // The store has the first block, the slower tier brings the next two, and the last one is lost.
+    let Prompt::Tokens(tokens) = prompt(1, 70) else { unreachable!() };
+    let names = MemoryStore::names(&tokens);
+    let fetched: Vec<_> = {
+        let mut shared = world.store.shared.lock().unwrap();
+        shared.missed.clear();
+        shared.blocks.remove(&names[3]);
+        names[1..3].iter().map(|&name| (name, shared.blocks.remove(&name).expect("it was saved"))).collect()
+    };
+    let promotion = world.promotion(600 * SECOND);
+    let waits = submit(&world.engine, asked()).unwrap();
+    world.begun();
+    world.store.shared.lock().unwrap().blocks.extend(fetched);
+    promotion.one_done();
+    collect(&waits).unwrap();
+    let missed = std::mem::take(&mut world.store.shared.lock().unwrap().missed);
+    let [miss] = &missed[..] else { panic!("one request, one miss: {missed:?}") };
+    assert_eq!((miss.blocks, miss.found, miss.fetched, miss.hash), (4, 3, 2, names[3]));
+}
+
 /// A request's own timeout counted only when its promotion had ended.
 #[test]
 fn a_timeout_ends_a_request_that_waits_for_blocks() {

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
+import subprocess
+import sysconfig
 import threading
 import uuid
 from collections import Counter
@@ -104,18 +108,53 @@ def test_a_miss_is_explained_and_counted_by_its_reason(region: cenote.Region, ca
     other.side._forget("r")
 
 
+def test_the_command_explains_a_request_from_the_log(
+    region: cenote.Region, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = logging.Handler()
+    written.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    lines: list[str] = []
+    logger = logging.getLogger("vllm.cenote.misses")
+    monkeypatch.setattr(logger, "handlers", [written])
+    logger.setLevel(logging.INFO)
+    side = Side(region, full(), log_misses=True)
+    side.request.request_id = 'cmpl-\u00e9"1-0-1a2b3c4d'
+    removed_by(side, "forgotten")
+    # vLLM has the first two blocks itself, and the cold tier brought none.
+    assert side.side.matched_tokens(side.request, 2 * SIZE)[0] == 0
+    side.side.allocated(side.request, side.blocks, 0)
+    assert side.side.misses is not None
+    side.side.misses.close(PATIENCE)
+    side.side._forget(side.request.request_id)
+    log = tmp_path / "vllm.log"
+    log.write_text("".join(f"(EngineCore_DP0 pid=7) INFO 11-27 04:46:33 [misses.py:120] {line}\n" for line in lines))
+    command = Path(sysconfig.get_path("scripts"), "cenote")
+    flags = ["pool", "explain", "--json", "--region", region.name, "--log-file", str(log)]
+    ran = subprocess.run([command, *flags, "--request", 'cmpl-\u00e9"1'], capture_output=True, text=True, timeout=PATIENCE)
+    assert ran.returncode == 0, ran
+    [miss] = json.loads(ran.stdout)["misses"]
+    [[rank]] = side.side.lookup.ranks
+    assert {key: miss[key] for key in ("blocks", "found", "own", "fetched", "reason", "model")} == {
+        "blocks": BLOCKS, "found": 2, "own": 2, "fetched": 0, "reason": "forgotten", "model": rank.id,
+    }  # fmt: skip
+    assert miss["hash"] == rank.alias(side.request.block_hashes)[2].hex()
+    assert (miss["now"]["state"], miss["now"]["cause"]) == ("removed", "forgotten")
+
+
 def test_misses_that_find_no_room_are_counted_as_unexplained() -> None:
     """A region that cannot be read is no reason to wait, or to fail."""
     asked = MissLog()
     gate, inside = threading.Event(), threading.Event()
 
     class Stuck:
+        id = 0
+
         def removed(self, _: object) -> list[None]:
             inside.set()
             assert gate.wait(PATIENCE)
             raise RuntimeError("the region is gone")
 
-    miss: Any = Miss("r", 0, 32, 0, Stuck(), b"")  # type: ignore[arg-type]
+    miss: Any = Miss("r", 1, 0, 0, 0, 0.0, Stuck(), cenote.Hashes.frombytes(b"1" * 16))  # type: ignore[arg-type]
     asked.ask(miss)
     assert inside.wait(PATIENCE)
     for _ in range(WAITING + 3):

@@ -113,7 +113,7 @@ fn a_missing_block_is_counted_by_its_reason() {
     assert_eq!(save(&mut store, None, &tokens), 2);
     let names = store.naming().names(None, &tokens);
     let missed = |store: &mut RegionStore<_>, hash| {
-        store.missed(Miss { request: "mine".to_owned(), blocks: 2, found: 0, hash });
+        store.missed(Miss { request: "mine".to_owned(), tenant: None, blocks: 2, found: 0, fetched: 0, hash });
     };
     let count = |store: &RegionStore<_>, reason: &str| store.stats()[&format!("misses_{reason}_total")];
     missed(&mut store, names[0]);

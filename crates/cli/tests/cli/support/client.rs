@@ -10,6 +10,7 @@ pub struct Client {
     http: reqwest::Client,
     url: String,
     key: Option<String>,
+    request_id: Option<String>,
 }
 
 /// An answer to a prompt.
@@ -33,7 +34,7 @@ pub fn without_pool(mut body: Value) -> Value {
 impl Client {
     pub fn new(url: &str) -> Self {
         let http = reqwest::Client::builder().timeout(PATIENCE).no_proxy().build().expect("a client");
-        Self { http, url: url.to_owned(), key: None }
+        Self { http, url: url.to_owned(), key: None, request_id: None }
     }
 
     /// As [`Self::greedy`], with an API key.
@@ -41,8 +42,16 @@ impl Client {
         Self { key: Some(key.to_owned()), ..self.clone() }
     }
 
+    /// Requests have this id.
+    pub fn with_request_id(&self, id: &str) -> Self {
+        Self { request_id: Some(id.to_owned()), ..self.clone() }
+    }
+
     fn post(&self, path: &str) -> reqwest::RequestBuilder {
-        let request = self.http.post(format!("{}{path}", self.url)).header("content-type", "application/json");
+        let mut request = self.http.post(format!("{}{path}", self.url)).header("content-type", "application/json");
+        if let Some(id) = &self.request_id {
+            request = request.header("x-request-id", id);
+        }
         match &self.key {
             Some(key) => request.bearer_auth(key),
             None => request,

@@ -137,8 +137,9 @@ impl Core {
             let missing = request.names.as_ref().and_then(|names| names.get(request.published));
             // A request that was here before, or at another worker, has said what it lacked.
             if let Some(&hash) = missing.filter(|_| request.cached_tokens.is_none()) {
-                let (request, found) = (request.label(*id), request.published);
-                store.missed(Miss { request, blocks: *blocks, found, hash });
+                let (fetched_from, request, found) = (request.fetched_from, request.label(*id), request.published);
+                let fetched = fetched_from.map_or(0, |from| found.saturating_sub(from));
+                store.missed(Miss { request, tenant, blocks: *blocks, found, fetched, hash });
             }
         }
     }

@@ -106,9 +106,11 @@ class Lookup:
                     recorded.append((rank, number))
         return recorded
 
-    def first_missing(self, request: Request, hit: int, wanted: int) -> Miss | None:
+    def first_missing(self, request: Request, start: int, fetched: int, hit: int, wanted: int) -> Miss | None:
         """The first block behind a hit that a rank lacks, of the groups that need all of theirs. None: they lack none
-        that would have made the hit longer."""
+        that would have made the hit longer.
+
+        vLLM has the tokens up to `start` itself, and those from `fetched` on came from the cold tier."""
         misses: list[tuple[int, Miss]] = []
         for named in self._names_of(request):
             size = named.group.block_tokens
@@ -118,8 +120,10 @@ class Lookup:
             for rank, names in zip(named.ranks, named.of(first, last), strict=True):
                 there = rank.count(names)
                 if there < len(names):
-                    miss = Miss(request.request_id, hit, wanted, first + there, rank, names[there : there + 1])
-                    misses.append(((first + there) * size, miss))
+                    found, brought = first + there, hit // size - fetched // size
+                    name = names[there : there + 1]
+                    miss = Miss(request.request_id, wanted // size, found, start // size, brought, clock.unix(), rank, name)
+                    misses.append((found * size, miss))
         return min(misses, key=lambda miss: miss[0])[1] if misses else None
 
     def names(self, request: Request, group: Group, first: int, last: int) -> dict[int, bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
 from collections import Counter
@@ -34,12 +35,16 @@ class Miss:
     """The first block that a request lacks."""
 
     request: str
-    hit: int
-    """The token at which the hit ends."""
-    wanted: int
-    """The token up to which it could have gone."""
-    block: int
-    """Its number in the prompt."""
+    blocks: int
+    """The blocks of its prompt that could have been found."""
+    found: int
+    """The first ones of them, which were found: the number of the missing one."""
+    own: int
+    """The first ones of those found, which vLLM had itself."""
+    fetched: int
+    """The last ones of those found, which came from the cold tier while the request waited."""
+    at: float
+    """When the request asked, in seconds since 1970."""
     rank: cenote.Namespace
     """A namespace that lacks it."""
     name: cenote.Hashes
@@ -126,7 +131,9 @@ class MissLog:
             reasons = ["unexplained"] * len(misses)
         for miss, reason in zip(misses, reasons, strict=True):
             self.count(reason)
+            # `cenote pool explain --request` reads this form, which `cenote serve --log-misses` has, too.
             logger.info(
-                "Cenote: request %s: its hit ends at token %d of %d; block %d is missing (%s): %s",
-                miss.request, miss.hit, miss.wanted, miss.block, reason, REASONS.get(reason, "the region cannot tell"),
+                'Cenote: a hit ends early request=%s blocks=%d found=%d own=%d fetched=%d hash=%s model=%d at_s=%d reason="%s" why="%s"',
+                json.dumps(miss.request, ensure_ascii=False), miss.blocks, miss.found, miss.own, miss.fetched, miss.name.tobytes().hex(),
+                miss.rank.id, miss.at, reason, REASONS.get(reason, "the region could not be read"),
             )  # fmt: skip

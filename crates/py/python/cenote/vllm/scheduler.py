@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LookedUp:
-    """Tokens of a lookup: its start, the end of the hit, its end, and those behind the hit that lack only a state."""
+    """Tokens of a lookup: its start, the first that came from the cold tier, the end of the hit, its end, and those
+    behind the hit that lack only a state."""
 
     start: int
+    fetched: int
     hit: int
     end: int
     without_state: int
@@ -58,6 +60,8 @@ class SchedulerSide:
         self.unnamed: set[str] = set()
         # Promotions from the cold tier by request; an empty list: over.
         self.promotions: dict[str, list[cenote.Promotion]] = {}
+        # Where the hit of each of these ended before.
+        self.promoted_from: dict[str, int] = {}
         self.found: dict[str, Found] = {}
         # The last lookup of a request that is not admitted yet.
         self.looked_up: dict[str, LookedUp] = {}
@@ -95,18 +99,19 @@ class SchedulerSide:
         if end <= start or start % unit:
             return 0, False
         found = self.lookup.find(request, start, end)
-        if found.end < end and self._is_promoting(request, start, end):
+        if found.end < end and self._is_promoting(request, start, found.end, end):
             found.release()
             return None, False
         # vLLM asks again in each step until it admits the request. Only the last answer counts.
-        self.looked_up[request.request_id] = LookedUp(start, found.end, end, found.without_state)
+        fetched = min(max(self.promoted_from.get(request.request_id, found.end), start), found.end)
+        self.looked_up[request.request_id] = LookedUp(start, fetched, found.end, end, found.without_state)
         if (found.end - start) // unit < max(self.settings.min_blocks, 1):
             found.release()
             return 0, False
         self.found[request.request_id] = found
         return found.end - start, True
 
-    def _is_promoting(self, request: Request, start: int, end: int) -> bool:
+    def _is_promoting(self, request: Request, start: int, hit: int, end: int) -> bool:
         """True while blocks are on their way from the cold tier and their deadline has not passed.
 
         A request is promoted once: blocks that cannot be read are computed."""
@@ -117,6 +122,7 @@ class SchedulerSide:
             begun = self.lookup.promote(request, start, end)
             if begun:
                 self.stats.add("cold_requests")
+                self.promoted_from[request.request_id] = hit
         waiting = [promotion for promotion in begun if not promotion.over]
         self.promotions[request.request_id] = waiting
         return bool(waiting)
@@ -165,7 +171,7 @@ class SchedulerSide:
 
     def _ask_why(self, misses: MissLog, request: Request, looked_up: LookedUp) -> None:
         try:
-            miss = self.lookup.first_missing(request, looked_up.hit, looked_up.end)
+            miss = self.lookup.first_missing(request, looked_up.start, looked_up.fetched, looked_up.hit, looked_up.end)
             if miss is None:
                 misses.count("other")
             else:
@@ -360,6 +366,7 @@ class SchedulerSide:
         self.stale.discard(request_id)
         self.waiting_for_name.pop(request_id, None)
         self.promotions.pop(request_id, None)
+        self.promoted_from.pop(request_id, None)
         self.unnamed.discard(request_id)
         self.names.forget(request_id)
         self.lookup.forget(request_id)
