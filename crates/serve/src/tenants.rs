@@ -75,7 +75,13 @@ pub(crate) struct Tenants {
     metrics: Vec<KeyDigest>,
     /// Requests of no tenant.
     other: Arc<Tally>,
+    /// Counts of tenants that earlier files had, the last [`GONE_MAX`] that left. One that comes back goes on
+    /// with its counts and with its running requests.
+    gone: Vec<(String, Arc<Tally>)>,
 }
+
+/// Most tenants whose counts are kept when they have left.
+const GONE_MAX: usize = file::TENANTS_MAX;
 
 /// The right that a key gives.
 pub(crate) enum Right {
@@ -113,16 +119,39 @@ const FAMILIES: [Family; 7] = [
 ];
 
 impl Tenants {
-    /// The tenants of `file`. Those that `before` has by the same name keep their counts.
+    /// The tenants of `file`. Those that `before` has or had by the same name keep their counts.
     pub(crate) fn new(file: TenantFile, before: Option<&Self>) -> Self {
-        let tallies: BTreeMap<&str, &Arc<Tally>> =
-            before.iter().flat_map(|before| &before.all).map(|tenant| (tenant.name(), &tenant.tally)).collect();
+        // In the order in which they leave.
+        let known = before.into_iter().flat_map(|before| {
+            let there = before.all.iter().map(|tenant| (tenant.name().to_owned(), Arc::clone(&tenant.tally)));
+            before.gone.iter().cloned().chain(there)
+        });
+        let is_there = |name: &str| file.entries.iter().any(|entry| entry.name == name);
+        let (kept, mut gone): (Vec<_>, Vec<_>) = known.partition(|(name, _)| is_there(name));
+        let kept: BTreeMap<String, Arc<Tally>> = kept.into_iter().collect();
+        gone.drain(..gone.len().saturating_sub(GONE_MAX));
         let state = |entry: Entry| {
-            let tally = tallies.get(entry.name.as_str()).map_or_else(Arc::default, |tally| Arc::clone(tally));
+            let tally = kept.get(&entry.name).map_or_else(Arc::default, Arc::clone);
             Arc::new(TenantState { entry, tally })
         };
         let other = before.map_or_else(Arc::default, |before| Arc::clone(&before.other));
-        Self { all: file.entries.into_iter().map(state).collect(), metrics: file.metrics, other }
+        Self { all: file.entries.into_iter().map(state).collect(), metrics: file.metrics, other, gone }
+    }
+
+    /// These tenants until `new` ones take their place: without keys that open something else there, or
+    /// nothing.
+    pub(crate) fn until(&self, new: &Self) -> Self {
+        let both = |before: &[KeyDigest], after: &[KeyDigest]| -> Vec<KeyDigest> {
+            before.iter().filter(|digest| after.contains(digest)).copied().collect()
+        };
+        let all = self.all.iter().map(|tenant| {
+            let after = new.all.iter().find(|after| after.name() == tenant.name() && after.key() == tenant.key());
+            let digests = after.map_or_else(Vec::new, |after| both(&tenant.entry.digests, &after.entry.digests));
+            let entry = Entry { digests, ..tenant.entry.clone() };
+            Arc::new(TenantState { entry, tally: Arc::clone(&tenant.tally) })
+        });
+        let (metrics, other) = (both(&self.metrics, &new.metrics), Arc::clone(&self.other));
+        Self { all: all.collect(), metrics, other, gone: self.gone.clone() }
     }
 
     /// What an engine knows of them: each part of the region once.
@@ -228,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_go_on_by_name_and_end_with_their_tenant() {
+    fn counts_go_on_by_name_and_are_not_shown_without_their_tenant() {
         let first = tenants(TWO, None);
         let Some(Right::Tenant(red)) = first.find(b"r1") else { panic!("a tenant's key") };
         first.refused(Some(&red));
@@ -247,5 +276,26 @@ mod tests {
         }
         assert!(!page.contains("blue") && !page.contains("new"), "{page}");
         assert!(second.find(b"r1").is_none() && second.find(b"m").is_none());
+    }
+
+    /// A tenant that left the file and came back had no running requests any more, and so twice its limit.
+    #[test]
+    fn a_tenant_that_comes_back_goes_on_with_its_counts() {
+        let first = tenants(TWO, None);
+        let Some(Right::Tenant(red)) = first.find(b"r1") else { panic!("a tenant's key") };
+        let _running = Places::take(red.tally(), 1, Some(1)).expect("there is room");
+        let other = "[tenant.other1]\nkeys = [\"o\"]\n";
+        let without = tenants(other, Some(&first));
+        let back = tenants(TWO, Some(&tenants(other, Some(&without))));
+        let Some(Right::Tenant(red)) = back.find(b"r1") else { panic!("a tenant's key") };
+        assert!(Places::take(red.tally(), 1, Some(1)).is_none(), "its request goes on");
+        // Of those that left long ago nothing is kept.
+        let mut last = back;
+        for number in 0..=GONE_MAX {
+            last = tenants(&format!("[tenant.t{number}]\nkeys = [\"k\"]\n"), Some(&last));
+        }
+        assert_eq!(last.gone.len(), GONE_MAX);
+        let Some(Right::Tenant(red)) = tenants(TWO, Some(&last)).find(b"r1") else { panic!("a tenant's key") };
+        assert!(Places::take(red.tally(), 1, Some(1)).is_some());
     }
 }

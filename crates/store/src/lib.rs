@@ -67,7 +67,7 @@ impl NamespaceSpec {
     #[must_use]
     pub fn of_tenant(&self, key: TenantKey, name: &str) -> Self {
         let tenant_salt = key.namespace_salt(&self.tenant_salt);
-        Self { label: format!("{}/{name}", self.label), tenant_salt, ..self.clone() }
+        Self { label: label_of_tenant(&self.label, name), tenant_salt, ..self.clone() }
     }
 
     /// The fields that the fingerprint covers, by display name, for comparing two namespaces. The
@@ -112,6 +112,21 @@ impl NamespaceSpec {
         }
         *hasher.finalize().as_bytes()
     }
+}
+
+/// Longest label of a row of a region, which cuts longer ones at their end.
+const LABEL_BYTES: usize = 56;
+
+/// `MODEL/name`. A long one has a short digest in place of the model's end, so that labels of two tenants, or
+/// of tenants of two models, stay different.
+fn label_of_tenant(model: &str, name: &str) -> String {
+    let whole = format!("{model}/{name}");
+    if whole.len() <= LABEL_BYTES {
+        return whole;
+    }
+    let end = format!("~{}/{name}", &blake3::hash(model.as_bytes()).to_hex()[..6]);
+    let begin = model.floor_char_boundary(LABEL_BYTES.saturating_sub(end.len()));
+    format!("{}{end}", &model[..begin])
 }
 
 /// A block that an engine has computed.

@@ -87,7 +87,7 @@ impl<F: Fabric> RegionStore<F> {
     pub fn new(pool: Pool<F>, spec: &NamespaceSpec, clock: Clock) -> Result<Self, PoolError> {
         let namespace = pool.namespace(&record_of(spec))?;
         Ok(Self {
-            tenants: RegionTenants::new(pool.clone(), spec.clone()),
+            tenants: RegionTenants::new(pool.clone(), spec.clone(), clock),
             pool,
             namespace,
             block_tokens: spec.block_tokens as usize,

@@ -4,11 +4,16 @@ use crate::cold::ColdTier;
 use crate::region::record_of;
 use crate::{NamespaceSpec, Readable};
 use cenote_base::engine::Tenant;
-use cenote_base::{NamespaceId, TenantKey};
+use cenote_base::{Clock, NamespaceId, TenantKey};
 use cenote_mem::Fabric;
 use cenote_pool::{Namespace, Pool, PoolError};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// All tenants are set within this time, and the operation of one tenant that is under way then. It is shorter
+/// than a front's patience with its workers, so that the front learns which tenants are missing.
+const SET_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The parts of a store that tenants have. Any thread may change them.
 pub trait Tenants: Send + Sync {
@@ -24,6 +29,7 @@ pub(crate) struct RegionTenants<F: Fabric> {
     table: Arc<Mutex<Table>>,
     /// Held while the tenants are replaced: a front that has given up may send others meanwhile.
     setting: Arc<Mutex<()>>,
+    clock: Clock,
 }
 
 /// Is called with each namespace that is opened.
@@ -40,13 +46,13 @@ struct Table {
 impl<F: Fabric> Clone for RegionTenants<F> {
     fn clone(&self) -> Self {
         let (table, setting) = (Arc::clone(&self.table), Arc::clone(&self.setting));
-        Self { pool: self.pool.clone(), spec: self.spec.clone(), table, setting }
+        Self { pool: self.pool.clone(), spec: self.spec.clone(), table, setting, clock: self.clock }
     }
 }
 
 impl<F: Fabric> RegionTenants<F> {
-    pub fn new(pool: Pool<F>, spec: NamespaceSpec) -> Self {
-        Self { pool, spec, table: Arc::default(), setting: Arc::default() }
+    pub fn new(pool: Pool<F>, spec: NamespaceSpec, clock: Clock) -> Self {
+        Self { pool, spec, table: Arc::default(), setting: Arc::default(), clock }
     }
 
     pub const fn spec(&self) -> &NamespaceSpec {
@@ -116,16 +122,25 @@ impl<F: Fabric> Tenants for RegionTenants<F> {
             table.open.retain(|key, _| known(key));
             gone
         };
+        // A lock of the region has a deadline, and a file has 255 tenants.
+        let end = self.clock.after(SET_TIMEOUT);
+        let in_time = |set: &dyn Fn() -> Result<(), PoolError>| {
+            if end.passed() {
+                return Err(format!("the region took longer than {} s; read the file again", SET_TIMEOUT.as_secs()));
+            }
+            set().map_err(|error| error.to_string())
+        };
         let mut troubles = Vec::new();
         for namespace in gone {
-            if let Err(error) = self.limit_row(namespace.id, 0, 0) {
+            if let Err(error) = in_time(&|| self.limit_row(namespace.id, 0, 0)) {
                 troubles.push(format!("the limits of a removed tenant stay, row {}: {error}", namespace.id.0));
             }
         }
         // The region bounds the sum of kept bytes. One that shrinks makes room for another that grows, in
         // any order: so those that fail are tried again.
-        let failed: Vec<&Tenant> = tenants.iter().filter(|tenant| self.limit(tenant).is_err()).collect();
-        let again = failed.into_iter().filter_map(|tenant| Some((tenant, self.limit(tenant).err()?)));
+        let limit = |tenant: &Tenant| in_time(&|| self.limit(tenant));
+        let failed: Vec<&Tenant> = tenants.iter().filter(|tenant| limit(tenant).is_err()).collect();
+        let again = failed.into_iter().filter_map(|tenant| Some((tenant, limit(tenant).err()?)));
         troubles.extend(again.map(|(tenant, error)| format!("tenant `{}`: {error}", tenant.name)));
         troubles
     }

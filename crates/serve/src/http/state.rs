@@ -130,17 +130,24 @@ impl AppState {
     /// those of `[metrics]` open `/metrics`. Requests that run go on. Waits for the engine, so call it where
     /// a thread may block.
     ///
-    /// Keys count whatever the engine says: one that was taken out of the file because it has leaked must
-    /// open nothing, also while a worker hangs.
+    /// Keys that the file lacks open nothing from the begin of the call on, whatever the engine says: one that
+    /// was taken out because it has leaked must not wait for a worker that hangs.
     pub fn set_tenants(&self, file: TenantFile) -> TenantsSet {
         let _one_at_a_time = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.tenants();
         let new = Tenants::new(file, before.as_deref());
+        if let Some(before) = &before {
+            self.put_tenants(before.until(&new));
+        }
         // First the engine: a request of a new tenant must find its part.
         let troubles = self.engine.set_tenants(&new.parts());
         let tenants = new.len();
-        *self.tenants.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(new));
+        self.put_tenants(new);
         TenantsSet { tenants, troubles }
+    }
+
+    fn put_tenants(&self, tenants: Tenants) {
+        *self.tenants.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(tenants));
     }
 
     pub(crate) fn tenants(&self) -> Option<Arc<Tenants>> {

@@ -11,7 +11,7 @@ use toml::de::{DeArray, DeTable, DeValue};
 
 /// Most tenants of a file. Each salt takes a row of the region, which has 256.
 /// The engine's own part takes one row of a region's 256.
-const TENANTS_MAX: usize = 255;
+pub(super) const TENANTS_MAX: usize = 255;
 /// Longest name of a tenant, which is a label of metrics and a part of a label in the region.
 const NAME_BYTES_MAX: usize = 32;
 /// Most keys of a tenant: each is compared with each request's.

@@ -9,6 +9,7 @@ use cenote_base::{Engine, TenantKey};
 use cenote_serve::{Disaggregated, DisaggregatedConfig, Fleet, HttpConfig, Role, TenantFile, TenantsSet, WorkerToken};
 use serde_json::json;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 
 const TWO: &str = "[metrics]\nkeys = [\"scrape\"]\n[tenant.red]\nkeys = [\"r\"]\nsalt = \"s\"\npriority = 2\n\
                    max_requests = 1\n[tenant.blue]\nkeys = [\"b\"]\nquota = \"2MiB\"\nkeep = \"1MiB\"\n";
@@ -120,6 +121,34 @@ async fn a_key_that_was_taken_out_opens_nothing_whatever_the_engine_says() {
     assert_eq!((complete(&server, "x", "r").await.status, complete(&server, "x", "new").await.status), (401, 200));
     assert_eq!(server.state.set_tenants(file("[tenant.red]\nkeys = [\"newer\"]\n")), all(1));
     assert_eq!((complete(&server, "x", "new").await.status, complete(&server, "x", "newer").await.status), (401, 200));
+}
+
+/// A key that has leaked opened its tenant until a worker that hangs had let its deadline pass.
+#[tokio::test]
+async fn a_key_that_was_taken_out_waits_for_no_engine() {
+    let engine = FakeEngine::new();
+    let server = server_of(&engine).await;
+    let (go, wait) = channel::<()>();
+    let (holds, is_held) = channel();
+    let hung = std::thread::spawn(move || {
+        engine.without_tenants(|| {
+            let _ = holds.send(());
+            let _ = wait.recv();
+        });
+    });
+    is_held.recv().expect("the engine hangs");
+    let state = Arc::clone(&server.state);
+    let text = "[tenant.red]\nkeys = [\"new\"]\nsalt = \"s\"\n[tenant.blue]\nkeys = [\"b\"]\n";
+    let set = tokio::task::spawn_blocking(move || state.set_tenants(file(text)));
+    soon("the key's end", async { while get(&server, "/v1/models", "r").await.status != 401 {} }).await;
+    let statuses = [("/metrics", "scrape"), ("/v1/models", "b"), ("/v1/models", "new")];
+    for ((path, key), status) in statuses.into_iter().zip([401, 200, 401]) {
+        assert_eq!(get(&server, path, key).await.status, status, "{path} {key}");
+    }
+    drop(go);
+    assert_eq!(soon("the tenants", set).await.expect("no panic"), all(2));
+    assert_eq!(get(&server, "/v1/models", "new").await.status, 200);
+    hung.join().expect("no panic");
 }
 
 #[tokio::test]

@@ -1,12 +1,13 @@
 //! Namespaces of tenants over a real region, and why blocks of a prompt are missing.
 
 use cenote_base::engine::Tenant;
-use cenote_base::testing::until;
+use cenote_base::testing::{ManualTime, until};
 use cenote_base::{Clock, HashSeed, TenantKey, TokenId};
 use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
 use cenote_pool::{AttachOptions, Pool, PoolConfig, Superblock};
 use cenote_store::{Computed, Miss, NamespaceSpec, PrefixStore, RegionStore};
 use std::sync::Arc;
+use std::time::Duration;
 
 const PAGE: usize = 1024;
 
@@ -24,9 +25,13 @@ fn pool() -> Pool<Arc<Coherent>> {
 }
 
 fn store(pool: &Pool<Arc<Coherent>>) -> RegionStore<Arc<Coherent>> {
+    store_of(pool, "tiny", Clock::stopped())
+}
+
+fn store_of(pool: &Pool<Arc<Coherent>>, label: &str, clock: Clock) -> RegionStore<Arc<Coherent>> {
     let spec = NamespaceSpec {
         model_fingerprint: [9; 32],
-        label: "tiny".to_owned(),
+        label: label.to_owned(),
         dtype: "f32".to_owned(),
         block_tokens: 16,
         num_layers: 2,
@@ -35,7 +40,7 @@ fn store(pool: &Pool<Arc<Coherent>>) -> RegionStore<Arc<Coherent>> {
         shard: "0/1".to_owned(),
         tenant_salt: String::new(),
     };
-    RegionStore::new(pool.clone(), &spec, Clock::stopped()).expect("a row is free")
+    RegionStore::new(pool.clone(), &spec, clock).expect("a row is free")
 }
 
 fn tenant(name: &str, quota_bytes: u64, kept_bytes: u64) -> Tenant {
@@ -103,6 +108,70 @@ fn a_tenant_saves_in_its_own_row_and_only_while_it_has_one() {
     assert_eq!(tenants.set(&[]), [""; 0]);
     assert_eq!(save(&mut store, Some(a), &(48..96).collect::<Vec<_>>()), 0);
     assert_eq!(found(&mut store, Some(a), &tokens), 3, "what is there stays");
+}
+
+/// Labels were cut at their end, where those of tenants differ, so metrics and `pool quota` mixed them up.
+#[test]
+fn tenants_of_a_model_with_a_long_name_have_different_labels() {
+    let pool = pool();
+    let long = "organisation/a-model-with-\u{e9}\u{e9}-a-rather-long-name-70b-instruct";
+    let names = ["one-of-the-tenants-of-one-account", "one-of-the-tenants-of-one-accoun2"].map(|name| &name[1..]);
+    for model in [long.to_owned(), long.replace("70b", "80b")] {
+        let store = store_of(&pool, &model, Clock::stopped());
+        let tenants = store.tenants().expect("a region has tenants");
+        // Of each model others, because rows are those of salts.
+        let of_model: Vec<Tenant> = names.iter().map(|name| tenant(name, 0, 0)).collect();
+        let keyed = of_model
+            .into_iter()
+            .map(|tenant| Tenant { key: TenantKey::of_salt(&format!("{model}{}", tenant.name)), ..tenant });
+        assert_eq!(tenants.set(&keyed.collect::<Vec<_>>()), [""; 0]);
+    }
+    let labels: Vec<String> = rows(&pool).into_iter().map(|row| row.0).filter(|label| label.contains('~')).collect();
+    let different: std::collections::BTreeSet<&String> = labels.iter().collect();
+    assert_eq!((labels.len(), different.len()), (4, 4), "{labels:?}");
+    for label in &labels {
+        assert!(label.starts_with("organisation/a-") && label.len() <= 56, "{label}");
+        assert!(names.iter().any(|name| label.ends_with(&format!("/{name}"))), "{label}");
+    }
+}
+
+/// A file of many tenants on a region with slow locks kept a reload waiting for minutes.
+#[test]
+fn tenants_are_set_within_a_deadline_and_the_others_are_named() {
+    let pool = pool();
+    let time = ManualTime::start();
+    let store = store_of(&pool, "tiny", time.clock()).on_tenant(|_| time.advance(Duration::from_secs(15)));
+    let tenants = store.tenants().expect("a region has tenants");
+    let all = ["a", "b", "c", "d"].map(|name| tenant(name, 0, 0));
+    let troubles = tenants.set(&all);
+    assert_eq!(troubles.len(), 2, "{troubles:?}");
+    for (trouble, name) in troubles.iter().zip(["c", "d"]) {
+        assert!(trouble.starts_with(&format!("tenant `{name}`: the region took longer than 20 s")), "{trouble}");
+    }
+    assert_eq!(rows(&pool).len(), 3, "the engine's own, and two");
+    assert_eq!(tenants.set(&all), [""; 0], "each time has its own deadline");
+}
+
+/// Its request lost its KV when it was preempted, because a tenant that is gone has no part.
+#[test]
+fn a_tenant_that_is_gone_swaps_in_the_engines_own_part() {
+    let pool = pool();
+    let mut store = store(&pool);
+    let key = TenantKey::of_name("a");
+    let tenants = store.tenants().expect("a region has tenants");
+    assert_eq!(tenants.set(&[tenant("a", 0, 0)]), [""; 0]);
+    let part = vec![3; 4 * PAGE];
+    let used = |label: &str| pool.namespaces().iter().find(|row| row.label == label).map(|row| row.used_bytes);
+    let own = store.swap_out(Some(key), &[&part]).expect("there is room");
+    assert_eq!((used("tiny"), used("tiny/a")), (Some(0), Some(4 * PAGE as u64)));
+    assert_eq!(tenants.set(&[]), [""; 0]);
+    let fallen_back = store.swap_out(Some(key), &[&part]).expect("its request goes on");
+    assert_eq!((used("tiny"), used("tiny/a")), (Some(4 * PAGE as u64), Some(4 * PAGE as u64)));
+    let mut read = vec![0; 4 * PAGE];
+    for swapped in [own, fallen_back] {
+        assert!(swapped.read_all(&mut [&mut read]));
+        assert!(read.iter().all(|byte| *byte == 3));
+    }
 }
 
 #[test]

@@ -99,6 +99,12 @@ impl FakeEngine {
         *self.0.health.lock().expect("no test panics with the lock") = health;
     }
 
+    /// It takes no tenants meanwhile.
+    pub fn without_tenants(&self, meanwhile: impl FnOnce()) {
+        let _held = self.0.tenants.lock().expect("no test panics with the lock");
+        meanwhile();
+    }
+
     /// The tenants that it was given last.
     pub fn tenants(&self) -> Vec<Tenant> {
         self.0.tenants.lock().expect("no test panics with the lock").clone()
