@@ -140,14 +140,77 @@ fn once(args: &RecordArgs) -> Result<(), Failure> {
             .hint("--seconds and --follow record all blocks from now on; --sampled writes the sample"));
     }
     let mut recorder = Recorder::new(open(&args.out)?, row.block_tokens, shift);
-    let mut thinned: Vec<Asked> = Vec::new();
-    for (asked, names) in found.sampled() {
-        // Of each at the lowest rate and in the same bits, so that equal blocks have equal names.
-        let names: Vec<u32> = names.into_iter().map(|name| name as u32).collect();
-        thinned.push(Asked { names, names_above: 0, shift, ..asked.clone() });
-    }
-    thinned.iter().try_for_each(|asked| recorder.write(asked))?;
+    at_one_rate(&found).try_for_each(|asked| recorder.write(&asked))?;
     recorder.end(found.torn)
+}
+
+/// Each request at the lowest rate of the sample and with names of the same bits, so that equal blocks have
+/// equal names.
+fn at_one_rate(found: &Requests) -> impl Iterator<Item = Asked> {
+    let shift = found.shift();
+    found.sampled().map(move |(asked, names)| {
+        let names = names.into_iter().map(|name| name as u32).collect();
+        Asked { names, names_above: 0, shift, ..asked.clone() }
+    })
+}
+
+/// Requests of one host that a recorder has not read, by their numbers among its requests.
+///
+/// Threads of an engine write at once: a request's line may be missing in one look and there in the next, and
+/// requests of one moment may be in another order than their numbers. So a gap counts as lost only if a later
+/// look has not filled it.
+#[derive(Default)]
+struct Gaps {
+    last: Option<u32>,
+    /// Ranges without a request, by their first number: the last one, and the look that found the gap.
+    missing: BTreeMap<u32, (u32, u64)>,
+    /// Requests of earlier gaps.
+    lost: u64,
+}
+
+impl Gaps {
+    /// A request by so many numbers below the last one is late. A larger step back is a new host memory, in
+    /// which the numbers begin anew.
+    const LATE_MAX: u32 = 1024;
+    /// Most open gaps. Older ones are not filled any more.
+    const OPEN_MAX: usize = 4096;
+
+    /// A look has read the request of this number.
+    fn take(&mut self, ordinal: u32, look: u64) {
+        let Some(last) = self.last.filter(|&last| last >= ordinal) else {
+            if let Some(last) = self.last.replace(ordinal).filter(|last| ordinal - last > 1) {
+                self.missing.insert(last + 1, (ordinal - 1, look));
+            }
+            return self.forget(Self::OPEN_MAX);
+        };
+        let gap = self.missing.range(..=ordinal).next_back().map(|(&first, &(end, look))| (first, end, look));
+        if let Some((first, end, look)) = gap.filter(|gap| ordinal <= gap.1) {
+            self.missing.remove(&first);
+            if first < ordinal {
+                self.missing.insert(first, (ordinal - 1, look));
+            }
+            if ordinal < end {
+                self.missing.insert(ordinal + 1, (end, look));
+            }
+        } else if last - ordinal > Self::LATE_MAX {
+            self.forget(0);
+            self.last = Some(ordinal);
+        }
+    }
+
+    /// Keeps so many gaps open, the last ones.
+    fn forget(&mut self, most: usize) {
+        while self.missing.len() > most {
+            let oldest = self.missing.pop_first();
+            self.lost += oldest.map_or(0, |(first, (end, _))| u64::from(end - first) + 1);
+        }
+    }
+
+    /// Requests that no look before this one has found.
+    fn lost_before(&self, look: u64) -> u64 {
+        let open = self.missing.iter().filter(|(_, (_, found))| *found < look);
+        self.lost + open.map(|(first, (end, _))| u64::from(end - first) + 1).sum::<u64>()
+    }
 }
 
 /// Requests of all models that were not written yet.
@@ -157,19 +220,24 @@ struct Seen {
     waiting: BTreeMap<(u64, u8, u64), Asked>,
     /// Numbers of each host that were written, or were there before.
     done: BTreeSet<(u8, u64)>,
-    /// The last request of each host.
-    last: BTreeMap<u8, u32>,
-    /// Requests between those that were read.
-    lost: u64,
+    /// What was not read of each host.
+    gaps: BTreeMap<u8, Gaps>,
+    /// Looks at the record so far.
+    looks: u64,
 }
 
 impl Seen {
     /// Takes what is new. Lines of before are left out.
     fn take(&mut self, found: Requests) {
+        self.looks += 1;
         let there: BTreeSet<(u8, u64)> = found.all.iter().map(|asked| (asked.host, asked.number)).collect();
         for asked in found.all {
-            if !self.done.contains(&(asked.host, asked.number)) {
-                self.waiting.insert((asked.time_us, asked.host, asked.number), asked);
+            if self.done.contains(&(asked.host, asked.number)) {
+                continue;
+            }
+            let (host, ordinal) = (asked.host, asked.ordinal);
+            if self.waiting.insert((asked.time_us, host, asked.number), asked).is_none() {
+                self.gaps.entry(host).or_default().take(ordinal, self.looks);
             }
         }
         // What the ring has lost cannot come again.
@@ -187,12 +255,15 @@ impl Seen {
             }
             let asked = entry.remove();
             self.done.insert((asked.host, asked.number));
-            // The ordinals of a host begin anew with its memory.
-            let before = self.last.insert(asked.host, asked.ordinal).filter(|before| *before < asked.ordinal);
-            self.lost += before.map_or(0, |before| u64::from(asked.ordinal - before - 1));
             ready.push(asked);
         }
         ready
+    }
+
+    /// Requests that were recorded between those that were read, and are gone. The last look's gaps may yet
+    /// be filled.
+    fn lost(&self) -> u64 {
+        self.gaps.values().map(|gaps| gaps.lost_before(self.looks)).sum()
     }
 }
 
@@ -224,7 +295,6 @@ fn follow(args: &RecordArgs) -> Result<(), Failure> {
     all.prolong();
     let mut seen = Seen::default();
     let before = look()?;
-    seen.last.extend(before.all.iter().map(|asked| (asked.host, asked.ordinal)));
     seen.done.extend(before.all.iter().map(|asked| (asked.host, asked.number)));
     let mut to = Some(open(&args.out)?);
     output::say(&format!("{source}: recording all requests of this host"));
@@ -257,7 +327,7 @@ fn follow(args: &RecordArgs) -> Result<(), Failure> {
     }
     drop(all);
     match recorder {
-        Some((_, recorder)) => recorder.end(seen.lost),
+        Some((_, recorder)) => recorder.end(seen.lost()),
         None => {
             output::say("no engine has recorded a request meanwhile");
             Ok(())
@@ -309,6 +379,25 @@ mod tests {
         assert_eq!((lines.as_str(), recorder.unanswered), (expected, 1));
     }
 
+    /// A record keeps more bits of a name at a lower rate. Blocks of two rates had two numbers.
+    #[test]
+    fn a_trace_of_two_rates_has_one_number_for_a_block() {
+        let bits = [0xfedc_ba98_0000_0008_u64, 0x1234_5678_8765_4320, 0x00ff_00ff_00ff_0010];
+        let sampled = |number, shift: u8| {
+            let names: Vec<u32> = bits.iter().map(|bits| (bits >> shift) as u32).collect();
+            Asked { shift, ..asked(number, &names, 48, Some(1)) }
+        };
+        for shifts in [[1, 3], [3, 1], [0, 3]] {
+            let all = vec![sampled(1, shifts[0]), sampled(2, shifts[1])];
+            let found = Requests { all, torn: 0 };
+            let mut recorder = Recorder::new(Vec::new(), 16, found.shift());
+            at_one_rate(&found).try_for_each(|asked| recorder.write(&asked)).expect("memory takes all");
+            let lines = String::from_utf8(recorder.to.clone()).expect("JSON");
+            assert_eq!(lines.matches("\"hash_ids\":[0,1,2]").count(), 2, "{shifts:?}: {lines}");
+            assert_eq!(recorder.sampled, 0);
+        }
+    }
+
     #[test]
     fn requests_are_written_in_order_when_their_answers_have_ended() {
         let mut seen = Seen::default();
@@ -321,11 +410,50 @@ mod tests {
         assert_eq!(seen.ready(2_000_000), [ended.clone(), second.clone()]);
         seen.take(found(&[ended, second]));
         assert!(seen.ready(u64::MAX).is_empty(), "each once");
-        assert_eq!(seen.lost, 0);
+        assert_eq!(seen.lost(), 0);
         let late = asked(9, &[1], 16, None);
         seen.take(found(std::slice::from_ref(&late)));
         assert!(seen.ready(10_000_000).is_empty());
         assert_eq!(seen.ready(9_000_000 + 31_000_000), [late]);
-        assert_eq!(seen.lost, 6, "those between the second and the ninth");
+        seen.take(found(&[]));
+        assert_eq!(seen.lost(), 6, "those between the second and the ninth");
+    }
+
+    /// A request whose line came after a later one's was counted as lost, and written all the same.
+    #[test]
+    fn a_request_that_is_not_written_yet_is_not_lost() {
+        let mut seen = Seen::default();
+        let look = |seen: &mut Seen, numbers: &[u32]| {
+            let all = numbers.iter().map(|&number| asked(number.into(), &[number], 16, Some(1))).collect();
+            seen.take(Requests { all, torn: 0 });
+            seen.ready(u64::MAX).len()
+        };
+        assert_eq!(look(&mut seen, &[20, 22, 25]), 3);
+        assert_eq!(seen.lost(), 0, "their lines may be on their way");
+        assert_eq!(look(&mut seen, &[20, 21, 22, 24, 25]), 2);
+        assert_eq!(seen.lost(), 1, "23");
+        assert_eq!(look(&mut seen, &[20, 21, 22, 23, 24, 25]), 1);
+        assert_eq!(seen.lost(), 0);
+        // One from before the recorder began is late, and none behind it is lost.
+        assert_eq!(look(&mut seen, &[19, 26]), 2);
+        assert_eq!((look(&mut seen, &[26]), seen.lost()), (0, 0));
+        // Numbers that begin anew lose nothing, but what was lost before stays so.
+        assert_eq!(look(&mut seen, &[9_000, 9_002]), 2);
+        assert_eq!((look(&mut seen, &[1, 2]), seen.lost()), (2, 8_973 + 1));
+        assert_eq!((look(&mut seen, &[2, 3]), seen.lost()), (1, 8_973 + 1));
+    }
+
+    #[test]
+    fn gaps_of_one_moment_are_in_any_order_and_bounded() {
+        let mut gaps = Gaps::default();
+        for ordinal in [5, 9, 7, 6, 8] {
+            gaps.take(ordinal, 1);
+        }
+        assert_eq!((gaps.lost_before(u64::MAX), gaps.missing.len()), (0, 0));
+        for ordinal in (10..100_000).step_by(2) {
+            gaps.take(ordinal, 2);
+        }
+        assert!(gaps.missing.len() <= Gaps::OPEN_MAX);
+        assert_eq!(gaps.lost_before(3), 49_994);
     }
 }
