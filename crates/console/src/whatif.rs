@@ -252,3 +252,61 @@ pub fn none(region: &str, lines: u32) -> Failure {
     Failure::new(format!("{region}: no engine has recorded a request yet"))
         .hint("`cenote serve` and the connector for vLLM record what they admit; other programs call `record`")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(blocks: u64, bytes: u64) -> NamespaceInfo {
+        NamespaceInfo {
+            id: NamespaceId(0),
+            label: "demo".to_owned(),
+            fingerprint: String::new(),
+            block_bytes: 100 << 10,
+            block_tokens: 16,
+            num_layers: 2,
+            blocks,
+            bytes,
+            new_bytes: 0,
+            // A chunk that has just begun is charged whole.
+            used_bytes: 1 << 20,
+            quota_bytes: 0,
+            kept_bytes: 0,
+            workers: 0,
+        }
+    }
+
+    /// A block counted as all bytes that its model was charged with, so a region with few blocks seemed to
+    /// hold fewer of them than it does.
+    #[test]
+    fn a_block_takes_its_part_of_a_full_chunk() {
+        let bytes = |row: &NamespaceInfo| Model::of(row, 1 << 20).bytes;
+        // Ten blocks of 100 KiB fit into a chunk of 1 MiB.
+        assert_eq!(bytes(&row(1, 100 << 10)), (1 << 20) / 10);
+        assert_eq!(bytes(&row(0, 0)), (1 << 20) / 10, "before the first block, as its engine has them");
+        // Encoded blocks have the mean of their lengths, in whole lines.
+        assert_eq!(bytes(&row(4, 4 * 1000)), (1 << 20) / 1024);
+        assert_eq!(bytes(&row(2, 2)), 64);
+        assert_eq!(bytes(&row(1, 3 << 20)), 1 << 20, "whatever a region says");
+    }
+
+    /// Blocks of a model whose row is gone counted as hits, so their requests took no time.
+    #[test]
+    fn misses_of_a_model_without_a_row_are_no_hits() {
+        let replayed = Replayed {
+            asked: 30.0,
+            missed: vec![10.0, 20.0],
+            cold: vec![4.0, 0.0],
+            requests: 2.0,
+            error: 0.0,
+            was_full: true,
+        };
+        let models = BTreeMap::from([(0, Model { bytes: 1000, tokens: 16 })]);
+        let rates =
+            Rates { prefill_tokens_per_s: Some(160.0), load_bytes_per_s: Some(1.0), cold_bytes_per_s: Some(1000.0) };
+        // Ten blocks take a second, and nothing was loaded.
+        assert_eq!(ttft_ms(&replayed, &models, rates, false), Some(500.0));
+        assert_eq!(ttft_ms(&replayed, &models, rates, true), Some((0.6 + 4.0) / 2.0 * 1e3));
+        assert_eq!(ttft_ms(&replayed, &models, Rates { prefill_tokens_per_s: None, ..rates }, false), None);
+    }
+}

@@ -1,15 +1,16 @@
 //! The record of requests and the sketches of distinct blocks: each admitted request is there once, in
 //! bounded memory, and a dead pool has them, too.
 
+use crate::support::shared::Shared;
 use crate::support::*;
 use cenote_base::BlockHash;
 use cenote_base::prng::Prng;
 use cenote_base::testing::{ManualTime, beside};
-use cenote_mem::{Fabric, Offset};
+use cenote_mem::{Fabric, Flush, MapOptions, Offset};
 use cenote_policy::whatif::{Sampled, Trace};
 use cenote_pool::{
     Asked, AttachOptions, Eviction, Inspector, Namespace, Pool, PoolConfig, Request, Requests, Superblock, Window,
-    requests, windows,
+    open_region, requests, windows,
 };
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -310,6 +311,37 @@ fn windows_tell_the_highest_hit_rate_of_known_sets() {
     let head = (0..fabric.len()).step_by(64).find(at).expect("the day's sketch");
     (head..head + 65 * 64).step_by(8).for_each(|at| fabric.store(Offset::new(at), u64::MAX));
     assert!(ceilings(&fabric).iter().all(|window| window.ceiling.is_none_or(|share| (0.0..=1.0).contains(&share))));
+}
+
+/// A worker that had read its clock before a quarter of an hour ended, and wrote after it, began the earlier
+/// quarter again: the sketches of both were cleared.
+#[test]
+fn a_late_worker_clears_no_sketch() {
+    let shared = Shared::make("late", 4 << 20, config(101, 64), Flush::None);
+    let times = [ManualTime::start(), ManualTime::start()];
+    let [pool, late] = times.map(|time| {
+        let fabric = open_region(&shared.source, &MapOptions::default()).expect("the region is there");
+        let options = AttachOptions { clock: Some(time.clock()), ..patient(0) };
+        Pool::attach(fabric, &options).expect("it attaches")
+    });
+    let into = times[0].clock().unix().as_secs() % 86_400;
+    times.iter().for_each(|time| time.advance(Duration::from_secs(86_400 - into)));
+    let [ns, of_late] = [&pool, &late].map(|pool| namespace(pool, 1, BLOCK_BYTES));
+    record(&late, &of_late, &chain(&of_late, 300, 10));
+    times[0].advance(Duration::from_secs(900));
+    for prompt in 0..200 {
+        record(&pool, &ns, &chain(&ns, prompt, 10));
+        if prompt == 100 {
+            record(&late, &of_late, &chain(&of_late, 200, 10));
+        }
+    }
+    times[0].advance(Duration::from_secs(900));
+    record(&pool, &ns, &chain(&ns, 0, 10));
+    let fabric = open_region(&shared.source, &MapOptions::default()).expect("the region is there");
+    let [quarter, _, day] = &ceilings(&fabric)[..] else { panic!("three windows") };
+    assert!(quarter.is_over && quarter.requests == 201 && quarter.blocks == 2_010, "{quarter:?}");
+    assert!(is_near(quarter, 2_010), "{quarter:?}");
+    assert_eq!((day.requests, day.blocks), (203, 2_030), "{day:?}");
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Requests at peers that are slow, dead, or hang.
 
-use crate::support::{Host, Trouble, chain, codec, config, frames, readable};
+use crate::support::{Host, Trouble, chain, codec, config, frames, namespace, readable};
 use cenote_base::seal::Seal;
 use cenote_base::testing::{ManualTime, until};
 use cenote_base::{BlockHash, Deadline};
 use cenote_mem::Coherent;
-use cenote_pool::{NewBlock, Publish};
+use cenote_pool::{AttachOptions, NewBlock, Pool, Publish};
 use cenote_reach::{Beside, Count, ReadError, Remote, Settings};
 use cenote_store::{Peers, Promotion, Readable};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -272,14 +272,9 @@ fn a_peer_that_opens_and_then_is_slow_is_left_alone_for_longer_each_time() {
     assert!((0..6).all(|round| pauses[round as usize] >= least(round)), "{pauses:?}");
 }
 
-/// A peer with damaged memory, or one that lies, was asked for each prompt again.
-#[test]
-fn a_peer_whose_blocks_are_all_wrong_is_suspect() {
-    let world = World::new(1);
-    for prompt in 1..=4 {
-        world.publish(0, prompt, 0..6);
-    }
-    let lie = |pieces: &[cenote_reach::Piece], bytes: &mut [u8]| {
+/// Changes a byte of each payload.
+fn wrong_payloads() -> Box<dyn FnMut(&[cenote_reach::Piece], &mut [u8]) + Send> {
+    Box::new(|pieces, bytes| {
         let mut at = 0;
         for piece in pieces {
             if piece.length == crate::support::BLOCK_BYTES as usize {
@@ -287,8 +282,17 @@ fn a_peer_whose_blocks_are_all_wrong_is_suspect() {
             }
             at += piece.length;
         }
-    };
-    world.troubles[0].set().lie = Some(Box::new(lie));
+    })
+}
+
+/// A peer with damaged memory, or one that lies, was asked for each prompt again.
+#[test]
+fn a_peer_whose_blocks_are_all_wrong_is_suspect() {
+    let world = World::new(1);
+    for prompt in 1..=4 {
+        world.publish(0, prompt, 0..6);
+    }
+    world.troubles[0].set().lie = Some(wrong_payloads());
     assert_eq!(world.bring(&world.chain(1)), 0);
     assert_eq!((world.get(Count::Wrong), world.get(Count::Suspected)), (6, 0), "it may be chance");
     assert_eq!(world.bring(&world.chain(2)), 0);
@@ -309,6 +313,53 @@ fn a_peer_whose_blocks_are_all_wrong_is_suspect() {
     });
     assert_eq!(world.bring(&world.chain(4)), 6);
     assert_eq!(world.get(Count::Suspected), 2);
+}
+
+/// Eight wrong blocks condemned the next visit, too, which had read none.
+#[test]
+fn a_visit_is_not_condemned_for_blocks_that_others_read() {
+    let world = World::new(1);
+    world.publish(0, 1, 0..10);
+    world.troubles[0].set().lie = Some(wrong_payloads());
+    assert_eq!(world.bring(&world.chain(1)), 0);
+    world.wait_for("remote_peers_suspect", 1.0);
+    until("the peer is good", || {
+        world.time.advance(Duration::from_millis(100));
+        (world.beside.stats()["remote_peers_good"] == 1.0).then_some(())
+    });
+    // The peer has none of its blocks.
+    assert_eq!(world.bring(&world.chain(2)), 0);
+    assert_eq!((world.get(Count::Wrong), world.get(Count::Suspected)), (10, 1));
+    assert_eq!(world.beside.stats()["remote_peers_good"], 1.0);
+}
+
+/// Wrong blocks of a region that is gone counted for the one in its place.
+#[test]
+fn a_region_made_anew_answers_for_its_own_blocks_only() {
+    let world = World::new(1);
+    world.publish(0, 1, 0..7);
+    world.troubles[0].set().lie = Some(wrong_payloads());
+    assert_eq!(world.bring(&world.chain(1)), 0);
+    assert_eq!((world.get(Count::Wrong), world.get(Count::Suspected)), (7, 0));
+    let fabric = Arc::clone(&world.owners[0].fabric);
+    cenote_pool::Superblock::format(&fabric, &config(99, 7, Seal::None)).expect("it fits");
+    let options = AttachOptions { private: true, ..AttachOptions::named("anew") };
+    let pool = Pool::attach(Arc::clone(&fabric), &options).expect("it attaches");
+    let namespace = namespace(&pool, 1);
+    let anew = Host { fabric, pool, namespace };
+    for (depth, hash) in (0..).zip(&world.chain(2)[..7]) {
+        assert_eq!(anew.publish(*hash, depth), Publish::Published);
+    }
+    let connections = world.connections.load(Ordering::SeqCst);
+    assert_eq!(world.bring(&world.chain(3)), 0);
+    until("the new region is open", || {
+        world.time.advance(Duration::from_millis(10));
+        let is_open = world.connections.load(Ordering::SeqCst) > connections;
+        (is_open && world.beside.stats()["remote_peers_good"] == 1.0).then_some(())
+    });
+    let suspected = world.get(Count::Suspected);
+    assert_eq!(world.bring(&world.chain(2)), 0);
+    assert_eq!((world.get(Count::Wrong), world.get(Count::Suspected)), (14, suspected));
 }
 
 /// A call of the fabric that does not return keeps its thread, and no request.
