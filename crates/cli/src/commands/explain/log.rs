@@ -356,7 +356,7 @@ mod tests {
             (found, told.count, told.mentions, told.of_any, told.lines)
         };
         let derived = of_serve("req-1-0-1a2b3c4d");
-        let lines = [&others[..], &[derived.clone()]].concat();
+        let lines = [&others[..], std::slice::from_ref(&derived)].concat();
         assert_eq!(found(&lines), (vec![(4, "req-1-0-1a2b3c4d".to_owned())], 1, 1, 3, 4));
         // An id that only begins alike is another request's, where the id itself is there.
         let lines = [&lines[..], &[of_serve("req-1"), derived]].concat();
