@@ -6,6 +6,7 @@ use cenote_base::testing::{ManualTime, until};
 use cenote_base::{BlockHash, Deadline};
 use cenote_mem::Coherent;
 use cenote_pool::{AttachOptions, NewBlock, Pool, Publish};
+use cenote_reach::fake::Lie;
 use cenote_reach::{Beside, Count, ReadError, Remote, Settings};
 use cenote_store::{Peers, Promotion, Readable};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -273,7 +274,7 @@ fn a_peer_that_opens_and_then_is_slow_is_left_alone_for_longer_each_time() {
 }
 
 /// Changes a byte of each payload.
-fn wrong_payloads() -> Box<dyn FnMut(&[cenote_reach::Piece], &mut [u8]) + Send> {
+fn wrong_payloads() -> Lie {
     Box::new(|pieces, bytes| {
         let mut at = 0;
         for piece in pieces {
