@@ -1,10 +1,11 @@
 //! L4 below real regions: what one region published, the next one finds on disk.
 
+use crate::support::{self, region_in};
 use cenote_base::seal::{Seal, SealKeys};
 use cenote_base::testing::{ManualTime, PATIENCE, until};
 use cenote_base::{Clock, Deadline, HashSeed, TokenId};
-use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
-use cenote_pool::{AttachOptions, Pool, PoolConfig, Superblock};
+use cenote_mem::{Coherent, RegionSource};
+use cenote_pool::{Pool, PoolConfig};
 use cenote_store::cold::{ColdTier, Sealing, Settings, seed_of};
 use cenote_store::{Computed, NamespaceSpec, PrefixStore, RegionStore};
 use std::path::Path;
@@ -15,17 +16,7 @@ const PAGE: usize = 4096;
 const BLOCKS: usize = 40;
 
 fn spec(model: u8) -> NamespaceSpec {
-    NamespaceSpec {
-        model_fingerprint: [model; 32],
-        label: "tiny".to_owned(),
-        dtype: "f32".to_owned(),
-        block_tokens: 16,
-        num_layers: 2,
-        page_bytes: PAGE as u32,
-        page_layout: "test".to_owned(),
-        shard: "0/1".to_owned(),
-        tenant_salt: String::new(),
-    }
+    support::spec(model, PAGE, "")
 }
 
 fn patience() -> Deadline {
@@ -56,18 +47,14 @@ impl World {
         let settings = Settings { seal, ..settings };
         let time = ManualTime::start();
         let seed = seed_of(&settings, &HashSeed([seed; 32]), time.clock()).expect("a directory");
-        let mapping = Mapping::create(&RegionSource::Anon, bytes, 0o600, &MapOptions::default()).expect("memory");
-        let fabric = Arc::new(Coherent::new(mapping));
         let config =
             PoolConfig { chunk_bytes: 256 << 10, max_hosts: 1, workers_per_host: 4, ..PoolConfig::new(seed, [4; 16]) };
         let config = match &settings.seal {
             Some((seal, keys)) => config.sealed(*seal, keys),
             None => config,
         };
-        Superblock::format(&fabric, &config).expect("it fits");
         let keys = settings.seal.clone().map(|(_, keys)| keys);
-        let options = AttachOptions { private: true, keys, ..AttachOptions::named("test") };
-        let pool = Pool::attach(fabric, &options).expect("it attaches");
+        let pool = region_in(&RegionSource::Anon, &config, bytes, keys).expect("it attaches");
         // It takes the seal from the pool.
         let settings = Settings { seal: None, ..settings };
         let cold = ColdTier::start(pool.clone(), &settings, time.clock()).expect("a directory");

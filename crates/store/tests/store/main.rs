@@ -6,5 +6,6 @@ mod cold;
 mod region_store;
 mod snapshot;
 mod snapshot_seals;
+mod support;
 mod tenants;
 mod upgrade;

@@ -1,13 +1,14 @@
 //! A store over a real region: one engine loads the bytes that another engine saved.
 
+use crate::support::{self, region};
 use cenote_base::testing::ManualTime;
 use cenote_base::{BlockHash, Clock, HashSeed, TokenId};
 use cenote_codec::{
     CodecId, CodecSpec, Declined, DecodeError, Element, Frame, Layout, Order, Page, PageCodec, PageKind, PageMut,
     Shape, Side, SpecKv,
 };
-use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
-use cenote_pool::{AttachOptions, Design, Namespace, Pool, PoolConfig, Superblock};
+use cenote_mem::Coherent;
+use cenote_pool::{Design, Namespace, Pool, PoolConfig};
 use cenote_store::{
     BlockCodec, Computed, Loaded, Names, NamespaceSpec, Peers, PrefixStore, Promotion, Readable, RegionStore,
 };
@@ -22,7 +23,7 @@ fn pool() -> Pool<Arc<Coherent>> {
 }
 
 fn pool_of(design: Design) -> Pool<Arc<Coherent>> {
-    pool_in(16 << 20, &PoolConfig { design, ..config() })
+    region(&PoolConfig { design, ..config() }, 16 << 20)
 }
 
 fn config() -> PoolConfig {
@@ -34,25 +35,8 @@ fn config() -> PoolConfig {
     }
 }
 
-fn pool_in(bytes: u64, config: &PoolConfig) -> Pool<Arc<Coherent>> {
-    let mapping = Mapping::create(&RegionSource::Anon, bytes, 0o600, &MapOptions::default()).expect("memory");
-    let fabric = Arc::new(Coherent::new(mapping));
-    Superblock::format(&fabric, config).expect("it fits");
-    Pool::attach(fabric, &AttachOptions { private: true, ..AttachOptions::named("test") }).expect("it attaches")
-}
-
 fn spec(tenant_salt: &str) -> NamespaceSpec {
-    NamespaceSpec {
-        model_fingerprint: [9; 32],
-        label: "tiny".to_owned(),
-        dtype: "f32".to_owned(),
-        block_tokens: 16,
-        num_layers: 2,
-        page_bytes: PAGE as u32,
-        page_layout: "test".to_owned(),
-        shard: "0/1".to_owned(),
-        tenant_salt: tenant_salt.to_owned(),
-    }
+    support::spec(9, PAGE, tenant_salt)
 }
 
 fn pages(fill: u8) -> Vec<Vec<u8>> {
@@ -229,7 +213,7 @@ fn under_pressure_cold_blocks_are_shortened_and_more_blocks_stay() {
     // blocks evicted.
     let kept = |codec: BlockCodec, count: u32| {
         let config = PoolConfig { chunk_bytes: 64 << 10, min_block_bytes: 1 << 10, ..config() };
-        let pool = pool_in(2 << 20, &config);
+        let pool = region(&config, 2 << 20);
         let mut store =
             RegionStore::new(pool.clone(), &spec(""), Clock::stopped()).unwrap().with_codec(codec, &spec(""));
         for prompt in 0..count {
@@ -326,7 +310,7 @@ fn an_invalid_payload_is_a_miss_when_decoded_and_at_once_afterwards() {
 #[test]
 fn a_store_says_how_many_of_the_first_blocks_it_has() {
     let small = PoolConfig { chunk_bytes: 64 << 10, min_block_bytes: 4 << 10, ..config() };
-    let mut store = RegionStore::new(pool_in(1 << 20, &small), &spec("a"), Clock::stopped()).unwrap();
+    let mut store = RegionStore::new(region(&small, 1 << 20), &spec("a"), Clock::stopped()).unwrap();
     let tokens: Vec<TokenId> = (0..16 * 1000).collect();
     let hashes = store.naming().names(None, &tokens);
     let pages = pages(1);

@@ -1,40 +1,28 @@
 //! A region in a file, and back.
 
+use crate::support::{region, region_in};
 use cenote_base::seal::SealKeys;
 use cenote_base::{BlockHash, HashSeed};
-use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
-use cenote_pool::{
-    AttachOptions, Names, Namespace, NamespaceRecord, NewBlock, Pool, PoolConfig, PoolError, Publish, ReadOutcome,
-    Superblock,
-};
+use cenote_mem::{Coherent, RegionSource};
+use cenote_pool::{Names, Namespace, NamespaceRecord, NewBlock, Pool, PoolConfig, PoolError, Publish, ReadOutcome};
 use cenote_store::snapshot::{Restored, Restoring, Sharing, SnapshotError, begin, open, restore, save};
 use std::path::Path;
 use std::sync::Arc;
 
 pub(crate) const BLOCK: u64 = 4096;
 
-fn pool_of(config: &PoolConfig, bytes: u64) -> Pool<Arc<Coherent>> {
-    pool_in(&RegionSource::Anon, config, bytes)
-}
-
 /// A region for a worker with these keys.
 pub(crate) fn pool_with(config: &PoolConfig, keys: Option<SealKeys>) -> Result<Pool<Arc<Coherent>>, PoolError> {
-    let mapping = Mapping::create(&RegionSource::Anon, 4 << 20, 0o600, &MapOptions::default()).expect("memory");
-    let fabric = Arc::new(Coherent::new(mapping));
-    Superblock::format(&fabric, config)?;
-    Pool::attach(fabric, &AttachOptions { private: true, keys, ..AttachOptions::named("test") })
+    region_in(&RegionSource::Anon, config, 4 << 20, keys)
 }
 
 /// A region whose file has mode 0640.
 fn pool_in(source: &RegionSource, config: &PoolConfig, bytes: u64) -> Pool<Arc<Coherent>> {
-    let mapping = Mapping::create(source, bytes, 0o640, &MapOptions::default()).expect("memory");
-    let fabric = Arc::new(Coherent::new(mapping));
-    Superblock::format(&fabric, config).expect("it fits");
-    Pool::attach(fabric, &AttachOptions { private: true, ..AttachOptions::named("test") }).expect("it attaches")
+    region_in(source, config, bytes, None).expect("it attaches")
 }
 
 fn pool() -> Pool<Arc<Coherent>> {
-    pool_of(&config(), 4 << 20)
+    region(&config(), 4 << 20)
 }
 
 pub(crate) fn config() -> PoolConfig {
@@ -103,7 +91,7 @@ pub(crate) fn right(pool: &Pool<Arc<Coherent>>) -> u64 {
 
 fn back(path: &Path) -> Result<(Pool<Arc<Coherent>>, Restored), SnapshotError> {
     let settings = open(path)?;
-    let pool = pool_of(&settings.config, settings.region_bytes);
+    let pool = region(&settings.config, settings.region_bytes);
     let restored = restore(&pool, path)?;
     Ok((pool, restored))
 }
@@ -220,7 +208,7 @@ fn a_region_under_restoration_says_so_and_is_continued() {
     let path = directory.path().join("snapshot");
     fill_and_save(&pool(), &path);
     let settings = open(&path).expect("it is a snapshot");
-    let again = pool_of(&settings.config, settings.region_bytes);
+    let again = region(&settings.config, settings.region_bytes);
     assert_eq!(Restoring::of(&again), None);
     begin(&again, &settings, &path).expect("it is empty");
     let mark = Restoring::of(&again).expect("it is marked");
@@ -261,7 +249,7 @@ fn regions_with_other_content_or_another_seed_are_left_alone() {
     let pool = pool();
     fill_and_save(&pool, &path);
     assert!(matches!(restore(&pool, &path), Err(SnapshotError::NotEmpty(_))));
-    let other = pool_of(&PoolConfig { seed: HashSeed([5; 32]), ..config() }, 4 << 20);
+    let other = region(&PoolConfig { seed: HashSeed([5; 32]), ..config() }, 4 << 20);
     assert!(matches!(restore(&other, &path), Err(SnapshotError::OtherSeed(_))));
     assert!(Restoring::of(&pool).is_none() && Restoring::of(&other).is_none());
 }

@@ -1,10 +1,11 @@
 //! Namespaces of tenants over a real region, and why blocks of a prompt are missing.
 
+use crate::support::{region, spec};
 use cenote_base::engine::Tenant;
 use cenote_base::testing::{ManualTime, until};
 use cenote_base::{Clock, HashSeed, TenantKey, TokenId};
-use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
-use cenote_pool::{AttachOptions, Pool, PoolConfig, Superblock};
+use cenote_mem::Coherent;
+use cenote_pool::{Pool, PoolConfig};
 use cenote_store::{Computed, Miss, NamespaceSpec, PrefixStore, RegionStore};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +19,7 @@ fn pool() -> Pool<Arc<Coherent>> {
         removals_per_host: 64,
         ..PoolConfig::new(HashSeed([3; 32]), [4; 16])
     };
-    let mapping = Mapping::create(&RegionSource::Anon, 16 << 20, 0o600, &MapOptions::default()).expect("memory");
-    let fabric = Arc::new(Coherent::new(mapping));
-    Superblock::format(&fabric, &config).expect("it fits");
-    Pool::attach(fabric, &AttachOptions { private: true, ..AttachOptions::named("test") }).expect("it attaches")
+    region(&config, 16 << 20)
 }
 
 fn store(pool: &Pool<Arc<Coherent>>) -> RegionStore<Arc<Coherent>> {
@@ -29,17 +27,7 @@ fn store(pool: &Pool<Arc<Coherent>>) -> RegionStore<Arc<Coherent>> {
 }
 
 fn store_of(pool: &Pool<Arc<Coherent>>, label: &str, clock: Clock) -> RegionStore<Arc<Coherent>> {
-    let spec = NamespaceSpec {
-        model_fingerprint: [9; 32],
-        label: label.to_owned(),
-        dtype: "f32".to_owned(),
-        block_tokens: 16,
-        num_layers: 2,
-        page_bytes: PAGE as u32,
-        page_layout: "test".to_owned(),
-        shard: "0/1".to_owned(),
-        tenant_salt: String::new(),
-    };
+    let spec = NamespaceSpec { label: label.to_owned(), ..spec(9, PAGE, "") };
     RegionStore::new(pool.clone(), &spec, clock).expect("a row is free")
 }
 
