@@ -19,9 +19,6 @@ from peers.processes import Server, Unable, cpu_seconds, free_port, listens
 from peers.stores import version_of
 
 TOKENS = 2000
-# Seconds for an engine's start and all its prompts. Generous, because a busy machine is slow and a
-# hung engine is rare.
-PATIENCE = 1800
 # The part of a connector's time that runs beside the engine.
 COPIES = "copies, beside the engine"
 # Tokens generated after the first one, for comparison with the engine without a connector.
@@ -201,9 +198,9 @@ def measure(packages: Path, rounds: int, prompts_each: int, failed: dict[str, st
                 try:
                     run = taken[rival.name]
                     if rival.saves:
-                        run.first += engines.in_child(_answer, model, rival, prompts, timeout=PATIENCE)
+                        run.first += engines.in_child(_answer, model, rival, prompts)
                     if rival.transfer is not None:
-                        run.second += engines.in_child(_answer, model, rival, prompts, timeout=PATIENCE)
+                        run.second += engines.in_child(_answer, model, rival, prompts)
                     wanted = [answer.tokens for answer in taken["no connector"].first]
                     for answers in (run.first, run.second):
                         if answers and [answer.tokens for answer in answers] != wanted:
