@@ -106,20 +106,22 @@ def test_vllm_asks_again_until_the_blocks_are_there(plug_in: Callable[[str], Non
 
     counted: list[str] = []
     scheduler: Any = SimpleNamespace(
-        settings=SimpleNamespace(cold="/kv"), promotions={}, lookup=SimpleNamespace(promote=promote), stats=SimpleNamespace(add=counted.append)
+        settings=SimpleNamespace(cold="/kv"), promotions={}, promoted_from={}, lookup=SimpleNamespace(promote=promote), stats=SimpleNamespace(add=counted.append)
     )
     request: Any = SimpleNamespace(request_id="a")
     is_promoting = SchedulerSide._is_promoting
-    assert is_promoting(scheduler, request, 0, 64)
-    assert is_promoting(scheduler, request, 0, 64)
+    assert is_promoting(scheduler, request, 0, 16, 64)
+    assert is_promoting(scheduler, request, 0, 16, 64)
     promotion.over = True
-    assert not is_promoting(scheduler, request, 0, 64)
+    assert not is_promoting(scheduler, request, 0, 16, 64)
     # Blocks that could not be read are computed.
     promotion.over = False
-    assert not is_promoting(scheduler, request, 0, 64)
+    assert not is_promoting(scheduler, request, 0, 32, 64)
+    # Where the hit ended before: what lies behind it came from the tier.
+    assert scheduler.promoted_from == {"a": 16}
     assert (begun, counted) == ([(0, 64)], ["cold_requests"])
     scheduler.settings.cold = None
-    assert not is_promoting(scheduler, SimpleNamespace(request_id="b"), 0, 64)
+    assert not is_promoting(scheduler, SimpleNamespace(request_id="b"), 0, 0, 64)
 
 
 def test_vllm_counts_what_the_tier_did(plug_in: Callable[[str], None], name: str, tmp_path: Path) -> None:
