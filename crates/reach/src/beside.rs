@@ -17,7 +17,7 @@ use cenote_base::{BlockHash, Clock, Deadline};
 use cenote_mem::Fabric;
 use cenote_mem::fork::ProcessStamp;
 use cenote_pool::{Hit, Namespace, Pool};
-use cenote_store::{BlockCopy, Peers, Promotion, Readable, publish_copy};
+use cenote_store::{BlockCopy, Peers, Promotion, Readable, Wanted, publish_copy};
 use deadlines::{Watch, Watched};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -61,7 +61,7 @@ where
 struct Job {
     namespace: Namespace,
     readable: Readable,
-    hashes: Vec<BlockHash>,
+    wanted: Wanted,
     promotion: Promotion,
     /// Its promotion has ended.
     is_over: AtomicBool,
@@ -84,8 +84,8 @@ impl Job {
 /// A job on its way through the peers.
 struct Visit {
     job: Arc<Job>,
-    /// Blocks that are published, or were found here already.
-    done: usize,
+    /// Blocks that are not here yet, in order.
+    left: Vec<BlockHash>,
     /// Peers to ask after this one, the next one last.
     ahead: Vec<usize>,
 }
@@ -214,7 +214,13 @@ impl<F: Fabric + 'static> Peers for Beside<F> {
         !self.stamp.is_inherited() && self.shared.peers.iter().any(is_good)
     }
 
-    fn promote(&self, namespace: &Namespace, missing: &[BlockHash], readable: &Readable) -> Option<Promotion> {
+    fn promote(
+        &self,
+        namespace: &Namespace,
+        missing: &[BlockHash],
+        readable: &Readable,
+        wanted: Wanted,
+    ) -> Option<Promotion> {
         let first = missing.first()?;
         if !self.may_have() {
             return None;
@@ -228,11 +234,11 @@ impl<F: Fabric + 'static> Peers for Beside<F> {
         let job = Arc::new(Job {
             namespace: namespace.clone(),
             readable: readable.clone(),
-            hashes: missing.to_vec(),
+            wanted,
             promotion: Promotion::of(1, shared.clock.after(shared.deadline)),
             is_over: AtomicBool::new(false),
         });
-        let Some(peer) = shared.hand_on(Visit { job: Arc::clone(&job), done: 0, ahead }) else {
+        let Some(peer) = shared.hand_on(Visit { job: Arc::clone(&job), left: missing.to_vec(), ahead }) else {
             shared.counters.add(Count::Refused, missing.len() as u64);
             return None;
         };
@@ -298,7 +304,7 @@ impl<F: Fabric + 'static> Shared<F> {
 
     /// Asks the next peer for what a visit lacks, or ends its job.
     fn go_on(&self, visit: Visit) {
-        let (job, left) = (Arc::clone(&visit.job), visit.job.hashes.len() - visit.done);
+        let (job, left) = (Arc::clone(&visit.job), visit.left.len());
         let is_late = job.is_over();
         let next = if left == 0 || is_late { None } else { self.hand_on(visit) };
         if let Some(peer) = next {
@@ -399,7 +405,7 @@ impl<F: Fabric + 'static> Shared<F> {
             }
             let outcome = self.visit(reader, &mut visit, &mut conduct.wrong);
             if let Err(error) = outcome {
-                let left = (visit.job.hashes.len() - visit.done) as u64;
+                let left = visit.left.len() as u64;
                 self.counters.add(if error == ReadError::Late { Count::Late } else { Count::Failed }, left);
                 // Before the request goes on.
                 let is_new = self.suspect(&mut peer.state(), &error);
@@ -420,11 +426,14 @@ impl<F: Fabric + 'static> Shared<F> {
         }
     }
 
-    /// Reads the leading blocks that the peer has of those that a visit lacks, until the job's deadline.
+    /// Reads the blocks that the peer has and the job wants of those that a visit lacks, until its deadline.
     fn visit(&self, reader: &mut Reader<Watched<'_, F>>, visit: &mut Visit, wrong: &mut u32) -> Result<(), ReadError> {
         let job = &visit.job;
         let pace = Pace { until: job.promotion.until(), read_timeout: self.deadline };
-        let found = reader.find(&job.hashes[visit.done..], pace)?;
+        let found = match job.wanted {
+            Wanted::Leading => reader.find(&visit.left, pace)?,
+            Wanted::All => reader.find_all(&visit.left, pace)?,
+        };
         self.counters.add(Count::Found, found.len() as u64);
         let mut is_wrong = false;
         // Another request may have brought some meanwhile.
@@ -439,8 +448,11 @@ impl<F: Fabric + 'static> Shared<F> {
             };
             self.take(job, hit, fetched);
         });
-        // Blocks behind one that is missing are shared, but of no use to this request yet.
-        visit.done += self.pool.peek(&job.hashes[visit.done..visit.done + found.len()]).len();
+        match job.wanted {
+            // Blocks behind one that is missing are shared, but of no use to this request yet.
+            Wanted::Leading => _ = visit.left.drain(..self.pool.peek(&visit.left[..found.len()]).len()),
+            Wanted::All => visit.left.retain(|&hash| self.pool.peek(&[hash]).is_empty()),
+        }
         fetched?;
         if is_wrong && *wrong >= WRONG_MAX {
             let fact = format!("{wrong} blocks in a row had a wrong checksum, seal, namespace or length");

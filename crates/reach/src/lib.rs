@@ -12,6 +12,7 @@
 //! docs/guides/reach.md has the set-up, and says what a peer with the key can do.
 #![deny(unsafe_code)]
 
+mod access;
 mod auth;
 mod beside;
 mod counters;
@@ -25,6 +26,7 @@ mod remote;
 mod settings;
 mod share;
 
+pub use access::{Access, AccessError, Given, KEY_FILE_VARIABLE, NIXL_VARIABLE, PEERS_VARIABLE};
 pub use auth::Key;
 pub use beside::{Beside, Connect};
 pub use counters::{Count, Counters};

@@ -55,8 +55,6 @@ impl NixlError {
 pub struct Nixl {
     calls: Calls,
     stuck: Mutex<Vec<Connection>>,
-    /// Keeps the functions behind `calls`. `None`: they are of this program.
-    _library: Option<libloading::Library>,
 }
 
 /// Held while UCX may be loaded: of two threads that keep handlers, the second would keep UCX's.
@@ -99,7 +97,8 @@ impl Nixl {
     pub fn open(path: Option<&Path>) -> Result<Arc<Self>, NixlError> {
         let name = path.map_or(OsStr::new(LIBRARY), Path::as_os_str);
         let hint = || {
-            let error = "install the Python package nixl-cu12 and name its library with --nixl (docs/guides/reach.md)";
+            let error = "install the Python package nixl-cu12 and name its library with --nixl, the setting nixl, or CENOTE_NIXL \
+                 (docs/guides/reach.md)";
             NixlError::new("open NIXL", format!("{}: {error}", PathBuf::from(name).display()))
         };
         if path.is_some_and(|path| !path.is_file()) {
@@ -110,9 +109,11 @@ impl Nixl {
         let library = unsafe { libloading::Library::new(name) }
             .map_err(|error| NixlError::new("open NIXL", format!("{error}; {}", hint().why)))?;
         drop(handlers);
-        // SAFETY: the library has NIXL's names, and `Nixl` keeps it open.
+        // SAFETY: the library has NIXL's names, and is never closed.
         let calls = unsafe { Calls::of(&library)? };
-        Ok(Arc::new(Self { calls, stuck: Mutex::default(), _library: Some(library) }))
+        // UCX has threads and handlers of the process's end, whose code must stay.
+        std::mem::forget(library);
+        Ok(Arc::new(Self { calls, stuck: Mutex::default() }))
     }
 
     /// Forgets connections whose last transfer has ended. Returns the number of the others to this peer.

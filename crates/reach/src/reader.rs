@@ -145,6 +145,18 @@ impl<R: Remote> Reader<R> {
         Ok(hits)
     }
 
+    /// Finds those of the blocks that the region has, as far as time allows.
+    ///
+    /// # Errors
+    /// As of [`Reader::find`].
+    pub fn find_all(&mut self, hashes: &[BlockHash], pace: Pace) -> Result<Vec<Hit>, ReadError> {
+        let mut hits = Vec::new();
+        for hashes in hashes.chunks(HASHES_MAX) {
+            hits.extend(self.find_some(hashes, pace)?.into_iter().flatten());
+        }
+        Ok(hits)
+    }
+
     fn find_some(&mut self, hashes: &[BlockHash], pace: Pace) -> Result<Vec<Option<Hit>>, ReadError> {
         let mut found = vec![None; hashes.len()];
         // Hashes that are neither found nor known to be absent.

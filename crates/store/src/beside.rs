@@ -9,15 +9,30 @@ use cenote_pool::{Names, Namespace, NewBlock, Pool, Publish};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Which of the named blocks a request can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// The leading ones: a block behind one that is nowhere is of no use.
+    Leading,
+    /// All that are found.
+    All,
+}
+
 /// Other hosts' regions, as a store uses them. No call waits.
 pub trait Peers: Send + Sync {
     /// Whether asking would reach a peer now. What peers hold is not known here.
     fn may_have(&self) -> bool;
 
-    /// Begins to seek blocks of one sequence at peers, and to publish in the region the leading ones that
-    /// are found and readable. `None`: there is nothing to wait for. The promotion ends by its deadline,
+    /// Begins to seek blocks of one sequence at peers, and to publish in the region those that are wanted,
+    /// found and readable. `None`: there is nothing to wait for. The promotion ends by its deadline,
     /// whatever the peers do.
-    fn promote(&self, namespace: &Namespace, missing: &[BlockHash], readable: &Readable) -> Option<Promotion>;
+    fn promote(
+        &self,
+        namespace: &Namespace,
+        missing: &[BlockHash],
+        readable: &Readable,
+        wanted: Wanted,
+    ) -> Option<Promotion>;
 
     /// Counters and gauges by Prometheus name, without prefix.
     fn stats(&self) -> BTreeMap<String, f64>;

@@ -16,15 +16,17 @@ mod misses;
 pub mod mover;
 mod names;
 mod pending;
+mod promoting;
 mod region;
 pub mod snapshot;
 mod tenants;
 
-pub use beside::{BlockCopy, Peers, Readable, publish_copy, suits};
+pub use beside::{BlockCopy, Peers, Readable, Wanted, publish_copy, suits};
 pub use cenote_cold::Promotion;
 pub use encoding::{BlockCodec, PageFrame};
 pub use misses::{MESSAGE as MISS_MESSAGE, Miss, Reason as MissReason};
 pub use names::{Names, Naming};
+pub use promoting::promote;
 pub use region::{FRAMES, RegionStore};
 pub use tenants::Tenants;
 

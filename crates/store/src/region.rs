@@ -4,8 +4,11 @@ use crate::cold::ColdTier;
 use crate::far::{FarFrames, FarPages, Swapped};
 use crate::misses::{Miss, MissLog};
 use crate::pending::{DecodeState, PendingFrames};
+use crate::promoting::promote;
 use crate::tenants::{RegionTenants, Tenants};
-use crate::{BlockCodec, Computed, FarBlock, Loaded, NamespaceSpec, Naming, Peers, PrefixStore, Promotion, Readable};
+use crate::{
+    BlockCodec, Computed, FarBlock, Loaded, NamespaceSpec, Naming, Peers, PrefixStore, Promotion, Readable, Wanted,
+};
 use cenote_base::{BlockHash, Clock, Deadline, Health, TenantKey};
 use cenote_mem::Fabric;
 use cenote_pool::{
@@ -395,14 +398,7 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
     fn promote(&mut self, of: Option<TenantKey>, names: &[BlockHash]) -> Option<Promotion> {
         let namespace = self.namespace_of(of)?;
         let missing = self.missing(names);
-        let listed = self.cold.as_ref().map_or(0, |cold| cold.count(&namespace, missing));
-        let cold = self.cold.as_ref().and_then(|cold| cold.promote(&namespace, &missing[..listed]));
-        let readable = self.readable();
-        let peers = self.peers.as_ref().and_then(|peers| peers.promote(&namespace, &missing[listed..], &readable));
-        match (cold, peers) {
-            (Some(cold), Some(peers)) => Some(Promotion::both(&cold, &peers)),
-            (cold, peers) => cold.or(peers),
-        }
+        promote((self.cold.as_deref(), self.peers.as_deref()), &namespace, missing, &self.readable(), Wanted::Leading)
     }
 
     fn has_computed(&mut self, tokens: u64, ns: u64) {

@@ -196,15 +196,15 @@ pub struct EngineArgs {
     pub cold: Option<cold::Settings>,
     /// Other hosts, for blocks that are missing here: addresses of their `cenote pool share`, as
     /// HOST:PORT,HOST:PORT,deadline=0.5 (docs/guides/reach.md)
-    #[arg(long, value_name = "PEERS", env = "CENOTE_PEERS", requires = "peer_key_file")]
+    #[arg(long, value_name = "PEERS", env = cenote_reach::PEERS_VARIABLE, requires = "peer_key_file")]
     #[serde(with = "optional_text")]
     pub peers: Option<cenote_reach::Settings>,
     /// The key of hosts that read each other's regions: 64 hex digits
-    #[arg(long, value_name = "FILE", env = "CENOTE_PEER_KEY_FILE")]
+    #[arg(long, value_name = "FILE", env = cenote_reach::KEY_FILE_VARIABLE)]
     #[serde(with = "optional_path")]
     pub peer_key_file: Option<PathBuf>,
     /// NIXL's library libnixl_capi.so [default: the dynamic linker looks for it]
-    #[arg(long, value_name = "FILE", env = "CENOTE_NIXL")]
+    #[arg(long, value_name = "FILE", env = cenote_reach::NIXL_VARIABLE)]
     #[serde(with = "optional_path")]
     pub nixl: Option<PathBuf>,
     /// Salt of the tenant; different salts never share a block

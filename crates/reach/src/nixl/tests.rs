@@ -130,7 +130,7 @@ pub fn fake() -> Arc<Nixl> {
         release_transfer,
         destroy_transfer: destroy,
     };
-    Arc::new(Nixl { calls, stuck: Mutex::default(), _library: None })
+    Arc::new(Nixl { calls, stuck: Mutex::default() })
 }
 
 fn connected(nixl: &Arc<Nixl>, address: &str) -> Result<NixlRemote, NixlError> {

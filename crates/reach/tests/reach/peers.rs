@@ -8,7 +8,7 @@ use cenote_mem::Coherent;
 use cenote_pool::{AttachOptions, NewBlock, Pool, Publish};
 use cenote_reach::fake::Lie;
 use cenote_reach::{Beside, Count, ReadError, Remote, Settings};
-use cenote_store::{Peers, Promotion, Readable};
+use cenote_store::{Peers, Promotion, Readable, Wanted};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
@@ -75,7 +75,7 @@ impl World {
     }
 
     fn promote(&self, hashes: &[BlockHash]) -> Option<Promotion> {
-        self.beside.promote(&self.local.namespace, hashes, &self.readable)
+        self.beside.promote(&self.local.namespace, hashes, &self.readable, Wanted::Leading)
     }
 
     /// Promotes, and waits until that is over. Returns the number of leading blocks here.
@@ -118,6 +118,23 @@ fn what_one_peer_lacks_another_one_is_asked_for() {
     world.publish(first, 7, 0..10);
     world.publish((first + 1) % 3, 7, 10..20);
     assert_eq!(world.bring(&hashes), 20);
+}
+
+/// Layers with windows and other programs' objects are of use behind a gap.
+#[test]
+fn all_blocks_are_brought_if_all_are_wanted() {
+    let world = World::new(2);
+    let hashes = world.chain(1);
+    let first = (hashes[0].words()[0] % 2) as usize;
+    world.publish(first, 1, 3..6);
+    world.publish(1 - first, 1, 5..9);
+    let promote = |wanted| world.beside.promote(&world.local.namespace, &hashes, &world.readable, wanted);
+    for (wanted, here, read) in [(Wanted::Leading, 0, 0), (Wanted::All, 6, 6)] {
+        let promotion = promote(wanted).expect("a peer is asked");
+        until("the promotion ends", || promotion.is_over().then_some(()));
+        assert_eq!((world.local.has(&hashes[3..9]), world.get(Count::Hits)), (here, read), "{wanted:?}");
+    }
+    assert_eq!(world.get(Count::Absent), BLOCKS + BLOCKS - 6);
 }
 
 /// A peer that served with another codec filled the region with blocks that this engine found, missed, and

@@ -10,7 +10,7 @@ use cenote_codec::{
 use cenote_mem::Coherent;
 use cenote_pool::{Design, Namespace, Pool, PoolConfig};
 use cenote_store::{
-    BlockCodec, Computed, Loaded, Names, NamespaceSpec, Peers, PrefixStore, Promotion, Readable, RegionStore,
+    BlockCodec, Computed, Loaded, Names, NamespaceSpec, Peers, PrefixStore, Promotion, Readable, RegionStore, Wanted,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -333,7 +333,8 @@ impl Peers for AnyPeers {
         true
     }
 
-    fn promote(&self, _: &Namespace, missing: &[BlockHash], readable: &Readable) -> Option<Promotion> {
+    fn promote(&self, _: &Namespace, missing: &[BlockHash], readable: &Readable, wanted: Wanted) -> Option<Promotion> {
+        assert_eq!(wanted, Wanted::Leading);
         assert!(readable.may_read(0) && !readable.may_read(1), "this store has no codec");
         (!missing.is_empty()).then(|| Promotion::of(1, Clock::stopped().after(Duration::from_secs(1))))
     }
