@@ -69,18 +69,26 @@ pub fn test_package(root: &Path, python: &Path) -> Result<(), String> {
     test_wheel(root, python, &wheel)
 }
 
-/// Builds the driver with which tests stand in for a GPU's (`crates/device/fake`); returns its file.
-/// The features are those of the tests' build, whose dependencies it uses.
+/// Libraries with which tests stand in for a GPU's driver and for NIXL, and the variables that name them.
+const FAKES: [(&str, &str); 2] = [("fake_driver", "CENOTE_FAKE_DRIVER"), ("fake_nixl", "CENOTE_FAKE_NIXL")];
+
+/// Builds the libraries of [`FAKES`] (`crates/device/fake`, `crates/reach/fake`); returns each with its
+/// variable. The features are those of the tests' build, whose dependencies they use.
 ///
 /// # Errors
-/// cargo failed, its own output is above; or it put the driver elsewhere.
-pub fn fake_driver(root: &Path) -> Result<PathBuf, String> {
+/// cargo failed, its own output is above; or it put a library elsewhere.
+pub fn fakes(root: &Path) -> Result<Vec<(&'static str, PathBuf)>, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    // `cargo test --example` would make a test program of it, and no library.
-    let build = ["build", "--quiet", "--workspace", "--example", "fake_driver"];
-    shown(Command::new(cargo).args(build).current_dir(root), "cargo build of the fake driver")?;
-    let driver = root.join("target/debug/examples/libfake_driver.so");
-    if driver.is_file() { Ok(driver) } else { Err(format!("cargo made no {}", driver.display())) }
+    // `cargo test --example` would make test programs of them, and no libraries.
+    let mut build = Command::new(cargo);
+    build.args(["build", "--quiet", "--workspace"]).current_dir(root);
+    FAKES.iter().for_each(|(name, _)| _ = build.args(["--example", *name]));
+    shown(&mut build, "cargo build of the fake libraries")?;
+    let file = |&(name, variable): &(&str, &'static str)| {
+        let file = root.join(format!("target/debug/examples/lib{name}.so"));
+        if file.is_file() { Ok((variable, file)) } else { Err(format!("cargo made no {}", file.display())) }
+    };
+    FAKES.iter().map(file).collect()
 }
 
 /// Puts the command that the tests use at `target`, without debug symbols. It is built as they
@@ -100,7 +108,7 @@ pub fn tested_command(root: &Path, target: &Path) -> Result<(), String> {
 
 fn test_wheel(root: &Path, python: &Path, wheel: &Path) -> Result<(), String> {
     let folder = root.join("crates/py");
-    let driver = fake_driver(root)?;
+    let fakes = fakes(root)?;
     let wheels = wheel.parent().expect("it lies in a folder");
     let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--force-reinstall"];
     shown(Command::new(python).args(install).arg(wheel), "pip install of the package")?;
@@ -108,7 +116,7 @@ fn test_wheel(root: &Path, python: &Path, wheel: &Path) -> Result<(), String> {
     // Those need an engine, in an environment of its own.
     let engines = ["--ignore", "tests/vllm", "--ignore", "tests/sglang"];
     let mut pytest = Command::new(python);
-    pytest.args(tests).args(engines).env("CENOTE_FAKE_DRIVER", driver).current_dir(&folder);
+    pytest.args(tests).args(engines).envs(fakes).current_dir(&folder);
     shown(&mut pytest, "pytest")?;
     let stubs = ["-m", "mypy.stubtest", "--concise", "--allowlist"];
     let allowed = folder.join("tests/stubtest-allowed.txt");

@@ -102,7 +102,7 @@ fn environment_of(root: &Path, version: &str) -> Result<PathBuf, String> {
         name_distribution(&interpreter)?;
         fs::write(&stamp, wanted).map_err(|error| format!("{}: {error}", stamp.display()))?;
     }
-    python::fake_driver(root)?;
+    python::fakes(root)?;
     let wheel = python::build_wheel(root, &builder)?;
     python::shown(uv(&environment).args(["--reinstall", "--no-deps"]).arg(wheel), "installing the package")?;
     Ok(environment)

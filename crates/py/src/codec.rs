@@ -2,7 +2,7 @@
 
 use crate::errors::wrong;
 use cenote_codec::{CodecSpec, DecodeError, Element, Layout, Order, PageCodec, PageKind, Profile, Shape, Side};
-use cenote_store::{BlockCodec, PageFrame};
+use cenote_store::{BlockCodec, PageFrame, Readable};
 use pyo3::prelude::*;
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ impl PageLayout {
 /// Encoder and decoder of an engine's blocks.
 pub struct Coding {
     layout: PageLayout,
-    blocks: BlockCodec,
+    blocks: Arc<BlockCodec>,
     layers: usize,
 }
 
@@ -64,6 +64,11 @@ impl Coding {
 
     pub const fn num_layers(&self) -> usize {
         self.layers
+    }
+
+    /// The blocks that a user without or with this coding can read.
+    pub fn readable(coding: Option<&Self>) -> Readable {
+        Readable::of(coding.map(|coding| Arc::clone(&coding.blocks)))
     }
 
     const fn row_bytes(&self) -> usize {
@@ -165,7 +170,7 @@ impl Codec {
         let pages = (0..num_layers).flat_map(|layer| {
             [Side::K, Side::V].map(|side| (PageKind { shape, element, layout: order, side, layer }, Arc::clone(&built)))
         });
-        let coding = Coding { layout, blocks: BlockCodec::new(pages.collect()), layers: num_layers.into() };
+        let coding = Coding { layout, blocks: Arc::new(BlockCodec::new(pages.collect())), layers: num_layers.into() };
         let profile = known.as_ref().map(Profile::fingerprint);
         Ok(Self { coding: Arc::new(coding), name: spec.to_string(), profile })
     }

@@ -40,7 +40,7 @@ impl Below {
     }
 }
 
-/// Blocks that are on their way from L4 into the region.
+/// Blocks that are on their way from L4 or peers into the region.
 #[pyclass(frozen, module = "cenote")]
 pub struct Promotion(pub cold::Promotion);
 

@@ -11,7 +11,7 @@ use crate::numbers::{Items, collect};
 use crate::region::Open;
 use cenote_base::BlockHash;
 use cenote_pool::{Hit, Names, NewBlock, Publish, Removal, Request, removals};
-use cenote_store::FRAMES;
+use cenote_store::{Readable, Wanted, promote, suits};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use std::borrow::Cow;
@@ -25,6 +25,7 @@ pub struct Namespace {
     pub namespace: cenote_pool::Namespace,
     /// Encoder and decoder of blocks; `None` for raw blocks only.
     pub coding: Option<Arc<Coding>>,
+    readable: Readable,
 }
 
 /// The name of an outcome in Python.
@@ -49,8 +50,9 @@ pub fn chain_names(names: Option<Vec<u64>>, count: usize, parent: u64) -> PyResu
 }
 
 impl Namespace {
-    pub const fn new(open: Arc<Open>, namespace: cenote_pool::Namespace, coding: Option<Arc<Coding>>) -> Self {
-        Self { open, namespace, coding }
+    pub fn new(open: Arc<Open>, namespace: cenote_pool::Namespace, coding: Option<Arc<Coding>>) -> Self {
+        let readable = Coding::readable(coding.as_deref());
+        Self { open, namespace, coding, readable }
     }
 
     /// L4 for the blocks of this namespace.
@@ -97,12 +99,7 @@ impl Namespace {
     ///
     /// Another user of the namespace may have a codec and publish encoded blocks.
     fn usable(&self, hit: &Hit) -> bool {
-        match hit.encoding {
-            _ if !self.owns(hit) => false,
-            0 => hit.length == self.namespace.block_bytes,
-            FRAMES => self.coding.is_some() && hit.length <= self.namespace.block_bytes,
-            _ => false,
-        }
+        self.owns(hit) && self.readable.may_read(hit.encoding) && suits(&self.namespace, hit.encoding, hit.length)
     }
 }
 
@@ -163,23 +160,26 @@ impl Namespace {
         guarded(read)?.into_iter().map(|removal| removal.map(told).transpose()).collect()
     }
 
-    /// Begins to copy blocks from L4 into the region: those that the region lacks, in order up to
-    /// the first that L4 lacks too, or with `all` whichever L4 has. None: L4 has none of them.
+    /// Begins to copy blocks into the region that it lacks, from L4 and then from peers: in order up to the
+    /// first that neither has, or with `all` whichever they have. None: there is nothing to wait for.
     #[pyo3(signature = (hashes, *, all=false))]
     fn promote(&self, hashes: AnyHashes<'_>, all: bool) -> PyResult<Option<Promotion>> {
-        let (pool, Some(below)) = (self.open.pool()?, self.below()) else { return Ok(None) };
+        let (pool, cold, peers) = (self.open.pool()?, self.open.cold(), self.open.peers());
+        if cold.is_none() && peers.is_none() {
+            return Ok(None);
+        }
         guarded(|| {
             let hashes = &*self.names(&hashes);
-            let begun = if all {
+            let (missing, wanted) = if all {
                 let missing =
                     |hash: &BlockHash| !pool.peek(std::slice::from_ref(hash)).iter().any(|hit| self.owns(hit));
-                let missing: Vec<BlockHash> = hashes.iter().copied().filter(missing).collect();
-                below.tier.promote_any(&self.namespace, &missing)
+                (Cow::Owned(hashes.iter().copied().filter(missing).collect()), Wanted::All)
             } else {
                 let there = pool.peek(hashes).iter().take_while(|hit| self.owns(hit)).count();
-                below.tier.promote(&self.namespace, &hashes[there..])
+                (Cow::Borrowed(&hashes[there..]), Wanted::Leading)
             };
-            Ok(begun.map(Promotion))
+            let (cold, peers) = (cold.as_deref(), peers.as_deref());
+            Ok(promote((cold, peers), &self.namespace, &missing, &self.readable, wanted).map(Promotion))
         })
     }
 

@@ -13,6 +13,8 @@ use cenote_mem::fork::ProcessStamp;
 use cenote_mem::numa::{self, Place};
 use cenote_mem::{MapOptions, Mapping, RegionSource};
 use cenote_pool::{AttachOptions, Counter, HostPool, NamespaceRecord, Pool, Superblock, Ticker, open_region};
+use cenote_reach::Given;
+use cenote_store::Peers;
 use cenote_store::cold::ColdTier;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -38,6 +40,8 @@ pub struct Open {
     tables: Mutex<Vec<Weak<TableSlot>>>,
     /// L4, until `close`.
     cold: RwLock<Option<Arc<ColdTier>>>,
+    /// Regions of other hosts, until `close`.
+    peers: RwLock<Option<Arc<dyn Peers>>>,
 }
 
 impl Open {
@@ -54,6 +58,14 @@ impl Open {
             return None;
         }
         self.cold.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Regions of other hosts, if the region has such. None in a forked child and after `close`.
+    pub fn peers(&self) -> Option<Arc<dyn Peers>> {
+        if self.is_inherited() {
+            return None;
+        }
+        self.peers.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// L4 for the blocks of a namespace.
@@ -152,7 +164,8 @@ impl Region {
 
     #[staticmethod]
     #[pyo3(signature = (region, *, worker="python", host_slot=0, lock_timeout=0.5, host_timeout=10.0, quarantine=30.0,
-                        hash_seed=None, numa_node=None, huge_pages=true, cold=None, seal=None, seal_key_file=None))]
+                        hash_seed=None, numa_node=None, huge_pages=true, cold=None, seal=None, seal_key_file=None, peers=None,
+                        peer_key_file=None, nixl=None))]
     fn open(
         py: Python<'_>,
         region: &str,
@@ -167,9 +180,15 @@ impl Region {
         cold: Option<&str>,
         seal: Option<&str>,
         seal_key_file: Option<PathBuf>,
+        peers: Option<String>,
+        peer_key_file: Option<PathBuf>,
+        nixl: Option<PathBuf>,
     ) -> PyResult<Self> {
         let seal = seal.map(seal_of).transpose()?;
         let settings = cold.map(cold::settings).transpose()?;
+        let given = Given { peers, key_file: peer_key_file, nixl };
+        let access =
+            py.detach(|| given.or_environment()?.open()).map_err(|error| CenoteError::new_err(error.to_string()))?;
         let source = source(region)?;
         let map = MapOptions { numa_node, huge_pages, prefault: false };
         let options = AttachOptions {
@@ -198,6 +217,7 @@ impl Region {
         let start = |settings: &_| py.detach(|| ColdTier::start(pool.clone(), settings, clock()));
         let tier = settings.as_ref().map(start).transpose();
         let tier = tier.map_err(|error| CenoteError::new_err(format!("cold: {error}")))?;
+        let peers = access.map(|access| -> Arc<dyn Peers> { access.start(pool.clone(), clock()) });
         let open = Open {
             name: region.to_owned(),
             source,
@@ -208,6 +228,7 @@ impl Region {
             pool: RwLock::new(Some(pool)),
             tables: Mutex::default(),
             cold: RwLock::new(tier),
+            peers: RwLock::new(peers),
         };
         let open = Arc::new(open);
         let every = Duration::from_secs(1).min(options.host_timeout / 4).max(Duration::from_millis(1));
@@ -320,6 +341,29 @@ impl Region {
         self.open.cold()?.last_error()
     }
 
+    /// Counters and gauges of peers in this process, by name; `None`: no peers are named.
+    #[getter]
+    fn peers<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let Some(peers) = self.open.peers() else { return Ok(None) };
+        let all = PyDict::new(py);
+        for (name, value) in peers.stats() {
+            all.set_item(name, value as u64)?;
+        }
+        Ok(Some(all))
+    }
+
+    /// Why a peer is not asked now; `None`: all are.
+    #[getter]
+    fn peers_error(&self) -> Option<String> {
+        self.open.peers()?.trouble()
+    }
+
+    /// True if `Namespace.promote` may bring blocks: there is L4, or there are peers.
+    #[getter]
+    fn promotes(&self) -> bool {
+        self.open.cold().is_some() || self.open.peers().is_some()
+    }
+
     /// Waits until L4 is open and all published blocks are written or dropped.
     ///
     /// Returns false after `timeout` seconds.
@@ -417,7 +461,8 @@ impl Region {
         py.detach(|| {
             let ticker = self.ticker.lock().unwrap_or_else(PoisonError::into_inner).take();
             drop(ticker);
-            // First: its threads use the pool.
+            // First: their threads use the pool.
+            drop(self.open.peers.write().unwrap_or_else(PoisonError::into_inner).take());
             drop(self.open.cold.write().unwrap_or_else(PoisonError::into_inner).take());
             let tables = std::mem::take(&mut *self.open.tables.lock().unwrap_or_else(PoisonError::into_inner));
             for table in tables.iter().filter_map(Weak::upgrade) {

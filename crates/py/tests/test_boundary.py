@@ -391,7 +391,7 @@ def callables(name: str, seed: int) -> Iterator[tuple[str, Callable[[random.Rand
         return cenote.Region.create(any_of(chance, name, "anon"), chance.choice(SIZES), **wrong)
 
     yield "Region.create", create
-    for key in ("worker", "host_slot", "lock_timeout", "host_timeout", "quarantine", "hash_seed", "numa_node", "huge_pages"):
+    for key in ("worker", "host_slot", "lock_timeout", "host_timeout", "quarantine", "hash_seed", "numa_node", "huge_pages", "peers", "peer_key_file", "nixl"):
         yield "Region.open", lambda chance, key=key: open_and_close(chance, **{key: chance.choice(ANYTHING)})  # type: ignore[misc]
     yield "Region.namespace", lambda chance: region.namespace(
         any_of(chance, b"a", b"b"), number(chance), label=any_of(chance, *TEXTS), block_tokens=number(chance), num_layers=number(chance)

@@ -1,4 +1,4 @@
-"""The setting `cold` of the engines' plug-ins, without the engines.
+"""The settings `cold` and `peers` of the engines' plug-ins, without the engines.
 
 Modules of vLLM and SGLang are stand-ins without content. The tests in `tests/vllm` and `tests/sglang`
 run with the engines."""
@@ -9,6 +9,7 @@ import importlib
 import sys
 import types
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -16,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sharing import Share, connected, create, key_file
 from waiting import PATIENCE
 
 import cenote
@@ -93,6 +95,18 @@ def test_vllm_reads_the_setting(plug_in: Callable[[str], None]) -> None:
         Settings.of({"region": "shm:kv", "cold": 7})
 
 
+def test_vllm_reads_the_settings_of_peers(plug_in: Callable[[str], None]) -> None:
+    plug_in("vllm")
+    from cenote.start import peers_of
+    from cenote.vllm.settings import Settings
+
+    given = {"peers": "10.0.0.2:7411", "peer_key_file": "/k", "nixl": "/n"}
+    assert peers_of(vars(Settings.of({"region": "shm:kv", **given}))) == given
+    assert peers_of(vars(Settings.of({"region": "shm:kv"}))) == dict.fromkeys(given)
+    with pytest.raises(ValueError, match="peers is 7"):
+        Settings.of({"region": "shm:kv", "peers": 7})
+
+
 def test_vllm_asks_again_until_the_blocks_are_there(plug_in: Callable[[str], None]) -> None:
     plug_in("vllm")
     from cenote.vllm.scheduler import SchedulerSide
@@ -106,7 +120,7 @@ def test_vllm_asks_again_until_the_blocks_are_there(plug_in: Callable[[str], Non
 
     counted: list[str] = []
     scheduler: Any = SimpleNamespace(
-        settings=SimpleNamespace(cold="/kv"), promotions={}, promoted_from={}, lookup=SimpleNamespace(promote=promote), stats=SimpleNamespace(add=counted.append)
+        promotes=True, promotions={}, promoted_from={}, lookup=SimpleNamespace(promote=promote), stats=SimpleNamespace(add=counted.append)
     )
     request: Any = SimpleNamespace(request_id="a")
     is_promoting = SchedulerSide._is_promoting
@@ -120,7 +134,7 @@ def test_vllm_asks_again_until_the_blocks_are_there(plug_in: Callable[[str], Non
     # Where the hit ended before: what lies behind it came from the tier.
     assert scheduler.promoted_from == {"a": 16}
     assert (begun, counted) == ([(0, 64)], ["cold_requests"])
-    scheduler.settings.cold = None
+    scheduler.promotes = False
     assert not is_promoting(scheduler, SimpleNamespace(request_id="b"), 0, 0, 64)
 
 
@@ -146,22 +160,89 @@ def test_vllm_counts_what_the_tier_did(plug_in: Callable[[str], None], name: str
     assert stats.data == {"cold_skipped": 5, "cold_errors": 1}
 
 
-def test_sglang_finds_pages_of_an_earlier_region(
-    plug_in: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, name: str, tmp_path: Path
-) -> None:
-    plug_in("sglang")
+def test_vllm_counts_what_peers_did(plug_in: Callable[[str], None], name: str, tmp_path: Path) -> None:
+    plug_in("vllm")
+    from cenote.vllm.stats import COUNTERS, CenoteStats
+
+    stats: Any = CenoteStats()
+    stats.reset()
+    with _two_hosts(name, tmp_path) as (owner, settings), cenote.Region.open(name, **settings) as region:
+        pages = owner.namespace(b"model", PAGE)
+        names = pages.hash_tokens(range(16 * 5), 16)
+        for number in range(4):
+            pages.publish(names[number], number, bytes(PAGE))
+        before = dict(connected(region).peers or {})
+        promotion = region.namespace(b"model", PAGE).promote(names)
+        assert promotion is not None and promotion.wait()
+        stats.add_peers(region.peers, {})
+        assert {f"{name}_total" for name in COUNTERS if name.startswith("remote_")} == {name for name in before if name.endswith("_total")}
+    assert stats.data == {
+        "remote_sought": 5, "remote_found": 4, "remote_hits": 4, "remote_absent": 1, "remote_read_bytes": 4 * PAGE, "remote_connections": 1,
+    }  # fmt: skip
+    stats.reset()
+    stats.add_peers(before, before)
+    assert stats.data == {}
+
+
+@contextmanager
+def _two_hosts(name: str, folder: Path) -> Iterator[tuple[cenote.Region, dict[str, str]]]:
+    """Makes this host's region, and one of another host that is shared. Yields the latter, and a reader's settings."""
+    far = f"{name}-far"
+    try:
+        for each in (name, far):
+            create(each)
+        key = key_file(folder)
+        with cenote.Region.open(far, worker="owner") as owner, Share(far, key) as share:
+            yield owner, share.settings(key)
+    finally:
+        Path("/dev/shm", far.removeprefix("shm:")).unlink(missing_ok=True)
+
+
+def _sglang_storage(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The backend's module, for one model of pages of `PAGE` bytes."""
     storage: Any = importlib.import_module("cenote.sglang.storage")
     monkeypatch.setattr(storage.naming, "refuse_adapters", lambda: None)
     weights = SimpleNamespace(hold=lambda _: "model")
     monkeypatch.setattr(storage.naming, "model", lambda *_: weights)
     monkeypatch.setattr(storage.naming, "weight_version", lambda: "1")
     monkeypatch.setattr(storage.naming, "fingerprint", lambda *_: b'{"model": "demo"}')
-    backend = storage.CenoteStorage
     monkeypatch.setattr(storage, "_page_of", lambda pool: (PAGE, 1))
-    extra = {"region": name, "create_size": "64MiB", "cold": f"{tmp_path}/cold,size=64MiB,deadline={PATIENCE:.0f}"}
-    config = SimpleNamespace(
+    return storage
+
+
+def _sglang_config(extra: dict[str, str]) -> Any:
+    return SimpleNamespace(
         extra_config=extra, should_split_heads=False, model_name="demo", tp_rank=0, pp_rank=0, enable_storage_metrics=False
     )
+
+
+def test_sglang_finds_pages_of_another_host(
+    plug_in: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, name: str, tmp_path: Path
+) -> None:
+    plug_in("sglang")
+    backend = _sglang_storage(monkeypatch).CenoteStorage
+    keys = [f"page {number}" for number in range(5)]
+    with _two_hosts(name, tmp_path) as (owner, settings):
+        pages = owner.namespace(b'{"model": "demo"}', PAGE)
+        for number, alias in enumerate(pages.alias(key.encode() for key in keys[:4])):
+            assert pages.publish(alias, number, bytes([number]) * PAGE) == "published"
+        made = backend(_sglang_config({"region": name, **settings}))
+        made.register_mem_pool_host(SimpleNamespace(page_size=16))
+        assert connected(made.region).promotes
+        assert made.batch_exists(keys) == 4
+        assert made.region.peers["remote_hits_total"] == 4
+        made.close()
+        with cenote.Region.open(name) as region:
+            assert region.namespace(b'{"model": "demo"}', PAGE).count(pages.alias(key.encode() for key in keys)) == 4
+
+
+def test_sglang_finds_pages_of_an_earlier_region(
+    plug_in: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, name: str, tmp_path: Path
+) -> None:
+    plug_in("sglang")
+    backend = _sglang_storage(monkeypatch).CenoteStorage
+    extra = {"region": name, "create_size": "64MiB", "cold": f"{tmp_path}/cold,size=64MiB,deadline={PATIENCE:.0f}"}
+    config = _sglang_config(extra)
     keys = [f"page {number}" for number in range(5)]
 
     def joined() -> Any:

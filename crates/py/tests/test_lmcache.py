@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sharing import Share, connected, create, key_file
 from waiting import PATIENCE, ManualTime
 
 import cenote
@@ -230,6 +231,7 @@ def test_a_server_loads_the_objects_of_another(backend: Any, region: Any) -> Non
         assert adapter.report_status() == {
             "is_healthy": True, "type": "CenoteL2Adapter", "region": region.name, "errors": 0, "locked_keys": 0,
             "cold": None,
+            "peers": None,
         }  # fmt: skip
         adapter.close()
     assert region.check(payloads=True)["is_clean"]
@@ -335,6 +337,27 @@ def test_objects_outlive_their_region_with_a_cold_tier(backend: Any, name: str, 
     assert [item.content() for item in items] == [{1}, {2}, {4}]
     assert second.report_status()["cold"]["cold_hits_total"] == 3
     second.close()
+
+
+def test_objects_come_from_another_host(backend: Any, name: str, tmp_path: Path) -> None:
+    far, key = f"{name}-far", key_file(tmp_path)
+    for each in (name, far):
+        create(each)
+    first = backend.CenoteL2Adapter({**NAMED, "region": far})
+    assert stored(first, keys(1, 2, 4), [Item(1), Item(2), Item(4)]) == 3 * BYTES
+    with Share(far, key) as share:
+        second = backend.CenoteL2Adapter({**NAMED, "region": name, **share.settings(key)})
+        connected(second.region)
+        assert found(second, keys(1, 2, 3, 4)) == [True, True, False, True], "the lookup waits for the peer"
+        items = [Item(0) for _ in range(3)]
+        assert loaded(second, keys(1, 2, 4), items) == [True] * 3
+        assert [item.content() for item in items] == [{1}, {2}, {4}]
+        assert second.report_status()["peers"]["remote_hits_total"] == 3
+        share.kill()
+        assert found(second, keys(5, 6)) == [False, False], "a dead peer costs a miss"
+        second.close()
+    first.close()
+    Path("/dev/shm", far.removeprefix("shm:")).unlink()
 
 
 def test_a_new_region_gets_the_seal_of_the_settings(backend: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,11 +80,11 @@ class RegionFull(CenoteError):
 
 @final
 class Promotion:
-    """Blocks that are on their way from the cold tier into the region."""
+    """Blocks that are on their way from the cold tier or peers into the region."""
 
     @property
     def over(self) -> bool:
-        """True if no block is on its way any more, or the tier's deadline has passed."""
+        """True if no block is on its way any more, or their deadline has passed."""
     def wait(self) -> bool:
         """Waits until `over`. Returns False if blocks are late; they become present later."""
 
@@ -148,6 +148,9 @@ class Region:
         cold: str | None = None,
         seal: str | None = None,
         seal_key_file: _Path | None = None,
+        peers: str | None = None,
+        peer_key_file: _Path | None = None,
+        nixl: _Path | None = None,
     ) -> Region:
         """Joins a region.
 
@@ -161,6 +164,13 @@ class Region:
 
         A sealed region needs `seal_key_file`, or the file that `CENOTE_SEAL_KEY_FILE` names. With
         `seal` a region with another seal is refused.
+
+        `peers` are other hosts, whose regions `Namespace.promote` reads: addresses of their
+        `cenote pool share`, as in `10.0.0.2:7411,10.0.0.3:7411,deadline=0.5`. They need the file
+        `peer_key_file` with their key, and NIXL's library: `nixl`, or what the dynamic linker finds.
+        What is not given comes from `CENOTE_PEERS`, `CENOTE_PEER_KEY_FILE` and `CENOTE_NIXL`; with an
+        empty text for `peers` there are none. A setting that cannot be used raises `CenoteError`.
+        Peers are connected to in the background; while one does not answer, its blocks are misses.
         """
     def namespace(
         self,
@@ -204,6 +214,15 @@ class Region:
     @property
     def cold_error(self) -> str | None:
         """The last error of the cold tier in this process; each counts as a miss."""
+    @property
+    def peers(self) -> dict[str, int] | None:
+        """Counters and gauges of peers in this process, by name; None without `peers`."""
+    @property
+    def peers_error(self) -> str | None:
+        """Why a peer is not asked now; None if all are."""
+    @property
+    def promotes(self) -> bool:
+        """True if `Namespace.promote` may bring blocks: the region has a cold tier or peers."""
     def settle_cold(self, timeout: float) -> bool:
         """Waits until the cold tier has written or dropped all published blocks.
 
@@ -321,10 +340,11 @@ class Namespace:
         `pid`. None: the region keeps none of it. Reads the whole ring, up to 4 MiB a host.
         """
     def promote(self, hashes: _Hashes, *, all: bool = False) -> Promotion | None:
-        """Begins to copy blocks from the cold tier into the region. Never waits.
+        """Begins to copy blocks into the region: those that the cold tier lists from there, and the
+        others from peers. Never waits.
 
-        Copies the blocks after the last consecutive present one, up to the first that the cold tier
-        lacks. With `all`, copies every missing block that it has. None: it has none of them.
+        Copies the blocks after the last consecutive present one, up to the first that neither has.
+        With `all`, copies every missing block that they have. None: there is nothing to wait for.
         """
     def lookup(self, hashes: _Hashes) -> Lease:
         """Looks blocks up in order, up to the first missing one, and pins those found.

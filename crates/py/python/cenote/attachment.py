@@ -13,9 +13,12 @@ from typing import Any
 import cenote
 from cenote.facts import record
 from cenote.health import HealthLog
-from cenote.start import given_of_new, log_ignored, log_start, place_of
+from cenote.start import given_of_new, log_ignored, log_start, peers_of, place_of
 
-SETTINGS = frozenset({"region", "create_size", "chunk_size", "mode", "cold", "seal", "seal_key_file", "host_slot", "tenant_salt"})
+SETTINGS = frozenset({
+    "region", "create_size", "chunk_size", "mode", "cold", "seal", "seal_key_file", "peers", "peer_key_file", "nixl", "host_slot",
+    "tenant_salt",
+})  # fmt: skip
 """Settings of every adapter."""
 
 _CHUNK_MIN, _CHUNK_MAX = 2 << 20, 512 << 20
@@ -101,7 +104,9 @@ class Attachment:
     def __init__(self, wanted: Wanted, worker: str, block_bytes: int | None, logger: logging.Logger) -> None:
         """Creates the region if the settings say so, and opens it."""
         log_ignored(wanted.name, wanted.create(block_bytes), given_of_new(wanted.given), logger)
-        self.region = cenote.Region.open(wanted.name, worker=worker, host_slot=wanted.host_slot, **place_of(wanted.given))
+        self.region = cenote.Region.open(
+            wanted.name, worker=worker, host_slot=wanted.host_slot, **place_of(wanted.given), **peers_of(wanted.given)
+        )
         self._health = HealthLog(self.region, logger)
         self._name, self._logger = wanted.name, logger
 

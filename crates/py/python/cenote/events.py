@@ -278,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return Events(region, options.namespace, medium=options.medium, parents=options.locality is None)
 
     def opened() -> cenote.Region:
-        return cenote.Region.open(options.region, worker="events", host_slot=options.host_slot)
+        return cenote.Region.open(options.region, worker="events", host_slot=options.host_slot, peers="")
 
     told = [""]
 

@@ -46,6 +46,11 @@ def place_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: settings.get(name) for name in ("cold", "seal", "seal_key_file")}
 
 
+def peers_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The connector settings of other hosts' regions, by argument of `Region.open`."""
+    return {name: settings.get(name) for name in ("peers", "peer_key_file", "nixl")}
+
+
 # Connector settings for the creation of a region, by argument of `Region.create`.
 _OF_NEW = {"size": "create_size", "chunk_size": "chunk_size", "mode": "mode", "eviction": "eviction"}
 

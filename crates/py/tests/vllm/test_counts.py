@@ -59,7 +59,7 @@ class Side:
         names: Any = RequestNames(SimpleNamespace(lora_config=None))  # type: ignore[arg-type]
         shards: Any = SimpleNamespace(
             settings=Settings.of({"region": "shm:none", **settings}), weights=Weights(), names=names, groups=parts,
-            alignment=alignment([group.reach for group in parts]), has_all_groups=True,
+            alignment=alignment([group.reach for group in parts]), has_all_groups=True, region=region,
         )  # fmt: skip
         self.stats = CenoteStats()
         self.side = SchedulerSide(shards, self.stats, loads=True, saves=False, events=False)

@@ -284,7 +284,7 @@ def with_two_ranks(_: Connection, job: Job, lose: bool) -> list[Answer]:
         config = engine.llm.llm_engine.vllm_config
         settings = Settings.of(config.kv_transfer_config.kv_connector_extra_config)
         scheduler = engine.llm.llm_engine.engine_core.engine_core.scheduler
-        shards = Shards(config, settings, scheduler.kv_cache_config, "lost")
+        shards = Shards(config, settings, scheduler.kv_cache_config, "lost", asks_peers=False)
         [part], _ = shards.parts_of(1)
         assert part.blocks.forget() > 0
         engine.forget()

@@ -77,8 +77,8 @@ class CenoteL2Adapter(L2AdapterInterface):
         self._store_event, self._lookup_event, self._load_event = (create_event_notifier() for _ in range(3))
         self._storing = ThreadPoolExecutor(1, "cenote-store", initializer=place_thread, initargs=(self.region,))
         self._loading = ThreadPoolExecutor(1, "cenote-load", initializer=place_thread, initargs=(self.region,))
-        # Lookups that wait for blocks from the cold tier, each at most for the tier's deadline.
-        self._promoting = ThreadPoolExecutor(4, "cenote-promote") if params.get("cold") else None
+        # Lookups that wait for blocks from the cold tier or peers, each at most for their deadlines.
+        self._promoting = ThreadPoolExecutor(4, "cenote-promote") if self.region.promotes else None
         self._running: set[Future[None]] = set()
         self._closed = False
 
@@ -159,7 +159,7 @@ class CenoteL2Adapter(L2AdapterInterface):
 
     @serving(list)
     def _promote(self, keys: list[ObjectKey], layouts: dict[int, MemoryLayoutDesc]) -> list[cenote.Promotion]:
-        """Begins to copy missing objects from the cold tier into the region."""
+        """Begins to copy missing objects from the cold tier and peers into the region."""
         if self._promoting is None:
             return []
         begun = []
@@ -299,6 +299,7 @@ class CenoteL2Adapter(L2AdapterInterface):
         return {
             "is_healthy": not self.region.closed and self.region.degraded is None, "type": "CenoteL2Adapter", "region": self.name, "errors": self.errors,
             "locked_keys": locked, "cold": self.region.cold if not self.region.closed else None,
+            "peers": self.region.peers if not self.region.closed else None,
         }  # fmt: skip
 
     def close(self) -> None:

@@ -260,7 +260,7 @@ class CenoteStorage(FaultCounts, HiCacheStorage):
         if self._attachment is not None:
             self._attachment.look()
         names = pages.names(keys)
-        # SGLang's prefetching thread calls this, so it may wait for the cold tier's deadline.
+        # SGLang's prefetching thread calls this, so it may wait for the deadlines of the cold tier and peers.
         _promote(pages.blocks, names)
         return pages.blocks.count(names)
 
@@ -334,7 +334,7 @@ def _before(extra_info: HiCacheStorageExtraInfo | None) -> int:
 
 
 def _promote(blocks: cenote.Namespace, names: cenote.Hashes) -> None:
-    """Copies pages from the cold tier that the region lacks, and waits for them up to that tier's deadline."""
+    """Copies pages that the region lacks from the cold tier and peers, and waits for them up to their deadlines."""
     if (promotion := blocks.promote(names)) is not None:
         promotion.wait()
 

@@ -166,7 +166,7 @@ class CenoteWorker(KvCacheConnectorWorker, FaultCounts):  # type: ignore[misc]
         if self._attachment is not None:
             self._attachment.look()
         names, end = self.blocks.alias(keys[:limit]), Deadline(self.settings.timeout)
-        # The scheduler does not wait for the cold tier. A later request finds these blocks.
+        # The scheduler waits neither for the cold tier nor for peers. A later request finds these blocks.
         self.blocks.promote(names)
         found = []
         with self.blocks.lookup(names) as lease:

@@ -62,12 +62,14 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
             logger.info("Cenote: kv_load_failure_policy is set to recompute, so vLLM recomputes blocks that cannot be loaded")
             transfer.kv_load_failure_policy = "recompute"
         self.stats = CenoteStats()
-        # The cold tier's counters at the last report.
+        # The counters of the cold tier and of peers at the last report.
         self._cold: dict[str, int] = {}
+        self._peers: dict[str, int] = {}
         self._told: set[tuple[str, str]] = set()
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
-        self._shards = Shards(vllm_config, settings, kv_cache_config, f"vllm-{role.name.lower()}")
+        asks_peers = role == KVConnectorRole.SCHEDULER and transfer.is_kv_consumer
+        self._shards = Shards(vllm_config, settings, kv_cache_config, f"vllm-{role.name.lower()}", asks_peers)
         self._health = HealthLog(self._shards.region, logger)
         if role == KVConnectorRole.SCHEDULER:
             loads, saves = transfer.is_kv_consumer, transfer.is_kv_producer
@@ -265,6 +267,9 @@ class CenoteConnector(KVConnectorBase_V1, SupportsHMA):
         if (cold := self._shards.region.cold) is not None:
             self.stats.add_cold(cold, self._cold)
             self._cold = cold
+        if (peers := self._shards.region.peers) is not None:
+            self.stats.add_peers(peers, self._peers)
+            self._peers = peers
         if self._scheduler is not None and self._scheduler.misses is not None:
             for reason, count in self._scheduler.misses.take().items():
                 self.stats.add(f"misses_{reason}", count)

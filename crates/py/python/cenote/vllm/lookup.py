@@ -82,7 +82,7 @@ class Lookup:
         return Found(start, found, [lease for each in held for lease in each.leases], without_state)
 
     def promote(self, request: Request, start: int, end: int) -> list[cenote.Promotion]:
-        """Begins to copy blocks between these tokens from the cold tiers of all ranks."""
+        """Begins to copy blocks of all ranks between these tokens from the cold tier and peers."""
         begun: list[cenote.Promotion | None] = []
         for named in self._names_of(request):
             group, ranks = named.group, named.ranks
@@ -110,7 +110,7 @@ class Lookup:
         """The first block behind a hit that a rank lacks, of the groups that need all of theirs. None: they lack none
         that would have made the hit longer.
 
-        vLLM has the tokens up to `start` itself, and those from `fetched` on came from the cold tier."""
+        vLLM has the tokens up to `start` itself, and those from `fetched` on came from the cold tier or peers."""
         misses: list[tuple[int, Miss]] = []
         for named in self._names_of(request):
             size = named.group.block_tokens

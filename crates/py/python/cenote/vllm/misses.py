@@ -42,7 +42,7 @@ class Miss:
     own: int
     """The first ones of those found, which vLLM had itself."""
     fetched: int
-    """The last ones of those found, which came from the cold tier while the request waited."""
+    """The last ones of those found, which came from the cold tier or peers while the request waited."""
     at: float
     """When the request asked, in seconds since 1970."""
     rank: cenote.Namespace

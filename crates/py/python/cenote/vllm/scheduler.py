@@ -1,6 +1,6 @@
 """The scheduler side: finds blocks of a request in the region and selects the blocks to save.
 
-It reads memory and never waits. For blocks on their way from the cold tier, vLLM asks again."""
+It reads memory and never waits. For blocks on their way from the cold tier or peers, vLLM asks again."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LookedUp:
-    """Tokens of a lookup: its start, the first that came from the cold tier, the end of the hit, its end, and those
-    behind the hit that lack only a state."""
+    """Tokens of a lookup: its start, the first that came from the cold tier or peers, the end of the hit, its end, and
+    those behind the hit that lack only a state."""
 
     start: int
     fetched: int
@@ -58,7 +58,8 @@ class SchedulerSide:
         # Start times of requests that wait for the name of their adapter, and requests without one.
         self.waiting_for_name: dict[str, float] = {}
         self.unnamed: set[str] = set()
-        # Promotions from the cold tier by request; an empty list: over.
+        self.promotes = shards.region.promotes
+        # Promotions from the cold tier and peers by request; an empty list: over.
         self.promotions: dict[str, list[cenote.Promotion]] = {}
         # Where the hit of each of these ended before.
         self.promoted_from: dict[str, int] = {}
@@ -112,10 +113,10 @@ class SchedulerSide:
         return found.end - start, True
 
     def _is_promoting(self, request: Request, start: int, hit: int, end: int) -> bool:
-        """True while blocks are on their way from the cold tier and their deadline has not passed.
+        """True while blocks are on their way from the cold tier or peers and their deadline has not passed.
 
         A request is promoted once: blocks that cannot be read are computed."""
-        if self.settings.cold is None:
+        if not self.promotes:
             return False
         begun = self.promotions.get(request.request_id)
         if begun is None:

@@ -32,6 +32,13 @@ class Settings:
     cold: str | None = None
     """Disk directory or object store for blocks that outlive the region, such as
     `/var/cache/cenote,size=64GiB` or `s3://bucket/kv`."""
+    peers: str | None = None
+    """Other hosts, for blocks that are missing here: addresses of their `cenote pool share`, such as
+    `10.0.0.2:7411,10.0.0.3:7411,deadline=0.5`; by default what `CENOTE_PEERS` says."""
+    peer_key_file: str | None = None
+    """File with the key of these hosts; by default the one that `CENOTE_PEER_KEY_FILE` names."""
+    nixl: str | None = None
+    """NIXL's library `libnixl_capi.so`; by default what `CENOTE_NIXL` names or the dynamic linker finds."""
     seal: str | None = None
     """Seal of the region: `none`, `mac`, `encrypt`. A new region gets it; one with another is refused."""
     seal_key_file: str | None = None

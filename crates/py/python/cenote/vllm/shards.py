@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import cenote
 from cenote.attachment import Wanted
-from cenote.start import place_of
+from cenote.start import peers_of, place_of
 from cenote.vllm.codecs import page_codec
 from cenote.vllm.digest import changed_while_loading, draft_digest, model_digest
 from cenote.vllm.groups import Group, fails_by_block, groups_of, hit_alignment
@@ -56,7 +56,7 @@ class Part:
 class Shards:
     """The configured region, and namespaces in it for each KV cache group of this engine."""
 
-    def __init__(self, config: VllmConfig, settings: Settings, kv_cache: KVCacheConfig, worker: str) -> None:
+    def __init__(self, config: VllmConfig, settings: Settings, kv_cache: KVCacheConfig, worker: str, asks_peers: bool) -> None:
         check_hashes(config)
         self.settings, self.config, self.num_blocks = settings, config, kv_cache.num_blocks
         self.weights = _weights(settings)
@@ -83,7 +83,9 @@ class Shards:
         try:
             if settings.create_size is not None:
                 self.ignored = self._make_region()
-            self.region = cenote.Region.open(settings.region, worker=worker, host_slot=settings.host_slot, **place_of(vars(settings)))
+            # A process that does not look requests up has no use for connections to peers.
+            peers = peers_of(vars(settings)) if asks_peers else {"peers": ""}
+            self.region = cenote.Region.open(settings.region, worker=worker, host_slot=settings.host_slot, **place_of(vars(settings)), **peers)
         except cenote.RegionMissing as error:
             raise cenote.RegionMissing(f"kv_connector_extra_config: region: {error}; give create_size, or run `cenote pool create`") from error
         except cenote.CenoteError as error:

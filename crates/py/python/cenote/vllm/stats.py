@@ -23,7 +23,7 @@ COUNTERS = {
     "busy_blocks": "Blocks not saved, because earlier saves were behind and would have delayed a step.",
     "unnamed_requests": "Requests that shared nothing, because an adapter, an image or another input has no name by its content.",
     "unnamed_blocks": "Blocks not saved or loaded, because vLLM loaded another adapter under that number, or its files changed.",
-    "cold_requests": "Requests that waited for blocks from the cold tier.",
+    "cold_requests": "Requests that waited for blocks from the cold tier or peers.",
     "cold_hits": "Blocks that the cold tier brought into the region in time.",
     "cold_misses": "Blocks that the cold tier listed and could not read.",
     "cold_late": "Blocks that the cold tier brought after their deadline.",
@@ -33,6 +33,20 @@ COUNTERS = {
     "cold_dropped": "Blocks not written to the cold tier, because it was busy or failed, or the region had evicted them.",
     "cold_skipped": "Blocks not written to the cold tier or not read from it, because computing them takes less time.",
     "cold_errors": "Errors of the cold tier, each counted as a miss.",
+    "remote_sought": "Blocks that the region and the cold tier lacked and that were sought at peers.",
+    "remote_found": "Blocks found at peers.",
+    "remote_hits": "Blocks of peers that were published in the region in time.",
+    "remote_read_bytes": "Bytes of blocks read from peers.",
+    "remote_absent": "Blocks sought at peers that none of those asked had.",
+    "remote_stale": "Blocks that a peer evicted or reused while they were read.",
+    "remote_wrong": "Blocks of peers with a wrong checksum, seal, namespace or length.",
+    "remote_unreadable": "Blocks of peers in a codec or with a profile that this engine does not read.",
+    "remote_late": "Blocks of peers that were not there at the deadline.",
+    "remote_failed": "Blocks not read, because the peer failed.",
+    "remote_refused": "Blocks not sought, because too many requests were waiting at peers.",
+    "remote_no_room": "Blocks read from peers for which the region had no room.",
+    "remote_suspected": "Times a peer became suspect: it failed or missed a deadline, and is not asked until it answers again.",
+    "remote_connections": "Connections made to peers.",
     "misses_evicted": "Requests whose first missing block was evicted. This one and the next ones: with `log_misses`.",
     "misses_quota": "Requests whose first missing block left because its model was over its quota.",
     "misses_damaged": "Requests whose first missing block was damaged.",
@@ -46,8 +60,10 @@ COUNTERS = {
 }
 
 
+_Parts = Mapping[str, tuple[str, ...]]
+
 # Counters of `Region.cold` behind each counter of the cold tier.
-_COLD = {
+_COLD: _Parts = {
     "cold_hits": ("cold_hits_total",),
     "cold_misses": ("cold_misses_total", "cold_reads_refused_total"),
     "cold_late": ("cold_late_total",),
@@ -58,6 +74,8 @@ _COLD = {
     "cold_skipped": ("cold_skipped_total", "cold_reads_skipped_total"),
     "cold_errors": ("cold_errors_total",),
 }
+# Counters of `Region.peers` behind each counter of peers.
+_PEERS: _Parts = {name: (f"{name}_total",) for name in COUNTERS if name.startswith("remote_")}
 
 
 @dataclass
@@ -73,7 +91,14 @@ class CenoteStats(KVConnectorStats):
 
     def add_cold(self, now: Mapping[str, int], before: Mapping[str, int]) -> None:
         """Adds what the cold tier of this process did between two states of `Region.cold`."""
-        for name, parts in _COLD.items():
+        self._add_parts(_COLD, now, before)
+
+    def add_peers(self, now: Mapping[str, int], before: Mapping[str, int]) -> None:
+        """Adds what this process did with its peers between two states of `Region.peers`."""
+        self._add_parts(_PEERS, now, before)
+
+    def _add_parts(self, table: _Parts, now: Mapping[str, int], before: Mapping[str, int]) -> None:
+        for name, parts in table.items():
             if (count := sum(now[part] - before.get(part, 0) for part in parts)) > 0:
                 self.add(name, count)
 

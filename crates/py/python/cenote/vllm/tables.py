@@ -98,7 +98,7 @@ class Opened:
         self._lock = threading.Lock()
         self._tables: dict[str, cenote.Table] = {}
         try:
-            self.region = cenote.Region.open(given.region, worker="vllm-engram", host_slot=given.host_slot)
+            self.region = cenote.Region.open(given.region, worker="vllm-engram", host_slot=given.host_slot, peers="")
         except cenote.CenoteError as error:
             raise type(error)(f"{VARIABLE}: {error}") from error
 

@@ -56,11 +56,11 @@ logger = logger_of(__name__)
 
 # The connector's settings that a tier has too.
 _SETTINGS = (
-    "region", "create_size", "chunk_size", "mode", "eviction", "cold", "seal", "seal_key_file", "host_slot", "timeout", "load_threads",
-    "tenant_salt", "model_fingerprint", "weights_version_file",
+    "region", "create_size", "chunk_size", "mode", "eviction", "cold", "seal", "seal_key_file", "peers", "peer_key_file", "nixl",
+    "host_slot", "timeout", "load_threads", "tenant_salt", "model_fingerprint", "weights_version_file",
 )  # fmt: skip
 
-# Most names on their way from the cold tier that a tier remembers.
+# Most names on their way from the cold tier or peers that a tier remembers.
 _PROMOTIONS = 4096
 
 # Chunks whose load failed are misses for so many seconds. Otherwise vLLM would find and load them again without end.
@@ -178,7 +178,7 @@ class CenoteTier(FaultCounts, SecondaryTierManager):
             self._promotions[bytes(key)] = begun
         if begun is None:
             return LookupResult.MISS
-        # The cold tier has a deadline, after which a promotion is over.
+        # The cold tier and peers have deadlines, after which a promotion is over.
         if not begun.over:
             return LookupResult.RETRY
         del self._promotions[bytes(key)]
