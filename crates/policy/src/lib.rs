@@ -14,6 +14,7 @@ pub mod distinct;
 pub mod eviction;
 pub mod kv_blocks;
 pub mod prefetch;
+pub mod retention;
 pub mod scheduler;
 pub mod sharing;
 pub mod staging;
