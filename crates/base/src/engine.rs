@@ -133,6 +133,9 @@ pub struct Request {
     /// then its KV should be near. A hint; it changes no result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continues_in_ms: Option<u64>,
+    /// The client asks to keep the request's KV in the region after its end. A hint; it changes no result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retain: Option<Retain>,
     /// Time limit of the whole request in milliseconds; then it fails with
     /// [`ErrorKind::DeadlineExceeded`].
     pub timeout_ms: u64,
@@ -140,6 +143,19 @@ pub struct Request {
 
 const fn yes() -> bool {
     true
+}
+
+/// A client's wish to keep a request's KV. It is soft: it delays eviction and prevents none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retain {
+    /// Milliseconds from the request's end; 0 ends what earlier requests of the conversation asked for.
+    pub ms: u64,
+    /// Where wishes have more than their share of the region, those with a smaller priority give way.
+    #[serde(default)]
+    pub priority: u8,
+    /// The conversation, by a number that the client chose: its later wish replaces its earlier one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<u64>,
 }
 
 /// A tenant's part of a region.

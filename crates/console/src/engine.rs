@@ -109,7 +109,7 @@ pub fn start_observed(
     if let (Some(settings), Some(key)) = (&args.peers, &args.peer_key_file) {
         store = store.with_peers(peers::start(&pool, settings, key, args.nixl.as_deref())?);
     }
-    let ticker = beat(pool, watch.tick(), store.expirer())?;
+    let ticker = beat(pool, watch.tick(), store.upkeep())?;
     let engine = LlmEngine::start_observed(model, Some(Box::new(store)), observer)?;
     Ok(Running { engine: Arc::new(engine), _ticker: Some(ticker) })
 }
@@ -294,9 +294,9 @@ pub fn named_dir(model: Option<&PathBuf>) -> Result<PathBuf, Failure> {
 
 /// Ticks the worker's pool and releases expired holds every `pace`, until dropped. `pace` bounds
 /// the time until a dead neighbour is recovered.
-fn beat(pool: HostPool, pace: Duration, expire: impl Fn() + Send + 'static) -> Result<Ticker, Failure> {
+fn beat(pool: HostPool, pace: Duration, upkeep: impl Fn() + Send + 'static) -> Result<Ticker, Failure> {
     let beat = move || {
-        expire();
+        upkeep();
         let recovered = pool.tick();
         if recovered.workers > 0 {
             tracing::warn!(?recovered, "recovered dead workers");

@@ -18,6 +18,7 @@ mod names;
 mod pending;
 mod promoting;
 mod region;
+mod retained;
 pub mod snapshot;
 mod tenants;
 
@@ -30,6 +31,7 @@ pub use promoting::promote;
 pub use region::{FRAMES, RegionStore};
 pub use tenants::Tenants;
 
+use cenote_base::engine::Retain;
 use cenote_base::{BlockHash, Health, TenantKey};
 use std::collections::BTreeMap;
 
@@ -263,6 +265,10 @@ pub trait PrefixStore: Send {
 
     /// Ends a hold; unknown tickets are ignored.
     fn release(&mut self, ticket: u64);
+
+    /// Keeps the first blocks of a sequence from eviction as a client asked for, softly and within a limit
+    /// ([`cenote_policy::retention`]). No time releases them. Never waits.
+    fn retain(&mut self, of: Option<TenantKey>, names: &[BlockHash], retain: &Retain);
 
     /// Counters by Prometheus name (`pool_hits_total`, …).
     fn stats(&self) -> BTreeMap<String, f64>;

@@ -5,10 +5,12 @@ use crate::far::{FarFrames, FarPages, Swapped};
 use crate::misses::{Miss, MissLog};
 use crate::pending::{DecodeState, PendingFrames};
 use crate::promoting::promote;
+use crate::retained::Retained;
 use crate::tenants::{RegionTenants, Tenants};
 use crate::{
     BlockCodec, Computed, FarBlock, Loaded, NamespaceSpec, Naming, Peers, PrefixStore, Promotion, Readable, Wanted,
 };
+use cenote_base::engine::Retain;
 use cenote_base::{BlockHash, Clock, Deadline, Health, TenantKey};
 use cenote_mem::Fabric;
 use cenote_pool::{
@@ -40,6 +42,7 @@ pub struct RegionStore<F: Fabric> {
     clock: Clock,
     holds: Holds<F>,
     next_ticket: u64,
+    retained: Retained<F>,
     /// L4: gets what is saved, and has blocks that the region lacks.
     cold: Option<Arc<ColdTier>>,
     /// Regions of other hosts, for blocks that neither the region nor L4 has.
@@ -56,7 +59,7 @@ struct Encoded {
     from_bytes: u64,
 }
 
-/// Holds by ticket. Shared with the expirer, which drops expired holds while the engine is idle.
+/// Holds by ticket. Shared with the upkeep, which drops expired holds while the engine is idle.
 type Holds<F> = Arc<Mutex<BTreeMap<u64, Hold<F>>>>;
 
 struct Hold<F: Fabric> {
@@ -91,6 +94,7 @@ impl<F: Fabric> RegionStore<F> {
         let namespace = pool.namespace(&record_of(spec))?;
         Ok(Self {
             tenants: RegionTenants::new(pool.clone(), spec.clone(), clock),
+            retained: Retained::new(pool.clone(), spec.block_bytes()),
             pool,
             namespace,
             block_tokens: spec.block_tokens as usize,
@@ -315,11 +319,15 @@ impl<F: Fabric> RegionStore<F> {
         &names[self.pool.peek(names).len()..]
     }
 
-    /// Returns a function that drops expired holds, callable from any thread. Call it about once a
-    /// second.
-    pub fn expirer(&self) -> impl Fn() + Send + use<F> {
+    /// Returns a function that drops expired holds and marks retained blocks as used, callable from any
+    /// thread. Call it about once a second.
+    pub fn upkeep(&self) -> impl Fn() + Send + use<F> {
         let holds = Arc::clone(&self.holds);
-        move || lock(&holds).retain(|_, hold| !hold.until.passed())
+        let retained = self.retained.upkeep(self.clock);
+        move || {
+            lock(&holds).retain(|_, hold| !hold.until.passed());
+            retained();
+        }
     }
 }
 
@@ -474,6 +482,10 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
         lock(&self.holds).remove(&ticket);
     }
 
+    fn retain(&mut self, of: Option<TenantKey>, names: &[BlockHash], retain: &Retain) {
+        self.retained.ask(of, names, retain, self.clock.now_ns());
+    }
+
     fn stats(&self) -> BTreeMap<String, f64> {
         let mut stats: BTreeMap<String, f64> =
             Counter::ALL.iter().map(|&c| (c.name().to_owned(), self.pool.counter(c) as f64)).collect();
@@ -485,6 +497,7 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
         ] {
             stats.insert(name.to_owned(), value as f64);
         }
+        stats.extend(self.retained.stats().map(|(name, value)| (name.to_owned(), value as f64)));
         stats.extend(self.misses.iter().flat_map(MissLog::stats));
         stats.extend(self.cold.iter().flat_map(|cold| cold.stats()));
         stats.extend(self.peers.iter().flat_map(|peers| peers.stats()));

@@ -124,6 +124,7 @@ fn request(args: &GenerateArgs) -> Result<Request, Failure> {
         priority: 0,
         label: None,
         continues_in_ms: None,
+        retain: None,
         timeout_ms: TIMEOUT.as_millis() as u64,
     })
 }

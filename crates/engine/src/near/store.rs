@@ -1,6 +1,7 @@
 //! A store whose blocks are kept in host memory when they were loaded.
 
 use super::{KV, NearMemory};
+use cenote_base::engine::Retain;
 use cenote_base::{BlockHash, Health, TenantKey};
 use cenote_store::{Computed, FarBlock, Loaded, Miss, Naming, PrefixStore, Promotion, Tenants};
 use std::collections::BTreeMap;
@@ -108,6 +109,10 @@ impl PrefixStore for NearStore {
 
     fn release(&mut self, ticket: u64) {
         self.far.release(ticket);
+    }
+
+    fn retain(&mut self, of: Option<TenantKey>, names: &[BlockHash], retain: &Retain) {
+        self.far.retain(of, names, retain);
     }
 
     fn stats(&self) -> BTreeMap<String, f64> {

@@ -303,11 +303,14 @@ impl Core {
         } else {
             (request.text.finish(&self.model), None)
         };
-        if let Some(ms) = request.continues_in_ms.filter(|_| reason != FinishReason::HandOver) {
+        let is_whole = reason != FinishReason::HandOver;
+        if let Some((retain, store)) = request.retain.zip(self.store.as_mut()).filter(|_| is_whole) {
+            store.retain(request.tenant(), request.published(), &retain);
+        }
+        if let Some(ms) = request.continues_in_ms.filter(|_| is_whole) {
             self.promoting.expect(request, ms, self.clock.now_ns());
         }
         let usage = request.usage();
-        let is_whole = reason != FinishReason::HandOver;
         if let Some((number, store)) = request.recorded.zip(self.store.as_mut()).filter(|_| is_whole) {
             store.record_answer(number, usage.completion_tokens);
         }

@@ -119,6 +119,7 @@ pub(super) fn admit(
         priority: request.priority,
         label: request.label,
         continues_in_ms: request.continues_in_ms,
+        retain: request.retain,
         deadline_ns,
         max_num_tokens,
         sink,

@@ -3,7 +3,7 @@
 use crate::model::LoadedModel;
 use crate::tokenizer::detokenizer::Detokenizer;
 use crate::tokenizer::stop::StopMatcher;
-use cenote_base::engine::{FinishReason, HandOver, Usage};
+use cenote_base::engine::{FinishReason, HandOver, Retain, Usage};
 use cenote_base::{BlockHash, EventSink, RequestId, SamplingParams, TenantKey, TokenId};
 use cenote_store::Names;
 
@@ -29,6 +29,8 @@ pub(super) struct Admission {
     pub label: Option<String>,
     /// Milliseconds from the end until the conversation's next turn, if the client announced it.
     pub continues_in_ms: Option<u64>,
+    /// The client's wish to keep its KV.
+    pub retain: Option<Retain>,
     pub deadline_ns: u64,
     /// Most tokens of prompt and output.
     pub max_num_tokens: usize,
@@ -46,6 +48,8 @@ pub(super) struct Running {
     pub prefill_only: bool,
     /// See [`Admission::continues_in_ms`].
     pub continues_in_ms: Option<u64>,
+    /// See [`Admission::retain`].
+    pub retain: Option<Retain>,
     /// Names of the first full blocks; `None`: it shares no KV.
     pub names: Option<Names>,
     /// See [`Admission::fetched_from`].
@@ -93,6 +97,7 @@ impl Running {
             seed: admission.seed,
             prefill_only: admission.prefill_only,
             continues_in_ms: admission.continues_in_ms,
+            retain: admission.retain,
             names: admission.names,
             fetched_from: admission.fetched_from,
             label: admission.label,

@@ -2,7 +2,7 @@
 
 use crate::common::engram::Tiny;
 use crate::common::{MemoryStore, alone, config, crowd, greedy, patience, request, run};
-use cenote_base::engine::Prompt;
+use cenote_base::engine::{Prompt, Retain};
 use cenote_base::testing::ManualTime;
 use cenote_base::{BlockHash, Deadline, Engine, Health, Request, TenantKey};
 use cenote_engine::engram::{Fetch, FetchError, Fetched, FileTables, InMemoryTables, RowBuffer, RowTables, TableShape};
@@ -176,6 +176,10 @@ impl PrefixStore for Link {
     }
 
     fn release(&mut self, _: u64) {
+        unreachable!()
+    }
+
+    fn retain(&mut self, _: Option<TenantKey>, _: &[BlockHash], _: &Retain) {
         unreachable!()
     }
 

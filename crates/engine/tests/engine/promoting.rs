@@ -4,7 +4,7 @@ use crate::common::{
     Cost, Held, MemoryStore, collect, config, forwarded, greedy, model_dir, patience, prompt, request, run, start,
     start_exact, submit,
 };
-use cenote_base::engine::{ErrorKind, Prompt};
+use cenote_base::engine::{ErrorKind, Prompt, Retain};
 use cenote_base::testing::{ManualTime, until};
 use cenote_base::{Engine, Request};
 use cenote_engine::{EngineConfig, LlmEngine};
@@ -247,4 +247,21 @@ fn names_of_an_announced_turn_are_those_of_the_last_one() {
     world.time.advance(58 * SECOND);
     world.begun();
     assert_eq!(naming.computed(), 6);
+}
+
+/// A request's wish is for the blocks that the store has of it, answer included, and reaches it at the end.
+#[test]
+fn a_wish_is_for_what_was_saved() {
+    let dir = model_dir("gqa-tied");
+    let world = World::start(dir.path());
+    let retain = Retain { ms: 5000, priority: 3, session: Some(1) };
+    let outcome = run(&world.engine, Request { retain: Some(retain), ..request(prompt(1, 70), greedy(30)) }).unwrap();
+    let Prompt::Tokens(mut tokens) = prompt(1, 70) else { panic!("tokens") };
+    tokens.extend(outcome.tokens);
+    let names = MemoryStore::names(&tokens);
+    let kept = world.store.shared.lock().unwrap().retained.clone();
+    assert_eq!(kept, [(names[..kept[0].0.len()].to_vec(), retain)]);
+    assert!((5..=6).contains(&kept[0].0.len()), "the prompt's four blocks and some of the answer: {}", kept[0].0.len());
+    run(&world.engine, Request { use_pool: false, retain: Some(retain), ..request(prompt(1, 70), greedy(1)) }).unwrap();
+    assert!(world.store.shared.lock().unwrap().retained[1].0.is_empty(), "it shares nothing");
 }

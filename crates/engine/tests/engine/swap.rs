@@ -5,6 +5,7 @@ use crate::common::{
     Cost, MemoryStore, Pace, alone, collect, config, crowd, exact, forwarded, greedy, model_dir, patience, prompt,
     request, submit_together,
 };
+use cenote_base::engine::Retain;
 use cenote_base::testing::{ManualTime, PATIENCE};
 use cenote_base::{BlockHash, Engine, Health, Request, TenantKey, TokenId};
 use cenote_engine::runtime::{Direction, Why};
@@ -227,6 +228,10 @@ impl PrefixStore for Leaky {
 
     fn release(&mut self, ticket: u64) {
         self.store.release(ticket);
+    }
+
+    fn retain(&mut self, of: Option<TenantKey>, names: &[BlockHash], retain: &Retain) {
+        self.store.retain(of, names, retain);
     }
 
     fn stats(&self) -> BTreeMap<String, f64> {

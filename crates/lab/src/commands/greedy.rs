@@ -27,6 +27,7 @@ pub fn request(id: u64, prompt: &[TokenId], output_tokens: u32) -> Request {
         priority: 0,
         label: None,
         continues_in_ms: None,
+        retain: None,
         timeout_ms: TIMEOUT.as_millis() as u64,
     }
 }

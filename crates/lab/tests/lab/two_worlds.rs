@@ -5,7 +5,7 @@
 //! arrive meanwhile. All further decisions are made by the scheduler and its watermark, so the
 //! traces are equal up to the last swap.
 
-use cenote_base::engine::{Phase, Prompt};
+use cenote_base::engine::{Phase, Prompt, Retain};
 use cenote_base::testing::PATIENCE;
 use cenote_base::{
     BlockHash, ChainHasher, Clock, Engine, Event, EventSink, HashSeed, Health, Request, RequestId, SamplingParams,
@@ -100,6 +100,8 @@ impl PrefixStore for Space {
 
     fn release(&mut self, _: u64) {}
 
+    fn retain(&mut self, _: Option<TenantKey>, _: &[BlockHash], _: &Retain) {}
+
     fn stats(&self) -> BTreeMap<String, f64> {
         BTreeMap::new()
     }
@@ -148,6 +150,7 @@ fn asked(id: u64, prompt: Vec<TokenId>, output_tokens: u32) -> Request {
         priority: 0,
         label: None,
         continues_in_ms: None,
+        retain: None,
         timeout_ms: PATIENCE.as_millis() as u64,
     }
 }

@@ -235,6 +235,7 @@ mod tests {
             priority: 0,
             label: None,
             continues_in_ms: None,
+            retain: None,
             timeout_ms: 1000,
         };
         let mut progress = Progress::new(request, split);

@@ -1,6 +1,7 @@
 //! A store over a real region: one engine loads the bytes that another engine saved.
 
 use crate::support::{self, region};
+use cenote_base::engine::Retain;
 use cenote_base::testing::ManualTime;
 use cenote_base::{BlockHash, Clock, HashSeed, TokenId};
 use cenote_codec::{
@@ -125,7 +126,7 @@ fn a_hold_expires_while_its_engine_is_idle() {
     let tokens: Vec<TokenId> = (0..48).collect();
     save(&mut store, &tokens, 3);
     let hashes = store.naming().names(None, &tokens);
-    let expire = store.expirer();
+    let expire = store.upkeep();
     store.hold(&hashes[..2], 1000);
     let kept = store.hold(&hashes[1..], 1001);
     let held = |store: &RegionStore<_>| (pool.check(true).unwrap().pinned, store.stats()["store_holds"] as u64);
@@ -137,6 +138,45 @@ fn a_hold_expires_while_its_engine_is_idle() {
     assert_eq!(held(&store), (2, 1), "another hold has one of its blocks");
     store.release(kept);
     assert_eq!(pool.check(true).unwrap().pinned, 0);
+}
+
+/// A wish delays eviction while its time lasts, and no longer.
+#[test]
+fn kept_blocks_outlast_others() {
+    let config = PoolConfig { chunk_bytes: 64 << 10, min_block_bytes: 1 << 10, ..config() };
+    let pool = region(&config, 2 << 20);
+    let time = ManualTime::start();
+    let mut store = RegionStore::new(pool.clone(), &spec(""), time.clock()).unwrap();
+    let upkeep = store.upkeep();
+    let prompt = |number: u32| (0..64).map(|token| number << 8 | token).collect::<Vec<TokenId>>();
+    let there = |store: &RegionStore<Arc<Coherent>>, number| pool.peek(&store.naming().names(None, &prompt(number))).len();
+    let fill = |store: &mut RegionStore<Arc<Coherent>>, from: u32| {
+        for number in from..from + 400 {
+            save(store, &prompt(number), 4);
+            upkeep();
+        }
+    };
+    save(&mut store, &prompt(0), 4);
+    save(&mut store, &prompt(1), 4);
+    let names = store.naming().names(None, &prompt(0));
+    store.retain(None, &names, &Retain { ms: 1000, priority: 0, session: None });
+    fill(&mut store, 10);
+    let stats = store.stats();
+    assert_eq!((there(&store, 0), there(&store, 1)), (4, 0), "only the other prompt left: {stats:?}");
+    assert_eq!(["retained_blocks", "retain_added_total", "retain_lost_total"].map(|name| stats[name]), [4.0, 4.0, 0.0]);
+    time.advance(Duration::from_millis(1001));
+    fill(&mut store, 1000);
+    let stats = store.stats();
+    assert_eq!(there(&store, 0), 0, "its time is over");
+    assert_eq!(["retained_blocks", "retain_ended_total"].map(|name| stats[name]), [0.0, 4.0]);
+    // All wishes together have a quarter of the region.
+    (2000..2400).for_each(|number| {
+        let names = store.naming().names(None, &prompt(number));
+        store.retain(None, &names, &Retain { ms: 1000, priority: 0, session: None });
+    });
+    upkeep();
+    let stats = store.stats();
+    assert!(stats["retain_dropped_total"] > 1000.0 && stats["retained_blocks"] == 0.0, "none was ever saved: {stats:?}");
 }
 
 fn page_codec(codec: &str) -> Arc<dyn PageCodec> {

@@ -4,7 +4,7 @@
 pub mod engram;
 pub mod region;
 
-use cenote_base::engine::{Event, FinishReason, HandOver, Phase, Prompt, Usage};
+use cenote_base::engine::{Event, FinishReason, HandOver, Phase, Prompt, Retain, Usage};
 use cenote_base::hash::HashSeed;
 use cenote_base::testing::{ManualTime, PATIENCE, until};
 use cenote_base::{
@@ -212,6 +212,8 @@ pub struct Blocks {
     pub computed: (u64, u64),
     /// Promotions of the next requests.
     pub promotions: VecDeque<Promotion>,
+    /// Blocks that clients asked to keep, and for how long.
+    pub retained: Vec<(Vec<BlockHash>, Retain)>,
 }
 
 struct Swapped {
@@ -361,6 +363,10 @@ impl PrefixStore for MemoryStore {
 
     fn release(&mut self, _ticket: u64) {}
 
+    fn retain(&mut self, _: Option<TenantKey>, names: &[BlockHash], retain: &Retain) {
+        self.shared.lock().unwrap().retained.push((names.to_vec(), *retain));
+    }
+
     fn stats(&self) -> BTreeMap<String, f64> {
         BTreeMap::from([("pool_loads_total".to_owned(), self.shared.lock().unwrap().loads as f64)])
     }
@@ -388,6 +394,7 @@ pub fn request(prompt: Prompt, sampling: SamplingParams) -> Request {
         priority: 0,
         label: None,
         continues_in_ms: None,
+        retain: None,
         timeout_ms: PATIENCE.as_millis() as u64,
     }
 }

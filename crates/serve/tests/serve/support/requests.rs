@@ -19,6 +19,7 @@ pub fn request(id: u64, prompt: Prompt, max_tokens: u32) -> Request {
         priority: 0,
         label: None,
         continues_in_ms: None,
+        retain: None,
         timeout_ms: 30_000,
     }
 }

@@ -155,6 +155,7 @@ pub fn answer(prompt: &Prompt, sampling: &SamplingParams) -> (String, FinishReas
         priority: 0,
         label: None,
         continues_in_ms: None,
+        retain: None,
         timeout_ms: 1000,
     };
     let mut whole = String::new();
