@@ -41,6 +41,7 @@ pub struct Metrics {
     generated_tokens: Counter,
     cached_tokens: Counter,
     disconnects: Counter,
+    unknown_hints: Counter,
     running: Gauge,
     degraded: Gauge,
     connections: Gauge,
@@ -116,6 +117,10 @@ impl Metrics {
                 "cenote_http_aborted_requests_total",
                 "Generating requests that ended without an answer: the client left, an error, a deadline",
             ),
+            unknown_hints: counter(
+                "cenote_http_hints_unknown_total",
+                "Actions of kv_hints that were unknown or malformed, and did nothing",
+            ),
             running: gauge("cenote_http_requests_running", "Generating requests that have not ended"),
             degraded: gauge(
                 "cenote_degraded",
@@ -165,6 +170,11 @@ impl Metrics {
             }
             None => self.disconnects.increment(1),
         }
+    }
+
+    /// Counts hints of a request that this server does not know.
+    pub fn unknown_hints(&self, count: u64) {
+        self.unknown_hints.increment(count);
     }
 
     /// Records whether the engine is degraded.

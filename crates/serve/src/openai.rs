@@ -9,6 +9,7 @@
 mod chat;
 mod completions;
 mod error;
+mod hints;
 mod logprobs;
 mod reply;
 mod request;

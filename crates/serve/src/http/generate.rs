@@ -114,6 +114,8 @@ impl Generation {
             waiting: tenant.map(|tenant| Waiting::begin(tenant.tally())),
             span: Span::current(),
         };
+        state.metrics.unknown_hints(call.wishes.unknown);
+        let retain = call.wishes.retain((client.salt.as_deref(), call.cache_salt.as_deref()), count == 1);
         // The last choice takes the prompt itself: a copy of a long one is worth avoiding.
         let prompts = call.prompts.into_iter().flat_map(|prompt| repeat_n(prompt, call.choices));
         for (index, (prompt, mut sampling)) in prompts.zip(repeat_n(call.sampling, count)).enumerate() {
@@ -134,6 +136,7 @@ impl Generation {
                 priority: tenant.map_or(0, |tenant| tenant.priority()),
                 label: client.label.clone(),
                 continues_in_ms: call.continues_in_ms,
+                retain,
                 timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
             };
             let (sender, place) = (sender.clone(), place.clone());

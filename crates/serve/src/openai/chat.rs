@@ -1,5 +1,6 @@
 //! `/v1/chat/completions`: conversations.
 
+use super::hints::Wishes;
 use super::logprobs::LOGPROBS_MAX;
 use super::request::{Message, type_name};
 use super::{ApiError, Body, Call, Limits, unsupported};
@@ -17,6 +18,8 @@ pub(crate) fn chat_call(mut body: Body, limits: &Limits) -> Result<Call, ApiErro
         let fact = format!("model `{}` has no chat template; use /v1/completions", limits.model);
         return Err(ApiError::invalid("messages", fact));
     }
+    let mut marked = Wishes::default();
+    marked.add_messages(&messages)?;
     let turns = messages.into_iter().enumerate().map(|(at, message)| turn(at, message)).collect::<Result<_, _>>()?;
     let logprobs = logprobs(&body)?;
     let conversation = Conversation {
@@ -26,6 +29,7 @@ pub(crate) fn chat_call(mut body: Body, limits: &Limits) -> Result<Call, ApiErro
     };
     let mut call = body.call(limits, vec![Prompt::Chat(conversation)])?;
     call.sampling.logprobs = logprobs;
+    call.wishes.add_all(marked);
     Ok(call)
 }
 

@@ -1,5 +1,6 @@
 //! The request body of both generating endpoints, and their common checks.
 
+use super::hints::{RetainField, Wishes};
 use super::{ApiError, unsupported, words};
 use axum::http::StatusCode;
 use cenote_base::engine::{EngineDescription, Prompt};
@@ -106,6 +107,9 @@ pub struct Hints {
     /// Milliseconds from the end of this request until the conversation's next turn.
     #[serde(default)]
     pub continues_in_ms: Option<u64>,
+    /// Keep this request's KV.
+    #[serde(default)]
+    pub retain: Option<RetainField>,
 }
 
 /// One turn of a conversation, as the client wrote it.
@@ -151,6 +155,8 @@ pub struct Call {
     pub cache_salt: Option<String>,
     /// Milliseconds until the conversation's next turn, if the client announced it.
     pub continues_in_ms: Option<u64>,
+    /// What the client asks to keep.
+    pub wishes: Wishes,
     /// The field in which the client wrote `max_tokens`, for errors about it.
     pub max_tokens_field: &'static str,
 }
@@ -232,6 +238,7 @@ impl Body {
             ));
         }
         let choices = self.choices(limits, prompts.len())?;
+        let wishes = Wishes::of(&self)?;
         let sampling = self.sampling(limits)?;
         let (max_tokens_field, _) = self.max_tokens_as_written();
         Ok(Call {
@@ -243,6 +250,7 @@ impl Body {
             use_pool: self.use_pool.unwrap_or(true),
             cache_salt: self.cache_salt,
             continues_in_ms: self.cenote.and_then(|hints| hints.continues_in_ms),
+            wishes,
             max_tokens_field,
         })
     }

@@ -89,7 +89,7 @@ const FEATURES: &[(&str, Harmless)] = &[
 pub(super) const IGNORED: &[(&str, &str)] = &[
     ("user", "a name for the provider's statistics"),
     ("request_id", "a name for the client's own log"),
-    ("session_id", "a hint for routing"),
+    ("session_id", "a hint for routing, and for what to keep"),
     ("length_penalty", "only beam search has one"),
     ("early_stopping", "only beam search has one"),
     ("spaces_between_special_tokens", "special tokens are never shown"),

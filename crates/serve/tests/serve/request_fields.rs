@@ -112,3 +112,39 @@ async fn fields_that_are_supported_reach_the_engine() {
         assert_eq!(seen.sampling.allowed_token_ids, Some(vec![3, 9]));
     }
 }
+
+/// Hints change no answer, and reach the engine in one form.
+#[tokio::test]
+async fn wishes_to_keep_kv_reach_the_engine() {
+    let fake = FakeEngine::new();
+    let server = TestServer::start(fake.clone().shared(), HttpConfig::default()).await;
+    let ephemeral = json!({"type": "ephemeral", "ttl": "1h"});
+    let marked = json!([{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": ephemeral}]}]);
+    let unknown = json!({"actions": [{"action_type": "kv.explode", "action_version": "1.0"}]});
+    for (path, fields, kept) in [
+        (COMPLETIONS, json!({"prompt": "a"}), None),
+        (COMPLETIONS, json!({"prompt": "a", "kv_hints": unknown}), None),
+        (COMPLETIONS, json!({"prompt": "a", "cenote": {"retain": {"seconds": 5, "priority": 9}}}), Some((5000, 9))),
+        (COMPLETIONS, json!({"prompt": "a", "prompt_cache_retention": "24h"}), Some((86_400_000, 0))),
+        (CHAT, json!({"messages": marked, "session_id": "s"}), Some((3_600_000, 0))),
+    ] {
+        let mut body = json!({"model": MODEL, "max_tokens": 2});
+        body.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+        let reply = server.post(path, &body).await;
+        assert_eq!(reply.status, 200, "{fields}: {}", reply.text);
+        let seen = fake.seen().borrow().last().cloned().expect("the engine was asked").retain;
+        assert_eq!(seen.map(|retain| (retain.ms, retain.priority)), kept, "{fields}");
+        let has_session = seen.is_some_and(|retain| retain.session.is_some());
+        assert_eq!(has_session, fields.get("session_id").is_some(), "{fields}");
+    }
+    // Choices of one prompt are no turns of a conversation.
+    let two = json!({"model": MODEL, "max_tokens": 2, "prompt": "a", "n": 2, "session_id": "s", "cache_control": ephemeral});
+    assert_eq!(server.post(COMPLETIONS, &two).await.status, 200);
+    let seen = fake.seen().borrow().last().cloned().expect("the engine was asked").retain;
+    assert_eq!(seen.expect("a wish").session, None);
+    let metrics = server.get("/metrics").await.text;
+    assert!(metrics.contains("\ncenote_http_hints_unknown_total 1\n"), "{metrics}");
+    let wrong = json!({"model": MODEL, "prompt": "a", "cache_control": {"type": "ephemeral", "ttl": "soon"}});
+    let reply = server.post(COMPLETIONS, &wrong).await;
+    assert_eq!((reply.status, reply.text.contains("cache_control.ttl")), (400, true), "{}", reply.text);
+}
