@@ -3,9 +3,9 @@
 //! Retention is soft: whoever holds a [`Retention`] marks its blocks as used now and then, so that eviction
 //! takes others first. Nothing is pinned, so a wish can make no request wait or fail.
 //!
-//! All wishes together have a limit in blocks. Beyond it the tenant that keeps most gives way: its least
+//! All wishes together have a limit in bytes. Beyond it the tenant that keeps most gives way: its least
 //! important sequence loses blocks from its end. So a tenant that keeps no more than its equal share of the
-//! limit loses nothing to the wishes of others.
+//! limit loses nothing to the wishes of others, but for the rest of a block.
 
 use cenote_base::{BlockHash, TenantKey};
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +40,14 @@ struct Kept {
     tenant: Option<TenantKey>,
     /// A sequence's blocks from its first one on; never empty.
     names: Vec<BlockHash>,
+    block_bytes: u64,
     wish: Wish,
+}
+
+impl Kept {
+    const fn bytes(&self) -> u64 {
+        self.names.len() as u64 * self.block_bytes
+    }
 }
 
 /// Order in which a tenant's sequences lose blocks.
@@ -48,7 +55,8 @@ type Rank = (Option<TenantKey>, u8, u64, u64);
 
 /// The blocks that clients asked to keep, up to a limit.
 pub struct Retention {
-    limit: usize,
+    limit_bytes: u64,
+    bytes: u64,
     blocks: usize,
     next: u64,
     /// The last sequence that was marked.
@@ -58,15 +66,16 @@ pub struct Retention {
     /// Sequences by their last block.
     ends: BTreeMap<(Option<TenantKey>, BlockHash), u64>,
     sessions: BTreeMap<(Option<TenantKey>, u64), u64>,
-    of_tenants: BTreeMap<Option<TenantKey>, usize>,
+    of_tenants: BTreeMap<Option<TenantKey>, u64>,
 }
 
 impl Retention {
-    /// Keeps nothing yet, and never more than `limit` blocks. A block of two sequences counts twice.
+    /// Keeps nothing yet, and never more than `limit_bytes`. A block of two sequences counts twice.
     #[must_use]
-    pub const fn new(limit: usize) -> Self {
+    pub const fn new(limit_bytes: u64) -> Self {
         Self {
-            limit,
+            limit_bytes,
+            bytes: 0,
             blocks: 0,
             next: 0,
             marked: 0,
@@ -90,16 +99,23 @@ impl Retention {
         self.kept.len()
     }
 
-    /// Blocks that a tenant keeps.
+    /// Bytes of the blocks that a tenant keeps.
     #[must_use]
-    pub fn blocks_of(&self, tenant: Option<TenantKey>) -> usize {
+    pub fn bytes_of(&self, tenant: Option<TenantKey>) -> u64 {
         self.of_tenants.get(&tenant).copied().unwrap_or(0)
     }
 
-    /// Keeps a sequence's blocks, given the names of its first ones. It replaces what the session kept, and
+    /// Keeps a sequence's blocks of `block_bytes` each, given the names of its first ones. It replaces what the session kept, and
     /// shorter sequences of the tenant that are its beginning, unless those are kept longer or more firmly. A wish
     /// that has ended by `now_ns` releases them instead.
-    pub fn retain(&mut self, tenant: Option<TenantKey>, names: Vec<BlockHash>, wish: Wish, now_ns: u64) -> Change {
+    pub fn retain(
+        &mut self,
+        tenant: Option<TenantKey>,
+        names: Vec<BlockHash>,
+        block_bytes: u64,
+        wish: Wish,
+        now_ns: u64,
+    ) -> Change {
         let mut change = Change::default();
         let is_over = wish.until_ns <= now_ns;
         let earlier = wish.session.and_then(|session| self.sessions.get(&(tenant, session)).copied());
@@ -127,7 +143,7 @@ impl Retention {
         }
         if !is_over && !names.is_empty() {
             change.added = names.len() - common;
-            self.insert(Kept { tenant, names, wish });
+            self.insert(Kept { tenant, names, block_bytes: block_bytes.max(1), wish });
             change.dropped += self.shrink();
         }
         change
@@ -161,7 +177,8 @@ impl Retention {
         self.next += 1;
         let number = self.next;
         self.blocks += kept.names.len();
-        *self.of_tenants.entry(kept.tenant).or_default() += kept.names.len();
+        self.bytes += kept.bytes();
+        *self.of_tenants.entry(kept.tenant).or_default() += kept.bytes();
         self.index(number, &kept);
         self.kept.insert(number, kept);
     }
@@ -169,22 +186,24 @@ impl Retention {
     fn remove(&mut self, number: u64) -> Option<Kept> {
         let kept = self.kept.remove(&number)?;
         self.unindex(number, &kept);
-        self.give_back(kept.tenant, kept.names.len());
+        self.give_back(&kept, kept.names.len());
         Some(kept)
     }
 
-    fn give_back(&mut self, tenant: Option<TenantKey>, blocks: usize) {
+    fn give_back(&mut self, kept: &Kept, blocks: usize) {
+        let bytes = blocks as u64 * kept.block_bytes;
         self.blocks -= blocks;
-        if let Some(of_tenant) = self.of_tenants.get_mut(&tenant) {
-            *of_tenant -= blocks;
+        self.bytes -= bytes;
+        if let Some(of_tenant) = self.of_tenants.get_mut(&kept.tenant) {
+            *of_tenant -= bytes;
             if *of_tenant == 0 {
-                self.of_tenants.remove(&tenant);
+                self.of_tenants.remove(&kept.tenant);
             }
         }
     }
 
     fn index(&mut self, number: u64, kept: &Kept) {
-        let Kept { tenant, names, wish } = kept;
+        let Kept { tenant, names, wish, .. } = kept;
         self.ranks.insert((*tenant, wish.priority, wish.until_ns, number));
         // Of two sequences with one end the later one is found; the earlier one ends by its time.
         self.ends.insert((*tenant, names[names.len() - 1]), number);
@@ -194,7 +213,7 @@ impl Retention {
     }
 
     fn unindex(&mut self, number: u64, kept: &Kept) {
-        let Kept { tenant, names, wish } = kept;
+        let Kept { tenant, names, wish, .. } = kept;
         self.ranks.remove(&(*tenant, wish.priority, wish.until_ns, number));
         let end = (*tenant, names[names.len() - 1]);
         if self.ends.get(&end) == Some(&number) {
@@ -220,7 +239,7 @@ impl Retention {
         let Some(mut kept) = self.kept.remove(&number) else { return 0 };
         self.unindex(number, &kept);
         kept.names.truncate(length);
-        self.give_back(kept.tenant, gone);
+        self.give_back(&kept, gone);
         self.index(number, &kept);
         self.kept.insert(number, kept);
         gone
@@ -229,15 +248,17 @@ impl Retention {
     /// Gives up blocks until the limit holds. Returns how many.
     fn shrink(&mut self) -> usize {
         let mut dropped = 0;
-        while self.blocks > self.limit {
-            let most = self.of_tenants.iter().max_by_key(|(_, blocks)| **blocks);
-            let Some((tenant, of_tenant)) = most.map(|(tenant, blocks)| (*tenant, *blocks)) else { break };
-            let second = self.of_tenants.iter().filter(|(other, _)| **other != tenant).map(|(_, blocks)| *blocks).max();
+        while self.bytes > self.limit_bytes {
+            let most = self.of_tenants.iter().max_by_key(|(_, bytes)| **bytes);
+            let Some((tenant, of_tenant)) = most.map(|(tenant, bytes)| (*tenant, *bytes)) else { break };
+            let second = self.of_tenants.iter().filter(|(other, _)| **other != tenant).map(|(_, bytes)| *bytes).max();
             // Down to the next tenant at most, so that none gives more than those that keep more.
-            let excess = (self.blocks - self.limit).min((of_tenant - second.unwrap_or(0)).max(1));
+            let excess = (self.bytes - self.limit_bytes).min((of_tenant - second.unwrap_or(0)).max(1));
             let Some(&(_, _, _, number)) = self.ranks.range((tenant, 0, 0, 0)..).next() else { break };
-            let length = self.kept[&number].names.len();
-            dropped += self.cut(number, length.saturating_sub(excess));
+            let kept = &self.kept[&number];
+            let blocks = usize::try_from(excess.div_ceil(kept.block_bytes)).unwrap_or(usize::MAX);
+            let left = kept.names.len().saturating_sub(blocks);
+            dropped += self.cut(number, left);
         }
         dropped
     }
@@ -274,19 +295,19 @@ mod tests {
 
     #[test]
     fn a_conversation_that_goes_on_is_kept_once() {
-        let mut retention = Retention::new(100);
-        let first = retention.retain(None, sequence(1, 10), until(50), 0);
+        let mut retention = Retention::new(1000);
+        let first = retention.retain(None, sequence(1, 10), 10, until(50), 0);
         assert_eq!(first, Change { added: 10, ..Change::default() });
-        let second = retention.retain(None, sequence(1, 14), until(60), 1);
+        let second = retention.retain(None, sequence(1, 14), 10, until(60), 1);
         assert_eq!(second, Change { added: 4, renewed: 10, ..Change::default() });
         assert_eq!((retention.blocks(), retention.sequences()), (14, 1));
     }
 
     #[test]
     fn a_beginning_that_is_kept_longer_stays() {
-        let mut retention = Retention::new(100);
-        retention.retain(None, sequence(1, 4), until(1000), 0);
-        retention.retain(None, sequence(1, 10), until(50), 0);
+        let mut retention = Retention::new(1000);
+        retention.retain(None, sequence(1, 4), 10, until(1000), 0);
+        retention.retain(None, sequence(1, 10), 10, until(50), 0);
         assert_eq!(retention.sequences(), 2);
         let ended = retention.mark(60, 100, |names| names.len()).ended;
         assert_eq!((ended, retention.blocks()), (10, 4), "the beginning outlives the turn");
@@ -294,29 +315,29 @@ mod tests {
 
     #[test]
     fn a_session_drops_its_rewound_branch() {
-        let mut retention = Retention::new(100);
+        let mut retention = Retention::new(1000);
         let wish = Wish { session: Some(7), ..until(50) };
-        retention.retain(None, sequence(1, 10), wish, 0);
-        let change = retention.retain(None, rewound(1, 6, 2, 9), wish, 0);
+        retention.retain(None, sequence(1, 10), 10, wish, 0);
+        let change = retention.retain(None, rewound(1, 6, 2, 9), 10, wish, 0);
         assert_eq!(change, Change { added: 3, renewed: 6, dropped: 4, ..Change::default() });
         assert_eq!(retention.blocks(), 9);
         // Another tenant's session of the same number is another one.
-        retention.retain(tenant("a"), sequence(3, 5), wish, 0);
+        retention.retain(tenant("a"), sequence(3, 5), 10, wish, 0);
         assert_eq!(retention.blocks(), 14);
     }
 
     #[test]
     fn a_wish_without_time_releases() {
-        let mut retention = Retention::new(100);
-        retention.retain(None, sequence(1, 10), until(50), 0);
-        let change = retention.retain(None, sequence(1, 12), until(0), 1);
+        let mut retention = Retention::new(1000);
+        retention.retain(None, sequence(1, 10), 10, until(50), 0);
+        let change = retention.retain(None, sequence(1, 12), 10, until(0), 1);
         assert_eq!((change.ended, retention.blocks(), retention.sequences()), (10, 0, 0));
     }
 
     #[test]
     fn what_the_pool_lost_is_not_kept() {
-        let mut retention = Retention::new(100);
-        retention.retain(None, sequence(1, 10), until(50), 0);
+        let mut retention = Retention::new(1000);
+        retention.retain(None, sequence(1, 10), 10, until(50), 0);
         assert_eq!(retention.mark(1, 100, |_| 3).lost, 7);
         assert_eq!(retention.blocks(), 3);
         assert_eq!(retention.mark(1, 100, |_| 0).lost, 3);
@@ -325,8 +346,8 @@ mod tests {
 
     #[test]
     fn marks_take_turns() {
-        let mut retention = Retention::new(1000);
-        (1..=5).for_each(|branch| _ = retention.retain(None, sequence(branch, 10), until(50), 0));
+        let mut retention = Retention::new(10000);
+        (1..=5).for_each(|branch| _ = retention.retain(None, sequence(branch, 10), 10, until(50), 0));
         let mut seen = Vec::new();
         for _ in 0..5 {
             retention.mark(1, 15, |names| {
@@ -339,13 +360,13 @@ mod tests {
 
     #[test]
     fn the_least_important_sequence_of_the_largest_tenant_gives_way() {
-        let mut retention = Retention::new(30);
+        let mut retention = Retention::new(300);
         let firm = Wish { priority: 9, ..until(50) };
-        retention.retain(tenant("a"), sequence(1, 12), firm, 0);
-        retention.retain(tenant("a"), sequence(2, 12), until(60), 0);
-        let change = retention.retain(tenant("b"), sequence(3, 10), until(10), 0);
+        retention.retain(tenant("a"), sequence(1, 12), 10, firm, 0);
+        retention.retain(tenant("a"), sequence(2, 12), 10, until(60), 0);
+        let change = retention.retain(tenant("b"), sequence(3, 10), 10, until(10), 0);
         assert_eq!(change.dropped, 4);
-        assert_eq!((retention.blocks_of(tenant("a")), retention.blocks_of(tenant("b"))), (20, 10));
+        assert_eq!((retention.bytes_of(tenant("a")), retention.bytes_of(tenant("b"))), (200, 100));
         let mut lengths = Vec::new();
         retention.mark(1, 100, |names| {
             lengths.push((names[0].0[15], names.len()));
@@ -355,25 +376,29 @@ mod tests {
     }
 
     proptest! {
-        /// No wish takes from a tenant what is within its equal share of the limit.
+        /// No wish takes from a tenant what is within its equal share of the limit, but for the rest of a block.
         #[test]
         fn an_equal_share_is_safe(
-            wishes in collection::vec((0_u8..4, 0_u8..6, 1_usize..40, 0_u8..3, 0_u64..20, option::of(0_u64..3)), 1..60),
-            limit in 1_usize..80,
+            wishes in collection::vec(
+                (0_u8..4, 0_u8..6, 1_usize..40, 1_u64..30, 0_u8..3, 0_u64..20, option::of(0_u64..3)),
+                1..60,
+            ),
+            limit in 1_u64..800,
         ) {
             let mut retention = Retention::new(limit);
-            for (now_ns, (of, branch, length, priority, ns, session)) in (0_u64..).zip(wishes) {
+            for (now_ns, (of, branch, length, block_bytes, priority, ns, session)) in (0_u64..).zip(wishes) {
                 let of = tenant(&of.to_string());
                 let before = retention.of_tenants.clone();
                 let wish = Wish { priority, until_ns: now_ns + ns, session };
-                retention.retain(of, sequence(branch, length), wish, now_ns);
-                prop_assert!(retention.blocks() <= limit);
-                prop_assert_eq!(retention.of_tenants.values().sum::<usize>(), retention.blocks());
+                retention.retain(of, sequence(branch, length), block_bytes, wish, now_ns);
+                prop_assert!(retention.bytes <= limit);
+                prop_assert_eq!(retention.of_tenants.values().sum::<u64>(), retention.bytes);
+                prop_assert_eq!(retention.kept.values().map(Kept::bytes).sum::<u64>(), retention.bytes);
                 prop_assert_eq!(retention.kept.values().map(|kept| kept.names.len()).sum::<usize>(), retention.blocks());
                 prop_assert_eq!(retention.ranks.len(), retention.kept.len());
-                let share = limit / (before.len() + usize::from(!before.contains_key(&of)));
-                for (other, blocks) in before.iter().filter(|(other, _)| **other != of) {
-                    prop_assert!(retention.blocks_of(*other) >= (*blocks).min(share));
+                let share = limit / (before.len() as u64 + u64::from(!before.contains_key(&of)));
+                for (other, bytes) in before.iter().filter(|(other, _)| **other != of) {
+                    prop_assert!(retention.bytes_of(*other) + 30 >= (*bytes).min(share));
                 }
                 if now_ns % 7 == 0 {
                     retention.mark(now_ns, 50, |names| names.len() - usize::from(names.len() % 3 == 0));

@@ -1,6 +1,7 @@
 //! The blocks of one model shard: lookup, pin and publish.
 
 use crate::buffers::Lent;
+use crate::clock;
 use crate::codec::Coding;
 use crate::cold::{Below, Promotion};
 use crate::errors::{guarded, of_pool, wrong};
@@ -9,12 +10,14 @@ use crate::hashes::{AnyHashes, Hashes, one};
 use crate::lease::Lease;
 use crate::numbers::{Items, collect};
 use crate::region::Open;
-use cenote_base::BlockHash;
+use cenote_base::engine::Retain;
+use cenote_base::{BlockHash, TenantKey};
 use cenote_pool::{Hit, Names, NewBlock, Publish, Removal, Request, removals};
 use cenote_store::{Readable, Wanted, promote, suits};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use std::borrow::Cow;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -180,6 +183,37 @@ impl Namespace {
             };
             let (cold, peers) = (cold.as_deref(), peers.as_deref());
             Ok(promote((cold, peers), &self.namespace, &missing, &self.readable, wanted).map(Promotion))
+        })
+    }
+
+    /// Asks that the first blocks of a sequence stay in the region for some seconds from now; 0 ends what was
+    /// asked for. Never waits.
+    #[pyo3(signature = (hashes, seconds, *, priority=0, session=None, tenant=None))]
+    fn retain(
+        &self,
+        hashes: AnyHashes<'_>,
+        seconds: f64,
+        priority: u8,
+        session: Option<&str>,
+        tenant: Option<&str>,
+    ) -> PyResult<()> {
+        // A day, the most that a client can ask for.
+        if !(0.0..=86_400.0).contains(&seconds) {
+            return Err(wrong(format!("{seconds} s is not a time to keep blocks; give 0 to 86400")));
+        }
+        let Some(retained) = self.open.retained() else { return Ok(()) };
+        guarded(|| {
+            // Conversations of two tenants or models are two, whatever their names.
+            let session = session.map(|name| {
+                let mut hasher = DefaultHasher::new();
+                (self.namespace.id, tenant, name).hash(&mut hasher);
+                hasher.finish()
+            });
+            let retain = Retain { ms: (seconds * 1000.0) as u64, priority, session };
+            let tenant = tenant.map(TenantKey::of_salt);
+            let (names, bytes) = (self.names(&hashes), self.namespace.block_bytes);
+            retained.ask(tenant, &names, bytes, &retain, clock().now_ns());
+            Ok(())
         })
     }
 

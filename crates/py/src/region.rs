@@ -11,10 +11,10 @@ use crate::tables::TableSlot;
 use cenote_base::{HashSeed, HostId};
 use cenote_mem::fork::ProcessStamp;
 use cenote_mem::numa::{self, Place};
-use cenote_mem::{MapOptions, Mapping, RegionSource};
+use cenote_mem::{MapOptions, Mapped, Mapping, RegionSource};
 use cenote_pool::{AttachOptions, Counter, HostPool, NamespaceRecord, Pool, Superblock, Ticker, open_region};
 use cenote_reach::Given;
-use cenote_store::Peers;
+use cenote_store::{Peers, Retained};
 use cenote_store::cold::ColdTier;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -42,6 +42,8 @@ pub struct Open {
     cold: RwLock<Option<Arc<ColdTier>>>,
     /// Regions of other hosts, until `close`.
     peers: RwLock<Option<Arc<dyn Peers>>>,
+    /// What clients asked to keep, until `close`.
+    retained: RwLock<Option<Arc<Retained<Arc<Mapped>>>>>,
 }
 
 impl Open {
@@ -66,6 +68,14 @@ impl Open {
             return None;
         }
         self.peers.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What clients asked to keep. None in a forked child and after `close`.
+    pub fn retained(&self) -> Option<Arc<Retained<Arc<Mapped>>>> {
+        if self.is_inherited() {
+            return None;
+        }
+        self.retained.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// L4 for the blocks of a namespace.
@@ -225,6 +235,7 @@ impl Region {
             process: std::process::id(),
             stamp: ProcessStamp::current(),
             host: options.host,
+            retained: RwLock::new(Some(Arc::new(Retained::new(pool.clone())))),
             pool: RwLock::new(Some(pool)),
             tables: Mutex::default(),
             cold: RwLock::new(tier),
@@ -233,12 +244,14 @@ impl Region {
         let open = Arc::new(open);
         let every = Duration::from_secs(1).min(options.host_timeout / 4).max(Duration::from_millis(1));
         let ticking = Arc::downgrade(&open);
-        let beat = move || match ticking.upgrade().and_then(|open| open.pool().ok()) {
-            Some(pool) => {
-                pool.tick();
-                true
+        let beat = move || {
+            let Some(open) = ticking.upgrade() else { return false };
+            let Ok(pool) = open.pool() else { return false };
+            pool.tick();
+            if let Some(retained) = open.retained() {
+                retained.keep_up(clock().now_ns());
             }
-            None => false,
+            true
         };
         let ticker = Mutex::new(Some(Ticker::start(every, beat)?));
         Ok(Self { open, ticker })
@@ -352,6 +365,16 @@ impl Region {
         Ok(Some(all))
     }
 
+    /// What clients asked to keep at this process, by name: see `Namespace.retain`.
+    #[getter]
+    fn retained<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let all = PyDict::new(py);
+        for (name, value) in self.open.retained().iter().flat_map(|retained| retained.stats()) {
+            all.set_item(name, value)?;
+        }
+        Ok(all)
+    }
+
     /// Why a peer is not asked now; `None`: all are.
     #[getter]
     fn peers_error(&self) -> Option<String> {
@@ -463,6 +486,7 @@ impl Region {
             drop(ticker);
             // First: their threads use the pool.
             drop(self.open.peers.write().unwrap_or_else(PoisonError::into_inner).take());
+            drop(self.open.retained.write().unwrap_or_else(PoisonError::into_inner).take());
             drop(self.open.cold.write().unwrap_or_else(PoisonError::into_inner).take());
             let tables = std::mem::take(&mut *self.open.tables.lock().unwrap_or_else(PoisonError::into_inner));
             for table in tables.iter().filter_map(Weak::upgrade) {

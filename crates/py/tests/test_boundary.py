@@ -447,6 +447,9 @@ def callables(name: str, seed: int) -> Iterator[tuple[str, Callable[[random.Rand
         offset=number(chance), stride=number(chance), pieces=number(chance), piece_stride=number(chance), count=number(chance),
     )  # fmt: skip
     yield "Rows.release", lambda chance: blocks.lookup(names).rows().release()
+    yield "Namespace.retain", lambda chance: blocks.retain(
+        hashes(chance), number(chance), priority=number(chance), session=any_of(chance, None, "s"), tenant=any_of(chance, None, "t")
+    )
     yield "Namespace.promote", lambda chance: blocks.promote(hashes(chance), all=any_of(chance, True))
     yield "BlockView.verify", lambda chance: view.verify()
     yield "Filling.publish", lambda chance: filling(chance, lambda one: (one.publish(), one.publish()))

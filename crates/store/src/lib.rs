@@ -29,6 +29,7 @@ pub use misses::{MESSAGE as MISS_MESSAGE, Miss, Reason as MissReason};
 pub use names::{Names, Naming};
 pub use promoting::promote;
 pub use region::{FRAMES, RegionStore};
+pub use retained::Retained;
 pub use tenants::Tenants;
 
 use cenote_base::engine::Retain;

@@ -42,7 +42,7 @@ pub struct RegionStore<F: Fabric> {
     clock: Clock,
     holds: Holds<F>,
     next_ticket: u64,
-    retained: Retained<F>,
+    retained: Arc<Retained<F>>,
     /// L4: gets what is saved, and has blocks that the region lacks.
     cold: Option<Arc<ColdTier>>,
     /// Regions of other hosts, for blocks that neither the region nor L4 has.
@@ -94,7 +94,7 @@ impl<F: Fabric> RegionStore<F> {
         let namespace = pool.namespace(&record_of(spec))?;
         Ok(Self {
             tenants: RegionTenants::new(pool.clone(), spec.clone(), clock),
-            retained: Retained::new(pool.clone(), spec.block_bytes()),
+            retained: Arc::new(Retained::new(pool.clone())),
             pool,
             namespace,
             block_tokens: spec.block_tokens as usize,
@@ -323,10 +323,10 @@ impl<F: Fabric> RegionStore<F> {
     /// thread. Call it about once a second.
     pub fn upkeep(&self) -> impl Fn() + Send + use<F> {
         let holds = Arc::clone(&self.holds);
-        let retained = self.retained.upkeep(self.clock);
+        let (retained, clock) = (Arc::clone(&self.retained), self.clock);
         move || {
             lock(&holds).retain(|_, hold| !hold.until.passed());
-            retained();
+            retained.keep_up(clock.now_ns());
         }
     }
 }
@@ -483,7 +483,7 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
     }
 
     fn retain(&mut self, of: Option<TenantKey>, names: &[BlockHash], retain: &Retain) {
-        self.retained.ask(of, names, retain, self.clock.now_ns());
+        self.retained.ask(of, names, self.namespace.block_bytes, retain, self.clock.now_ns());
     }
 
     fn stats(&self) -> BTreeMap<String, f64> {

@@ -1,13 +1,13 @@
 //! Keeps what clients asked for: an engine's thread leaves wishes, and the store's upkeep marks blocks as used.
 
 use cenote_base::engine::Retain;
-use cenote_base::{BlockHash, Clock, TenantKey};
+use cenote_base::{BlockHash, TenantKey};
 use cenote_mem::Fabric;
 use cenote_policy::retention::{Change, Retention, Wish};
 use cenote_pool::Pool;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 /// Wishes that wait for the next upkeep. More are refused, and counted.
 const WAITING_MAX: usize = 1024;
@@ -17,16 +17,19 @@ const REGION_PART: u64 = 4;
 /// takes milliseconds of each second, whatever the region's size.
 const MARKS_MAX: usize = 8192;
 
-/// The wishes of one store.
-pub(crate) struct Retained<F: Fabric> {
-    wishes: SyncSender<(Option<TenantKey>, Vec<BlockHash>, Wish)>,
-    keeper: Arc<Mutex<Keeper<F>>>,
-    totals: Arc<Totals>,
+/// A sequence's tenant, names, bytes of a block, and the wish.
+type Asked = (Option<TenantKey>, Vec<BlockHash>, u64, Wish);
+
+/// The wishes of one process.
+pub struct Retained<F: Fabric> {
+    wishes: SyncSender<Asked>,
+    keeper: Mutex<Keeper<F>>,
+    totals: Totals,
 }
 
 struct Keeper<F: Fabric> {
     pool: Pool<F>,
-    waiting: Receiver<(Option<TenantKey>, Vec<BlockHash>, Wish)>,
+    waiting: Receiver<Asked>,
     retention: Retention,
 }
 
@@ -44,44 +47,49 @@ struct Totals {
 }
 
 impl<F: Fabric> Retained<F> {
-    /// Keeps at most a quarter of the pool's region in blocks of `block_bytes`.
-    pub fn new(pool: Pool<F>, block_bytes: u64) -> Self {
+    /// Keeps at most a quarter of the pool's region.
+    #[must_use]
+    pub fn new(pool: Pool<F>) -> Self {
         let space = pool.space();
-        let limit = (space.end - space.start) / REGION_PART / block_bytes.max(1);
         let (wishes, waiting) = sync_channel(WAITING_MAX);
-        let retention = Retention::new(usize::try_from(limit).unwrap_or(usize::MAX));
-        let keeper = Arc::new(Mutex::new(Keeper { pool, waiting, retention }));
-        Self { wishes, keeper, totals: Arc::default() }
+        let retention = Retention::new((space.end - space.start) / REGION_PART);
+        Self { wishes, keeper: Mutex::new(Keeper { pool, waiting, retention }), totals: Totals::default() }
     }
 
-    /// Leaves a wish. Never waits.
-    pub fn ask(&self, tenant: Option<TenantKey>, names: &[BlockHash], retain: &Retain, now_ns: u64) {
+    /// Leaves a wish for a sequence's first blocks, of `block_bytes` each before encoding. Never waits.
+    pub fn ask(
+        &self,
+        tenant: Option<TenantKey>,
+        names: &[BlockHash],
+        block_bytes: u64,
+        retain: &Retain,
+        now_ns: u64,
+    ) {
         let until_ns = now_ns.saturating_add(retain.ms.saturating_mul(1_000_000));
         let wish = Wish { priority: retain.priority, until_ns, session: retain.session };
-        if self.wishes.try_send((tenant, names.to_vec(), wish)).is_err() {
+        if self.wishes.try_send((tenant, names.to_vec(), block_bytes, wish)).is_err() {
             self.totals.refused.fetch_add(1, Relaxed);
         }
     }
 
-    /// A function that fulfils wishes and marks blocks. It waits only for another call of itself.
-    pub fn upkeep(&self, clock: Clock) -> impl Fn() + Send + use<F> {
-        let (keeper, totals) = (Arc::clone(&self.keeper), Arc::clone(&self.totals));
-        move || {
-            let mut keeper = keeper.lock().unwrap_or_else(PoisonError::into_inner);
-            let Keeper { pool, waiting, retention } = &mut *keeper;
-            let now_ns = clock.now_ns();
-            for (tenant, names, wish) in waiting.try_iter().take(WAITING_MAX) {
-                totals.add(retention.retain(tenant, names, wish, now_ns));
-            }
-            totals.add(retention.mark(now_ns, MARKS_MAX, |names| pool.find(names).len()));
-            totals.blocks.store(retention.blocks() as u64, Relaxed);
-            totals.sequences.store(retention.sequences() as u64, Relaxed);
+    /// Marks blocks as used, and takes the wishes that wait: about once a second, on a thread that may wait for
+    /// another call. The blocks of a new wish may still be on their way into the region, so the next call is the
+    /// first that looks for them.
+    pub fn keep_up(&self, now_ns: u64) {
+        let mut keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
+        let Keeper { pool, waiting, retention } = &mut *keeper;
+        self.totals.add(retention.mark(now_ns, MARKS_MAX, |names| pool.find(names).len()));
+        for (tenant, names, block_bytes, wish) in waiting.try_iter().take(WAITING_MAX) {
+            self.totals.add(retention.retain(tenant, names, block_bytes, wish, now_ns));
         }
+        self.totals.blocks.store(retention.blocks() as u64, Relaxed);
+        self.totals.sequences.store(retention.sequences() as u64, Relaxed);
     }
 
     /// Counters and gauges by Prometheus name, without prefix.
+    #[must_use]
     pub fn stats(&self) -> [(&'static str, u64); 8] {
-        let Totals { blocks, sequences, added, renewed, dropped, ended, lost, refused } = &*self.totals;
+        let Totals { blocks, sequences, added, renewed, dropped, ended, lost, refused } = &self.totals;
         [
             ("retained_blocks", blocks),
             ("retained_sequences", sequences),

@@ -218,6 +218,10 @@ class Region:
     def peers(self) -> dict[str, int] | None:
         """Counters and gauges of peers in this process, by name; None without `peers`."""
     @property
+    def retained(self) -> dict[str, int]:
+        """What `Namespace.retain` was asked for in this process, by name: blocks and sequences that are kept,
+        and totals of blocks that were added, renewed, dropped for the limit, ended by their time, and lost."""
+    @property
     def peers_error(self) -> str | None:
         """Why a peer is not asked now; None if all are."""
     @property
@@ -345,6 +349,17 @@ class Namespace:
 
         Copies the blocks after the last consecutive present one, up to the first that neither has.
         With `all`, copies every missing block that they have. None: there is nothing to wait for.
+        """
+    def retain(
+        self, hashes: _Hashes, seconds: float, *, priority: int = 0, session: str | None = None, tenant: str | None = None
+    ) -> None:
+        """Asks that the first blocks of a sequence stay in the region for `seconds` from now, at most a day;
+        0 ends what was asked for. Never waits.
+
+        It is soft: about once a second the blocks are marked as used, and none is pinned. All wishes of this
+        process take a quarter of the region's bytes at most. Beyond that the `tenant` that keeps most gives way, its
+        smallest `priority` (0 to 255) first. A longer sequence with these blocks at its beginning takes their
+        place, and the next wish of a `session` replaces its last one.
         """
     def lookup(self, hashes: _Hashes) -> Lease:
         """Looks blocks up in order, up to the first missing one, and pins those found.

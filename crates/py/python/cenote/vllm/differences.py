@@ -33,6 +33,15 @@ def event_keys(keys: list[tuple[Any, ...] | None]) -> Sequence[Any]:
     return keys if convert is None else convert(keys)
 
 
+def hints_of(request: Any) -> Any:
+    """A request's envelope of KV hints: vLLM's own field since 0.32, or what came in `kv_transfer_params`. None: it has
+    none."""
+    if (envelope := getattr(request, "kv_hints", None)) is not None:
+        return envelope
+    params = request.kv_transfer_params
+    return params.get("kv_hints", params.get("kv_hint")) if isinstance(params, dict) else None
+
+
 def count_as_computed(request: Any) -> None:
     """Takes tokens that vLLM computes again out of a request's cached tokens, if these are not reported yet.
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
     import cenote
+    from cenote.hints import Wish
     from cenote.vllm.groups import Group
 
 
@@ -105,6 +106,17 @@ class Lookup:
                 if number is not None:
                     recorded.append((rank, number))
         return recorded
+
+    def retain(self, request: Request, wish: Wish) -> None:
+        """Asks that the blocks of all ranks stay, of layers that need all of a request's.
+
+        Those of windows and states are few, and each hit marks the ones that it needs."""
+        session = wish.session or getattr(request, "session_id", None)
+        for named in self._names_of(request):
+            if not named.group.reach.is_whole:
+                continue
+            for rank, names in zip(named.ranks, named.of(0, named.group.known(request)), strict=True):
+                rank.retain(names, wish.seconds, priority=wish.priority, session=session, tenant=request.cache_salt)
 
     def first_missing(self, request: Request, start: int, fetched: int, hit: int, wanted: int) -> Miss | None:
         """The first block behind a hit that a rank lacks, of the groups that need all of theirs. None: they lack none

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cenote import clock
-from cenote.vllm.differences import count_as_computed
+from cenote import clock, hints
+from cenote.vllm.differences import count_as_computed, hints_of
 from cenote.vllm.events import KvEvents
 from cenote.vllm.lookup import Found, Lookup
 from cenote.vllm.metadata import LoadOrder, LoadPart, SaveOrder
@@ -169,6 +169,22 @@ class SchedulerSide:
                 rank.record_answer(number, request.num_output_tokens)
         except Exception:
             self.stats.add("unrecorded_requests")
+
+    def _keep(self, request_id: str) -> None:
+        """Asks that a request's blocks stay, if its client did."""
+        request = self.requests.get(request_id)
+        if request is None or request_id in self.unnamed or (envelope := hints_of(request)) is None:
+            return
+        try:
+            wish, unknown = hints.read(envelope)
+            if unknown:
+                self.stats.add("hints_unknown", unknown)
+            if wish is not None:
+                self.lookup.retain(request, wish)
+                self.stats.add("wishes")
+        except Exception:
+            # A hint changes no result.
+            self.stats.add("hints_unknown")
 
     def _ask_why(self, misses: MissLog, request: Request, looked_up: LookedUp) -> None:
         try:
@@ -359,6 +375,7 @@ class SchedulerSide:
 
     def _forget(self, request_id: str) -> None:
         self._record_answer(request_id)
+        self._keep(request_id)
         self._let_go(request_id)
         self.looked_up.pop(request_id, None)
         self.requests.pop(request_id, None)

@@ -55,6 +55,8 @@ COUNTERS = {
     "misses_other": "Requests whose hit ended for another reason: blocks of windows, states, scarce pins, or blocks that came later.",
     "misses_unknown": "Requests whose first missing block was never stored under its name, or removed before the oldest record.",
     "misses_unexplained": "Requests whose first missing block could not be looked for.",
+    "wishes": "Requests whose client asked that their KV stay, or no longer stay.",
+    "hints_unknown": "Actions of `kv_hints` that were unknown or malformed, and did nothing.",
     "unrecorded_requests": "Requests that could not be noted in the region's record of requests.",
     "errors": "Faults of the connector, each counted as a miss.",
 }
