@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// How long a sequence's blocks are kept, and how firmly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct Term {
     /// Sequences with a smaller priority lose their blocks first.
     pub priority: u8,
     /// Its end, in ns of the caller's clock.
@@ -41,7 +41,7 @@ struct Kept {
     /// A sequence's blocks from its first one on; never empty.
     names: Vec<BlockHash>,
     block_bytes: u64,
-    wish: Wish,
+    term: Term,
 }
 
 impl Kept {
@@ -113,18 +113,18 @@ impl Retention {
         tenant: Option<TenantKey>,
         names: Vec<BlockHash>,
         block_bytes: u64,
-        wish: Wish,
+        term: Term,
         now_ns: u64,
     ) -> Change {
         let mut change = Change::default();
-        let is_over = wish.until_ns <= now_ns;
-        let earlier = wish.session.and_then(|session| self.sessions.get(&(tenant, session)).copied());
+        let is_over = term.until_ns <= now_ns;
+        let earlier = term.session.and_then(|session| self.sessions.get(&(tenant, session)).copied());
         let earlier = earlier.and_then(|number| self.remove(number));
         let mut replaced: Vec<Kept> = earlier.into_iter().collect();
         for name in &names {
             let Some(number) = self.ends.get(&(tenant, *name)).copied() else { continue };
-            let other = self.kept[&number].wish;
-            if is_over || (other.priority <= wish.priority && other.until_ns <= wish.until_ns) {
+            let other = self.kept[&number].term;
+            if is_over || (other.priority <= term.priority && other.until_ns <= term.until_ns) {
                 replaced.extend(self.remove(number));
             }
         }
@@ -143,7 +143,7 @@ impl Retention {
         }
         if !is_over && !names.is_empty() {
             change.added = names.len() - common;
-            self.insert(Kept { tenant, names, block_bytes: block_bytes.max(1), wish });
+            self.insert(Kept { tenant, names, block_bytes: block_bytes.max(1), term });
             change.dropped += self.shrink();
         }
         change
@@ -154,7 +154,7 @@ impl Retention {
     /// behind the last sequence. Sequences whose time is over leave before.
     pub fn mark(&mut self, now_ns: u64, most: usize, mut count: impl FnMut(&[BlockHash]) -> usize) -> Change {
         let over: Vec<u64> =
-            self.kept.iter().filter(|(_, kept)| kept.wish.until_ns <= now_ns).map(|(number, _)| *number).collect();
+            self.kept.iter().filter(|(_, kept)| kept.term.until_ns <= now_ns).map(|(number, _)| *number).collect();
         let ended = over.into_iter().filter_map(|number| self.remove(number)).map(|kept| kept.names.len()).sum();
         let mut change = Change { ended, ..Change::default() };
         let behind = self.kept.range(self.marked + 1..).chain(self.kept.range(..=self.marked));
@@ -203,23 +203,23 @@ impl Retention {
     }
 
     fn index(&mut self, number: u64, kept: &Kept) {
-        let Kept { tenant, names, wish, .. } = kept;
-        self.ranks.insert((*tenant, wish.priority, wish.until_ns, number));
+        let Kept { tenant, names, term, .. } = kept;
+        self.ranks.insert((*tenant, term.priority, term.until_ns, number));
         // Of two sequences with one end the later one is found; the earlier one ends by its time.
         self.ends.insert((*tenant, names[names.len() - 1]), number);
-        if let Some(session) = wish.session {
+        if let Some(session) = term.session {
             self.sessions.insert((*tenant, session), number);
         }
     }
 
     fn unindex(&mut self, number: u64, kept: &Kept) {
-        let Kept { tenant, names, wish, .. } = kept;
-        self.ranks.remove(&(*tenant, wish.priority, wish.until_ns, number));
+        let Kept { tenant, names, term, .. } = kept;
+        self.ranks.remove(&(*tenant, term.priority, term.until_ns, number));
         let end = (*tenant, names[names.len() - 1]);
         if self.ends.get(&end) == Some(&number) {
             self.ends.remove(&end);
         }
-        if let Some(session) = wish.session.map(|session| (*tenant, session))
+        if let Some(session) = term.session.map(|session| (*tenant, session))
             && self.sessions.get(&session) == Some(&number)
         {
             self.sessions.remove(&session);
@@ -285,8 +285,8 @@ mod tests {
         (0..length).map(|depth| name(if depth < at { branch } else { to }, depth)).collect()
     }
 
-    fn until(until_ns: u64) -> Wish {
-        Wish { priority: 0, until_ns, session: None }
+    fn until(until_ns: u64) -> Term {
+        Term { priority: 0, until_ns, session: None }
     }
 
     fn tenant(salt: &str) -> Option<TenantKey> {
@@ -316,13 +316,13 @@ mod tests {
     #[test]
     fn a_session_drops_its_rewound_branch() {
         let mut retention = Retention::new(1000);
-        let wish = Wish { session: Some(7), ..until(50) };
-        retention.retain(None, sequence(1, 10), 10, wish, 0);
-        let change = retention.retain(None, rewound(1, 6, 2, 9), 10, wish, 0);
+        let term = Term { session: Some(7), ..until(50) };
+        retention.retain(None, sequence(1, 10), 10, term, 0);
+        let change = retention.retain(None, rewound(1, 6, 2, 9), 10, term, 0);
         assert_eq!(change, Change { added: 3, renewed: 6, dropped: 4, ..Change::default() });
         assert_eq!(retention.blocks(), 9);
         // Another tenant's session of the same number is another one.
-        retention.retain(tenant("a"), sequence(3, 5), 10, wish, 0);
+        retention.retain(tenant("a"), sequence(3, 5), 10, term, 0);
         assert_eq!(retention.blocks(), 14);
     }
 
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn the_least_important_sequence_of_the_largest_tenant_gives_way() {
         let mut retention = Retention::new(300);
-        let firm = Wish { priority: 9, ..until(50) };
+        let firm = Term { priority: 9, ..until(50) };
         retention.retain(tenant("a"), sequence(1, 12), 10, firm, 0);
         retention.retain(tenant("a"), sequence(2, 12), 10, until(60), 0);
         let change = retention.retain(tenant("b"), sequence(3, 10), 10, until(10), 0);
@@ -389,8 +389,8 @@ mod tests {
             for (now_ns, (of, branch, length, block_bytes, priority, ns, session)) in (0_u64..).zip(wishes) {
                 let of = tenant(&of.to_string());
                 let before = retention.of_tenants.clone();
-                let wish = Wish { priority, until_ns: now_ns + ns, session };
-                retention.retain(of, sequence(branch, length), block_bytes, wish, now_ns);
+                let term = Term { priority, until_ns: now_ns + ns, session };
+                retention.retain(of, sequence(branch, length), block_bytes, term, now_ns);
                 prop_assert!(retention.bytes <= limit);
                 prop_assert_eq!(retention.of_tenants.values().sum::<u64>(), retention.bytes);
                 prop_assert_eq!(retention.kept.values().map(Kept::bytes).sum::<u64>(), retention.bytes);
@@ -402,7 +402,7 @@ mod tests {
                 }
                 if now_ns % 7 == 0 {
                     retention.mark(now_ns, 50, |names| names.len() - usize::from(names.len() % 3 == 0));
-                    prop_assert!(retention.kept.values().all(|kept| kept.wish.until_ns > now_ns));
+                    prop_assert!(retention.kept.values().all(|kept| kept.term.until_ns > now_ns));
                 }
             }
         }

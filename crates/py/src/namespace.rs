@@ -17,8 +17,8 @@ use cenote_store::{Readable, Wanted, promote, suits};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use std::borrow::Cow;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 /// The blocks of one model shard in a region.

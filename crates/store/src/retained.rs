@@ -3,7 +3,7 @@
 use cenote_base::engine::Retain;
 use cenote_base::{BlockHash, TenantKey};
 use cenote_mem::Fabric;
-use cenote_policy::retention::{Change, Retention, Wish};
+use cenote_policy::retention::{Change, Retention, Term};
 use cenote_pool::Pool;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -17,8 +17,8 @@ const REGION_PART: u64 = 4;
 /// takes milliseconds of each second, whatever the region's size.
 const MARKS_MAX: usize = 8192;
 
-/// A sequence's tenant, names, bytes of a block, and the wish.
-type Asked = (Option<TenantKey>, Vec<BlockHash>, u64, Wish);
+/// A sequence's tenant, names, bytes of a block, and how long they are kept.
+type Asked = (Option<TenantKey>, Vec<BlockHash>, u64, Term);
 
 /// The wishes of one process.
 pub struct Retained<F: Fabric> {
@@ -57,17 +57,10 @@ impl<F: Fabric> Retained<F> {
     }
 
     /// Leaves a wish for a sequence's first blocks, of `block_bytes` each before encoding. Never waits.
-    pub fn ask(
-        &self,
-        tenant: Option<TenantKey>,
-        names: &[BlockHash],
-        block_bytes: u64,
-        retain: &Retain,
-        now_ns: u64,
-    ) {
+    pub fn ask(&self, tenant: Option<TenantKey>, names: &[BlockHash], block_bytes: u64, retain: &Retain, now_ns: u64) {
         let until_ns = now_ns.saturating_add(retain.ms.saturating_mul(1_000_000));
-        let wish = Wish { priority: retain.priority, until_ns, session: retain.session };
-        if self.wishes.try_send((tenant, names.to_vec(), block_bytes, wish)).is_err() {
+        let term = Term { priority: retain.priority, until_ns, session: retain.session };
+        if self.wishes.try_send((tenant, names.to_vec(), block_bytes, term)).is_err() {
             self.totals.refused.fetch_add(1, Relaxed);
         }
     }
@@ -79,8 +72,8 @@ impl<F: Fabric> Retained<F> {
         let mut keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
         let Keeper { pool, waiting, retention } = &mut *keeper;
         self.totals.add(retention.mark(now_ns, MARKS_MAX, |names| pool.find(names).len()));
-        for (tenant, names, block_bytes, wish) in waiting.try_iter().take(WAITING_MAX) {
-            self.totals.add(retention.retain(tenant, names, block_bytes, wish, now_ns));
+        for (tenant, names, block_bytes, term) in waiting.try_iter().take(WAITING_MAX) {
+            self.totals.add(retention.retain(tenant, names, block_bytes, term, now_ns));
         }
         self.totals.blocks.store(retention.blocks() as u64, Relaxed);
         self.totals.sequences.store(retention.sequences() as u64, Relaxed);

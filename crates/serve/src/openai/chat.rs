@@ -29,7 +29,7 @@ pub(crate) fn chat_call(mut body: Body, limits: &Limits) -> Result<Call, ApiErro
     };
     let mut call = body.call(limits, vec![Prompt::Chat(conversation)])?;
     call.sampling.logprobs = logprobs;
-    call.wishes.add_all(marked);
+    call.wishes.add_all(&marked);
     Ok(call)
 }
 

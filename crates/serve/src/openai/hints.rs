@@ -78,11 +78,11 @@ impl Wishes {
         if let Some(control) = given(&body.extra, "cache_control") {
             wishes.add(ephemeral("cache_control", control)?, 0);
         }
-        if let Some(nvext) = given(&body.extra, "nvext") {
-            if let Some(control) = nvext.get("cache_control").filter(|control| !control.is_null()) {
-                let priority = nvext.pointer("/agent_hints/priority").and_then(Value::as_i64).unwrap_or(0);
-                wishes.add(ephemeral("nvext.cache_control", control)?, clamped(priority));
-            }
+        if let Some(nvext) = given(&body.extra, "nvext")
+            && let Some(control) = nvext.get("cache_control").filter(|control| !control.is_null())
+        {
+            let priority = nvext.pointer("/agent_hints/priority").and_then(Value::as_i64).unwrap_or(0);
+            wishes.add(ephemeral("nvext.cache_control", control)?, clamped(priority));
         }
         if let Some(envelope) = given(&body.extra, "kv_hints") {
             wishes.add_actions(envelope);
@@ -116,7 +116,7 @@ impl Wishes {
     }
 
     /// Adds the wishes of another part of the request.
-    pub(super) fn add_all(&mut self, other: Self) {
+    pub(super) fn add_all(&mut self, other: &Self) {
         if let Some((seconds, priority)) = other.kept {
             self.add(seconds, priority);
         }
@@ -269,7 +269,8 @@ mod tests {
             assert_eq!(kept(&fields), expected, "{fields}");
             assert_eq!(wishes(&fields).unknown, 0, "{fields}");
         }
-        let both = json!({"prompt_cache_options": {"ttl": "30m"}, "cenote": {"retain": {"seconds": 60, "priority": 7}}});
+        let both =
+            json!({"prompt_cache_options": {"ttl": "30m"}, "cenote": {"retain": {"seconds": 60, "priority": 7}}});
         assert_eq!(kept(&both), Some((1800, 7)), "the longest, with the largest priority");
     }
 

@@ -138,7 +138,8 @@ async fn wishes_to_keep_kv_reach_the_engine() {
         assert_eq!(has_session, fields.get("session_id").is_some(), "{fields}");
     }
     // Choices of one prompt are no turns of a conversation.
-    let two = json!({"model": MODEL, "max_tokens": 2, "prompt": "a", "n": 2, "session_id": "s", "cache_control": ephemeral});
+    let two =
+        json!({"model": MODEL, "max_tokens": 2, "prompt": "a", "n": 2, "session_id": "s", "cache_control": ephemeral});
     assert_eq!(server.post(COMPLETIONS, &two).await.status, 200);
     let seen = fake.seen().borrow().last().cloned().expect("the engine was asked").retain;
     assert_eq!(seen.expect("a wish").session, None);

@@ -149,7 +149,8 @@ fn kept_blocks_outlast_others() {
     let mut store = RegionStore::new(pool.clone(), &spec(""), time.clock()).unwrap();
     let upkeep = store.upkeep();
     let prompt = |number: u32| (0..64).map(|token| number << 8 | token).collect::<Vec<TokenId>>();
-    let there = |store: &RegionStore<Arc<Coherent>>, number| pool.peek(&store.naming().names(None, &prompt(number))).len();
+    let there =
+        |store: &RegionStore<Arc<Coherent>>, number| pool.peek(&store.naming().names(None, &prompt(number))).len();
     let fill = |store: &mut RegionStore<Arc<Coherent>>, from: u32| {
         for number in from..from + 400 {
             save(store, &prompt(number), 4);
