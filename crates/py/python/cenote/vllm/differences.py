@@ -38,7 +38,7 @@ def hints_of(request: Any) -> Any:
     none."""
     if (envelope := getattr(request, "kv_hints", None)) is not None:
         return envelope
-    params = request.kv_transfer_params
+    params = getattr(request, "kv_transfer_params", None)
     return params.get("kv_hints", params.get("kv_hint")) if isinstance(params, dict) else None
 
 
