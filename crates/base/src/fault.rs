@@ -221,6 +221,12 @@ named! {
     ReadSeenEarly = "read.seen-early",
     /// Recovery restores a block that was being evicted.
     RecoverEvictingRevived = "recover.evicting-revived",
+    /// A remote reader compares neither checksum nor seal.
+    RemoteChecksumSkipped = "remote.checksum-skipped",
+    /// A remote reader does not compare the namespace.
+    RemoteNamespaceSkipped = "remote.namespace-skipped",
+    /// A remote reader does not compare the second descriptor.
+    RemoteRecheckSkipped = "remote.recheck-skipped",
 }
 
 /// When a handler runs, as text `name:count`.
