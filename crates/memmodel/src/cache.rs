@@ -29,6 +29,11 @@ impl Cache {
         self.places[(line / LINE) as usize] != 0
     }
 
+    pub fn get(&self, line: u64) -> Option<&CachedLine> {
+        let place = self.places[(line / LINE) as usize].checked_sub(1)?;
+        self.lines.get(place as usize)
+    }
+
     pub fn get_mut(&mut self, line: u64) -> Option<&mut CachedLine> {
         let place = self.places[(line / LINE) as usize].checked_sub(1)?;
         self.lines.get_mut(place as usize)

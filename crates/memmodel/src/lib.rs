@@ -12,7 +12,8 @@
 //! - an in-order store buffer per process (x86's total store order);
 //! - flushes and streaming (non-temporal) stores that complete at any time before the next fence;
 //! - the crash of a process, after which its buffered stores still arrive;
-//! - the crash of a host, which may lose its dirty lines and its processes' buffers.
+//! - the crash of a host, which may lose its dirty lines and its processes' buffers;
+//! - reads by a network card, of the device or through the caches of one host ([`View`]).
 //!
 //! One process runs at a time; the scheduler draws it at every operation. Equal seeds give equal
 //! runs.
@@ -24,9 +25,11 @@ mod flushes;
 mod host;
 mod machine;
 mod mutation;
+mod outside;
 mod world;
 
 pub use fabric::SimFabric;
 pub use host::{SimClaim, SimHost, SimLock};
 pub use mutation::{Effect, Focus, Mutation, Place, Site};
+pub use outside::View;
 pub use world::{Crash, Process, Program, Rates, RunReport, World};

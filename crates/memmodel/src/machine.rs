@@ -263,6 +263,29 @@ impl Machine {
         self.in_flight.len() > before || self.processes[process].streams.len() < streams
     }
 
+    /// A line as a reader outside of all hosts sees it now. `through`: the host whose caches answer; without
+    /// one, what has arrived on the device. No cache changes, and no store buffer is seen.
+    pub fn seen_from_outside(&self, through: Option<usize>, line: u64) -> Words {
+        if let Some(cached) = through.and_then(|host| self.caches[host].get(line)) {
+            return cached.words;
+        }
+        let first = (line / 8) as usize;
+        let mut words: Words = std::array::from_fn(|word| self.device[first + word]);
+        // The host's own write-backs are coherent for it before they arrive.
+        for word in self.in_flight.iter().filter(|word| Some(word.host) == through && line_of(word.at) == line) {
+            words[word_of(word.at)] = word.value;
+        }
+        words
+    }
+
+    /// Flips bits of a word, on the device and in all caches.
+    pub fn damage(&mut self, at: u64, bits: u64) {
+        self.device[(at / 8) as usize] ^= bits;
+        for cached in self.caches.iter_mut().filter_map(|cache| cache.get_mut(line_of(at))) {
+            cached.words[word_of(at)] ^= bits;
+        }
+    }
+
     // --- caches and write-backs
 
     fn touch(&mut self, line: u64) {
@@ -601,6 +624,27 @@ mod tests {
             assert_eq!(machine.device[8..16], [5; 8]);
         }
         assert!(lost > 8 && kept > 8, "{lost} {kept}");
+    }
+
+    #[test]
+    fn a_reader_outside_sees_the_device_or_the_caches_of_one_host() {
+        let rates = Spontaneous { tear: 1024, ..Spontaneous::default() };
+        let (mut machine, a, _) = machine(rates);
+        let seen =
+            |machine: &Machine| [None, Some(0), Some(1)].map(|through| machine.seen_from_outside(through, 64)[0]);
+        machine.store(a, 64, 7);
+        assert_eq!(seen(&machine), [0, 0, 0], "the store is in the processor's buffer");
+        machine.drain_stores(a);
+        assert_eq!(seen(&machine), [0, 7, 0]);
+        while machine.in_flight.iter().all(|word| word.at != 64) {
+            machine.store(a, 64, 7);
+            machine.flush(a, 64);
+            machine.begin_fence(a);
+        }
+        assert_eq!(seen(&machine), [0, 7, 0], "the write-back is on its way");
+        machine.fence(a);
+        assert_eq!(seen(&machine), [7, 7, 7]);
+        assert!(!machine.caches[1].has(64), "nothing was fetched");
     }
 
     #[test]
