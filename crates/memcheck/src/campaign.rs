@@ -2,7 +2,7 @@
 
 use crate::Args;
 use crate::oracle::Violation;
-use crate::run::{Outcome, POINTS, Setting, run};
+use crate::run::{Outcome, POINTS, Setting, has_remote_reader, run};
 use crate::sample::{DETECTED_TENTHS_MIN, sample, standing};
 use cenote_base::Clock;
 use cenote_base::fault::{Mistake, Point};
@@ -31,9 +31,11 @@ enum Hurts {
     Near(&'static str, &'static str),
     /// With a raised crash rate at a fault point.
     At(Point),
+    /// Beside a remote reader.
+    Remotely,
 }
 
-/// Where a deliberate mistake of the pool does harm.
+/// Where a deliberate mistake does harm.
 fn harm(mistake: Mistake) -> Hurts {
     match mistake {
         Mistake::BakeryChoosingIgnored => Hurts::Near("sync/bakery.rs", "publish"),
@@ -50,14 +52,17 @@ fn harm(mistake: Mistake) -> Hurts {
         | Mistake::NamespaceTakenInUse
         | Mistake::PublishGenerationKept
         | Mistake::ReadRecheckSkipped => Hurts::Anywhere,
+        Mistake::RemoteChecksumSkipped | Mistake::RemoteNamespaceSkipped | Mistake::RemoteRecheckSkipped => {
+            Hurts::Remotely
+        }
     }
 }
 
 /// Enables one deliberate mistake in this process, or none.
 pub fn sabotage(mistake: Option<Mistake>) -> Result<(), String> {
-    #[cfg(feature = "sabotage")]
+    #[cfg(any(feature = "sabotage", debug_assertions))]
     cenote_base::fault::sabotage::choose(mistake);
-    #[cfg(not(feature = "sabotage"))]
+    #[cfg(not(any(feature = "sabotage", debug_assertions)))]
     if mistake.is_some() {
         return Err("this build has no deliberate mistakes; build it with --features sabotage".to_owned());
     }
@@ -73,6 +78,8 @@ struct Total {
     reads_whole: u64,
     reads_missed: u64,
     pins: u64,
+    remote_whole: u64,
+    remote_stale: u64,
     points: BTreeMap<Point, u64>,
     deaths_at: BTreeMap<Point, u64>,
     sites: BTreeMap<Site, u64>,
@@ -88,6 +95,8 @@ impl Total {
         self.reads_whole += outcome.reads_whole;
         self.reads_missed += outcome.reads_missed;
         self.pins += outcome.pins;
+        self.remote_whole += outcome.remote_whole;
+        self.remote_stale += outcome.remote_stale;
         for (point, count) in outcome.report.points {
             *self.points.entry(point).or_default() += count;
         }
@@ -188,7 +197,7 @@ pub fn explore(args: &Args) -> ExitCode {
     let (clock, start) = started();
     let total = run_seeds(&args.all_seeds(), &args.setting(), false);
     println!(
-        "{} seeds, {} operations, {} process and {} host crashes, {} reads whole, {} missed, {} blocks used in place, {:.1} s",
+        "{} seeds, {} operations, {} process and {} host crashes, {} reads whole, {} missed, {} blocks used in place, {} remote reads whole, {} stale, {:.1} s",
         total.seeds,
         total.operations,
         total.process_crashes,
@@ -196,6 +205,8 @@ pub fn explore(args: &Args) -> ExitCode {
         total.reads_whole,
         total.reads_missed,
         total.pins,
+        total.remote_whole,
+        total.remote_stale,
         clock.since(start).as_secs_f64()
     );
     println!("fault points passed / crashed at:");
@@ -243,6 +254,9 @@ fn shortfalls(total: &Total, args: &Args) -> Vec<String> {
     if args.seeds() >= 100 {
         if total.process_crashes < args.seeds() / 4 || total.host_crashes < args.seeds() / 10 {
             short.push(format!("only {} processes and {} hosts crashed", total.process_crashes, total.host_crashes));
+        }
+        if total.remote_whole < args.seeds() {
+            short.push(format!("only {} remote reads were whole", total.remote_whole));
         }
         short.extend(
             POINTS
@@ -331,6 +345,7 @@ pub fn mutate(args: &Args) -> ExitCode {
                     what += &format!(" --deadly {point}");
                     setting.deadly = Some(point);
                 }
+                Hurts::Remotely => seeds.retain(|&seed| has_remote_reader(seed, args.design)),
             }
             let _ = sabotage(Some(mistake));
             let total = run_patiently(&seeds, &setting, args);

@@ -78,6 +78,7 @@ impl Actor {
     pub fn publish_several(&self, pool: &SimPool, namespace: &Namespace, prng: &mut Prng) {
         let count = 2 + prng.below(SEVERAL_MAX - 1);
         let numbers: Vec<usize> = (0..count).map(|_| prng.below(self.shape.universe as u64) as usize).collect();
+        numbers.iter().for_each(|&number| self.notes_published(namespace, number));
         let payloads: Vec<Vec<u8>> = numbers.iter().map(|&number| self.shape.payload(number)).collect();
         let new = |&number: &usize| NewBlock {
             names: names_of(number),

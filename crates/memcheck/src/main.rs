@@ -10,6 +10,7 @@ mod memory;
 mod namespaces;
 mod objects;
 mod oracle;
+mod remote;
 mod rows;
 mod run;
 mod sample;

@@ -3,12 +3,17 @@
 use crate::oracle::{Checker, Oracle};
 use crate::scenario::{Actor, SimPool};
 use cenote_base::prng::Prng;
-use cenote_pool::{Namespace, NamespaceRecord};
+use cenote_pool::Namespace;
 
 /// Number of further models in shapes with few rows.
 const MODELS: u64 = 16;
 /// Models of these that publish blocks, which may stay when their worker is gone.
-const STAYING: u64 = 2;
+pub const STAYING: u64 = 2;
+
+/// Label of a further model.
+pub fn model_label(model: u64) -> String {
+    "m".repeat(20 + model as usize)
+}
 
 /// The rows that a process has open, as the oracle knows them. Drop it before the pool: from then
 /// on another process may reclaim them.
@@ -32,14 +37,7 @@ impl Actor {
     /// Opens a namespace. No other worker may have its row for another one. Where no row is
     /// reclaimed, it is the row that other processes got.
     pub fn named(&self, pool: &SimPool, label: &str) -> Option<Namespace> {
-        let record = NamespaceRecord {
-            fingerprint: [label.len() as u8; 32],
-            label: label.to_owned(),
-            block_bytes: self.shape.block_bytes,
-            block_tokens: 16,
-            num_layers: 1,
-        };
-        let opened = pool.namespace(&record);
+        let opened = pool.namespace(&self.shape.record(label));
         let number = self.process.number();
         if !self.process.lives(number) {
             return None;
@@ -68,7 +66,7 @@ impl Actor {
     /// Opens a further model, and publishes a block of some. Half of those blocks leave at once.
     pub fn use_other_model(&self, pool: &SimPool, prng: &mut Prng) {
         let model = prng.below(MODELS);
-        let Some(namespace) = self.named(pool, &"m".repeat(20 + model as usize)) else { return };
+        let Some(namespace) = self.named(pool, &model_label(model)) else { return };
         let number = prng.below(self.shape.universe as u64) as usize;
         if model < STAYING {
             let _ = self.publish(pool, &namespace, number);

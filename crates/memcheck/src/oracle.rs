@@ -109,6 +109,11 @@ pub struct Notes {
     pub reads_whole: u64,
     pub reads_missed: u64,
     pub pins: u64,
+    /// Blocks that remote readers found: taken whole, and changed meanwhile or refused.
+    pub remote_whole: u64,
+    pub remote_stale: u64,
+    /// Blocks that some process began to publish: (fingerprint of the namespace, block number).
+    pub published: BTreeSet<([u8; 32], usize)>,
     pub evicted: u64,
     pub lock_timeouts: u64,
     /// The follower of the event log of each host.

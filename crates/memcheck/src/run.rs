@@ -2,9 +2,11 @@
 
 use crate::fills::SEVERAL_MAX;
 use crate::oracle::{Checker, Oracle, Violation};
+use crate::remote::Local;
 use crate::scenario::{Actor, RECOVERED};
 use crate::shape::{Shape, Subject};
 use cenote_base::fault::{Point, UnknownName};
+use cenote_base::prng::Prng;
 use cenote_mem::Fabric;
 use cenote_memmodel::{Focus, Mutation, Place, Process, Rates, RunReport, World};
 use cenote_pool::{Design, PoolConfig, Superblock};
@@ -42,7 +44,7 @@ pub fn parse_point(name: &str) -> Result<Point, String> {
 
 /// Limit of operations per run, more than any sound run needs. The longest seen took 3.5 million:
 /// with TraCT's lock, waiters poll until their deadline while the manager's host is dead.
-const OPERATIONS_MAX: u64 = 10_000_000;
+pub const OPERATIONS_MAX: u64 = 10_000_000;
 /// Most crashes and stalls at the places in focus per run.
 const STRIKES: u64 = 2;
 /// UUID of the older region that formatting overwrites.
@@ -94,6 +96,8 @@ pub struct Outcome {
     pub reads_whole: u64,
     pub reads_missed: u64,
     pub pins: u64,
+    pub remote_whole: u64,
+    pub remote_stale: u64,
 }
 
 type Part = fn(&Actor);
@@ -118,6 +122,11 @@ impl Setting {
     pub fn without(mutation: Mutation) -> Self {
         Self { focus: Some(mutation.place.clone()), without: Some(mutation), ..Self::default() }
     }
+}
+
+/// Whether a remote reader works beside the processes of this seed: in one of seven.
+pub const fn has_remote_reader(seed: u64, design: Design) -> bool {
+    matches!(design, Design::Cenote) && seed % 7 == 3
 }
 
 /// Runs one seed to its end.
@@ -168,11 +177,20 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     if let Some(subject) = of_point.or(of_focus) {
         shape = shape.about(subject);
     }
-    let world = World::new(seed, shape.hosts, shape.region_bytes(), rates, OPERATIONS_MAX);
+    let is_remote = has_remote_reader(seed, setting.design);
+    // Peers read regions of one host. Rare points need several, and a host alone is not declared dead.
+    let is_rare = rates.deadly.is_some_and(|point| RARE.contains(&point));
+    if is_remote && !is_rare && !sleepers && Prng::at(seed, 12).below(3) > 0 {
+        shape = shape.on_one_host();
+    }
+    let local = is_remote.then(|| Local::new(&shape));
+    // The reader has a host of its own, without the region.
+    let hosts = shape.hosts + usize::from(is_remote);
+    let world = World::new(seed, hosts, shape.region_bytes(), rates, OPERATIONS_MAX);
     if sleepers {
         world.stall(STALL_RATE);
     }
-    let stage = Stage { world: &world, shape: &shape, oracle: &oracle };
+    let stage = Stage { world: &world, shape: &shape, oracle: &oracle, local };
     // Runs that test formatting, and every eighth seed, overwrite an older region.
     if seed % 8 == 3 || rates.deadly.is_some_and(|point| FORMATTING.contains(&point)) || is_about_formatting {
         stage.plant();
@@ -225,6 +243,10 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
     }
     let before = oracle.notes().found.split_off(0);
     stage.agree(&before);
+    if oracle.notes().left == 0 {
+        let found: BTreeSet<usize> = before.iter().map(|&(_, number)| number).collect();
+        stage.on_reader(move |actor, local| actor.expect_remotely(seed, local, found));
+    }
     // Published blocks must be on the device, not only in a cache.
     for host in 0..shape.hosts {
         world.power_off(host);
@@ -239,6 +261,7 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
         }
     }
     stage.on(0, |actor| actor.audit_counters());
+    stage.on_reader(move |actor, local| actor.expect_changes_seen(seed, local, after));
     let report = world.report();
     for panic in &report.panics {
         oracle.report(Checker::Panic, panic.clone());
@@ -253,6 +276,8 @@ pub fn run(seed: u64, setting: &Setting) -> Outcome {
         reads_whole: notes.reads_whole,
         reads_missed: notes.reads_missed,
         pins: notes.pins,
+        remote_whole: notes.remote_whole,
+        remote_stale: notes.remote_stale,
     }
 }
 
@@ -260,6 +285,8 @@ struct Stage<'a> {
     world: &'a World,
     shape: &'a Shape,
     oracle: &'a Arc<Oracle>,
+    /// What a remote reader asks for, if there is one.
+    local: Option<Local>,
 }
 
 impl Stage<'_> {
@@ -323,6 +350,7 @@ impl Stage<'_> {
                 programs.push((host, Box::new(move |process| actor(process).work(seed))));
             }
         }
+        self.read_remotely(seed, &mut programs);
         self.run(programs);
     }
 
@@ -334,7 +362,18 @@ impl Stage<'_> {
             let program: cenote_memmodel::Program = Box::new(move |process| actor(process).come_late(seed, heir));
             (host, program)
         });
-        self.run(programs.collect());
+        let mut programs = programs.collect();
+        self.read_remotely(seed, &mut programs);
+        self.run(programs);
+    }
+
+    /// Adds a remote reader, which ends with the processes of the region.
+    fn read_remotely(&self, seed: u64, programs: &mut Vec<(usize, cenote_memmodel::Program)>) {
+        let Some(local) = self.local.clone() else { return };
+        let (actor, first) = (self.actor(), self.world.next_process());
+        let others: Vec<usize> = (first..first + programs.len()).collect();
+        let program = move |process| actor(process).read_remotely(seed, &local, &others);
+        programs.push((self.shape.hosts, Box::new(program)));
     }
 
     /// Runs programs, and a lock manager if the region uses one.
@@ -346,6 +385,13 @@ impl Stage<'_> {
             programs.push((0, Box::new(move |process| actor(process).manage(&others))));
         }
         self.world.run(programs);
+    }
+
+    /// Runs a remote reader alone, if there is one.
+    fn on_reader(&self, part: impl FnOnce(&Actor, &Local) + Send + 'static) {
+        let Some(local) = self.local.clone() else { return };
+        let actor = self.actor();
+        self.run(vec![(self.shape.hosts, Box::new(move |process| part(&actor(process), &local)))]);
     }
 
     fn on_all_hosts(&self, part: Part) {

@@ -252,6 +252,11 @@ impl Actor {
         }
     }
 
+    /// Records that blocks will be published.
+    pub fn notes_published(&self, namespace: &Namespace, number: usize) {
+        self.oracle.notes().published.insert((namespace.fingerprint(), number));
+    }
+
     pub fn notes_evicted(&self, count: usize) {
         self.oracle.notes().evicted += count as u64;
     }
@@ -266,6 +271,7 @@ impl Actor {
         let payload = self.shape.payload(number);
         let (left, right) = payload.split_at(64);
         let (hash, depth, names) = (self.shape.hash(number), number as u32, names_of(number));
+        self.notes_published(namespace, number);
         let outcome = match self.process.time() % 9 {
             1 | 4 => self.publish_in_place(pool, namespace, number, &payload),
             0 | 3 | 6 => pool.begin(&NewBlock { names, ..NewBlock::new(namespace, hash, depth) }).map_or_else(

@@ -5,7 +5,7 @@ use cenote_base::fault::Point;
 use cenote_base::prng::Prng;
 use cenote_base::seal::{Seal, SealKeys};
 use cenote_base::{BlockHash, HashSeed};
-use cenote_pool::{Design, Eviction, HostsLock, PoolConfig};
+use cenote_pool::{Design, Eviction, HostsLock, NamespaceRecord, PoolConfig};
 use std::time::Duration;
 
 /// Seed of all hashes.
@@ -249,6 +249,17 @@ impl Shape {
         self.late_host.is_some() && !self.has_manager()
     }
 
+    /// This shape on one host, which is neither idle nor late after recovery. Half of the shapes have so few
+    /// slots that a reader often meets one that is filled anew.
+    pub fn on_one_host(self) -> Self {
+        let alone = Self { hosts: 1, idle_host: None, late_host: None, ..self };
+        if !alone.universe.is_multiple_of(2) {
+            return alone;
+        }
+        let weights = [12, 2, 1, 12, 1, 0, 0, 0, 1, 1, 1, 0];
+        Self { chunks: 1, min_block_bytes: 16 << 10, quota_blocks: 0, crowded: false, rounds: 60, weights, ..alone }
+    }
+
     /// This shape for another design. The plain design always evicts by LRU.
     pub fn of_design(self, design: Design) -> Self {
         let eviction = if design == Design::Plain { Eviction::Lru } else { self.eviction };
@@ -296,6 +307,17 @@ impl Shape {
     /// manager grants the lock leaves it taken until it retries.
     pub fn lock_timeout(&self) -> Duration {
         if self.has_manager() { 100 * LOCK_TIMEOUT } else { LOCK_TIMEOUT }
+    }
+
+    /// The namespace with this label. The label's length decides the fingerprint.
+    pub fn record(&self, label: &str) -> NamespaceRecord {
+        NamespaceRecord {
+            fingerprint: [label.len() as u8; 32],
+            label: label.to_owned(),
+            block_bytes: self.block_bytes,
+            block_tokens: 16,
+            num_layers: 1,
+        }
     }
 
     /// The hash of block `number`. It is no chain hash: the pool does not check that, and the test

@@ -15,3 +15,17 @@ fn the_standing_mutations_are_detected() {
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(text.lines().filter(|line| line.starts_with("noticed ")).count(), 10, "{text}");
 }
+
+/// A remote reader without one of its three checks takes a block that was not published so.
+#[test]
+#[cfg(debug_assertions)]
+fn mistakes_of_a_remote_reader_are_detected() {
+    for mistake in ["remote.checksum-skipped", "remote.namespace-skipped", "remote.recheck-skipped"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cenote-memcheck"));
+        let output = command.args(["--sabotage", mistake, "--first", "3", "--seeds", "50"]).output();
+        let output = output.expect("the command starts");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(10), "{mistake}: {text}");
+        assert!(text.contains("a remote reader took"), "{mistake}: {text}");
+    }
+}
