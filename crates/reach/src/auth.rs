@@ -9,6 +9,7 @@ use cenote_base::Deadline;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
+use std::time::Duration;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 /// The first bytes of each end.
@@ -72,11 +73,38 @@ fn refused(fact: &str) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, fact)
 }
 
-/// A connection whose reads and writes end at a deadline, all together.
-struct Timed<'a>(&'a TcpStream, Deadline);
+/// The connection of an exchange.
+pub trait Duplex {
+    /// Reads some bytes, as [`Read::read`], within this time, which is not zero.
+    ///
+    /// # Errors
+    /// The other end went away. [`io::ErrorKind::WouldBlock`]: the time has passed.
+    fn read(&mut self, bytes: &mut [u8], within: Duration) -> io::Result<usize>;
 
-impl Timed<'_> {
-    fn time(&self) -> io::Result<std::time::Duration> {
+    /// Writes some bytes, as [`Write::write`], within this time, which is not zero.
+    ///
+    /// # Errors
+    /// As of [`Duplex::read`].
+    fn write(&mut self, bytes: &[u8], within: Duration) -> io::Result<usize>;
+}
+
+impl Duplex for &TcpStream {
+    fn read(&mut self, bytes: &mut [u8], within: Duration) -> io::Result<usize> {
+        self.set_read_timeout(Some(within))?;
+        Read::read(self, bytes)
+    }
+
+    fn write(&mut self, bytes: &[u8], within: Duration) -> io::Result<usize> {
+        self.set_write_timeout(Some(within))?;
+        Write::write(self, bytes)
+    }
+}
+
+/// A connection whose reads and writes end at a deadline, all together.
+struct Timed<D>(D, Deadline);
+
+impl<D: Duplex> Timed<D> {
+    fn time(&self) -> io::Result<Duration> {
         match self.1.block_for() {
             time if time.is_zero() => Err(io::Error::new(io::ErrorKind::TimedOut, "the deadline has passed")),
             time => Ok(time),
@@ -91,8 +119,8 @@ impl Timed<'_> {
 
     fn read_all(&mut self, mut bytes: &mut [u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            self.0.set_read_timeout(Some(self.time()?))?;
-            match self.0.read(bytes) {
+            let time = self.time()?;
+            match self.0.read(bytes, time) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(count) => bytes = &mut bytes[count..],
                 // The clock decides, not the socket.
@@ -105,8 +133,8 @@ impl Timed<'_> {
 
     fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            self.0.set_write_timeout(Some(self.time()?))?;
-            match self.0.write(bytes) {
+            let time = self.time()?;
+            match self.0.write(bytes, time) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => bytes = &bytes[count..],
                 // The clock decides, not the socket.
@@ -126,7 +154,7 @@ fn nonce() -> io::Result<Nonce> {
 ///
 /// # Errors
 /// The reader is none of this version, has another key, went away, or was too slow. The message is too long.
-pub fn answer(stream: &TcpStream, key: &Key, deadline: Deadline, message: impl FnOnce() -> Vec<u8>) -> io::Result<()> {
+pub fn answer(stream: impl Duplex, key: &Key, deadline: Deadline, message: impl FnOnce() -> Vec<u8>) -> io::Result<()> {
     let mut stream = Timed(stream, deadline);
     if stream.read::<16>()? != MAGIC {
         return Err(refused("not a reader of this version"));
@@ -148,7 +176,7 @@ pub fn answer(stream: &TcpStream, key: &Key, deadline: Deadline, message: impl F
 /// # Errors
 /// The owner is none of this version, has another key, went away, or was too slow. The message is too long
 /// or forged.
-pub fn ask(stream: &TcpStream, key: &Key, deadline: Deadline) -> io::Result<Vec<u8>> {
+pub fn ask(stream: impl Duplex, key: &Key, deadline: Deadline) -> io::Result<Vec<u8>> {
     let mut stream = Timed(stream, deadline);
     let own = nonce()?;
     stream.write(&[&MAGIC[..], &own].concat())?;

@@ -16,6 +16,8 @@ mod access;
 mod auth;
 mod beside;
 mod counters;
+#[cfg(feature = "testing")]
+pub mod exchange;
 mod exchanges;
 #[cfg(feature = "testing")]
 pub mod fake;

@@ -45,6 +45,22 @@ pub struct Offer {
     metadata: String,
 }
 
+impl Offer {
+    /// The offer in a share's message; `None`: it has no region now.
+    pub(crate) fn parse(message: &[u8]) -> io::Result<Option<Self>> {
+        serde_json::from_slice(message).map_err(|_| io::Error::other("its offer is none"))
+    }
+
+    /// NIXL's metadata, if the region has this seed.
+    pub(crate) fn metadata_of(&self, key: &Key, seed: &HashSeed) -> Result<Vec<u8>, ReadError> {
+        let gone = |fact: &str| ReadError::Gone(fact.to_owned());
+        if self.seed != hex::encode(key.name_of(SEED, &seed.0)) {
+            return Err(gone("its region has another hash seed; make both with the same --hash-seed"));
+        }
+        hex::decode(&self.metadata).map_err(|_| gone("its metadata is no hex"))
+    }
+}
+
 /// Why a region is not shared now.
 #[derive(Debug, Error)]
 pub enum ShareError {
@@ -218,12 +234,8 @@ pub fn connect(
 ) -> Result<Box<dyn Remote>, ReadError> {
     let failed = |error: io::Error| ReadError::Gone(error.to_string());
     let offer = offer_of(address, key, deadline).map_err(failed)?;
-    let gone = |fact: &str| ReadError::Gone(fact.to_owned());
-    let offer = offer.ok_or_else(|| gone("it has no region now"))?;
-    if offer.seed != hex::encode(key.name_of(SEED, &seed.0)) {
-        return Err(gone("its region has another hash seed; make both with the same --hash-seed"));
-    }
-    let metadata = hex::decode(&offer.metadata).map_err(|_| gone("its metadata is no hex"))?;
+    let offer = offer.ok_or_else(|| ReadError::Gone("it has no region now".to_owned()))?;
+    let metadata = offer.metadata_of(key, seed)?;
     let remote = NixlRemote::connect(nixl, name, address, &metadata, offer.base, offer.region_bytes);
     Ok(Box::new(remote.map_err(|error| ReadError::Gone(error.to_string()))?))
 }
@@ -240,7 +252,7 @@ pub fn offer_of(address: &str, key: &Key, deadline: Deadline) -> io::Result<Opti
             break;
         }
         match TcpStream::connect_timeout(&address, time).and_then(|stream| ask(&stream, key, deadline)) {
-            Ok(message) => return serde_json::from_slice(&message).map_err(|_| io::Error::other("its offer is none")),
+            Ok(message) => return Offer::parse(&message),
             Err(error) => last = error,
         }
     }
