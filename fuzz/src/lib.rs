@@ -15,7 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod change;
-mod format;
+pub(crate) mod format;
 mod host;
 mod input;
 mod region;

@@ -11,11 +11,13 @@
 //! | [`cold`] | a directory of L4, and an object store |
 //! | [`snapshots`] | a snapshot |
 //! | [`tables`] | a model's folder, and the record of a table in a region |
+//! | [`answers`] | a peer: bytes of its region, and frames of the exchange |
 //!
 //! Edits begin with valid files, so that code behind the checks is reached. An input without edits must
 //! find everything that was written, or the target would test nothing: each run asserts it.
 #![forbid(unsafe_code)]
 
+pub mod answers;
 pub mod cold;
 mod edit;
 #[allow(dead_code, reason = "each module uses a part")]

@@ -9,7 +9,7 @@
 
 mod above;
 mod blocks;
-mod clock;
+pub(crate) mod clock;
 mod directory;
 mod disk;
 mod format;
