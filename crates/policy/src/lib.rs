@@ -12,6 +12,7 @@ pub mod choice;
 pub mod codec;
 pub mod distinct;
 pub mod eviction;
+pub mod fetch;
 pub mod kv_blocks;
 pub mod prefetch;
 pub mod retention;

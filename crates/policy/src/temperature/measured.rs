@@ -1,6 +1,7 @@
 //! The ladder for L4, with measured times: which blocks L4 keeps, and which come back.
 
 use super::ladder::{LadderCosts, PageFacts, Rung, cheapest_rung};
+use crate::fetch::Way;
 
 /// Weight of a measurement in its average.
 const GAIN: f64 = 0.125;
@@ -122,6 +123,14 @@ impl MeasuredLadder {
             self.read_byte.0 = self.read_byte.0.map(|pace| pace * (1.0 - FADE));
         }
         worth
+    }
+
+    /// What L4 offers to a request that lacks `listed` blocks like this one, behind `waiting` others.
+    #[must_use]
+    pub fn way(&self, block: &ColdBlock, listed: u64, waiting: u64, deadline_ns: u64) -> Way {
+        let block_ns = self.read_byte.ns(block.bytes).map(|ns| ns as f64);
+        let queue_ns = waiting as f64 * block_ns.unwrap_or(0.0);
+        Way { blocks: listed, waiting, queue_ns, seek_ns: 0.0, block_ns, found: 1.0, deadline_ns }
     }
 
     fn compute_ns(&self, block: &ColdBlock) -> Option<u64> {
