@@ -1,6 +1,7 @@
 //! Rules of the source tree that no compiler checks. Each finding states its place, the problem,
 //! and the fix.
 
+mod fabrics;
 mod inputs;
 mod layers;
 mod links;
@@ -132,6 +133,7 @@ pub fn draw(root: &Path) -> Result<(), String> {
 
 fn check(tree: &Tree) -> Vec<Finding> {
     let checks = [
+        fabrics::check,
         inputs::check,
         layers::check,
         one_policy::check,

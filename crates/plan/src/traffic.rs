@@ -38,6 +38,11 @@ impl Workload {
     }
 }
 
+/// Bytes per second of PCIe 5.0 with 16 lanes (Engram paper §3.2).
+pub const PCIE_5_X16_BYTES_PER_S: u64 = 64_000_000_000;
+/// Bytes per second of 100-gigabit Ethernet (Engram paper §3.2).
+pub const GBE_100_BYTES_PER_S: u64 = 12_500_000_000;
+
 /// A link to the pool.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Link {
@@ -51,8 +56,8 @@ impl Link {
     /// The two links that the paper compares (§3.2).
     #[must_use]
     pub fn of_paper() -> Vec<Self> {
-        let link = |name: &str, gigabytes: f64| Self { name: name.to_owned(), bytes_per_second: gigabytes * 1e9 };
-        vec![link("PCIe 5.0 x16", 64.0), link("100GbE", 12.5)]
+        let link = |name: &str, bytes: u64| Self { name: name.to_owned(), bytes_per_second: bytes as f64 };
+        vec![link("PCIe 5.0 x16", PCIE_5_X16_BYTES_PER_S), link("100GbE", GBE_100_BYTES_PER_S)]
     }
 
     /// Seconds for these bytes at full bandwidth, without latency: a lower bound.

@@ -35,5 +35,8 @@ pub use roofline::{LayerTime, Roofline};
 /// All GPUs; their names are their devices'.
 pub const GPUS: [Gpu; 5] = [a100::A100_80, h200::H200, l20::L20, a6000::A6000, a100::A100_40];
 
+/// Nanoseconds to start and join the threads of a gather, or to launch a kernel. Our assumption.
+pub const START_NS: u64 = 10_000;
+
 /// Gigabytes per second, or gigabytes.
 pub(crate) const GB: u64 = 1_000_000_000;

@@ -2,6 +2,14 @@
 
 use super::GB;
 use crate::model::{Link, TierLink};
+use cenote_plan::traffic::PCIE_5_X16_BYTES_PER_S;
+
+/// Lines that a core has on their way at once: line fill buffers of Intel's server cores. Our assumption.
+pub const LINES_PER_CORE: u32 = 16;
+/// Bytes of a line.
+pub const LINE_BYTES: u64 = 64;
+/// Threads that gather rows (Engram paper, Listing 1).
+pub const GATHERING_THREADS: u32 = 64;
 
 /// A link whose accesses wait for a place in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +23,12 @@ pub struct CxlLink {
 }
 
 impl CxlLink {
+    /// A link whose lines so many cores load.
+    #[must_use]
+    pub const fn of_cores(link: Link, cores: u32) -> Self {
+        Self { link, outstanding_max: cores * LINES_PER_CORE, access_bytes: LINE_BYTES }
+    }
+
     /// Bytes per second that the window and the bandwidth allow (Little's law).
     #[must_use]
     pub fn bytes_per_s(&self) -> f64 {
@@ -34,16 +48,26 @@ impl CxlLink {
 pub const SPECKV: CxlLink =
     CxlLink { link: Link { bytes_per_s: 64 * GB, latency_ns: 400 }, outstanding_max: 16, access_bytes: 4_096 };
 
+/// SpecKV's own tiers: the link for two GPUs (§4.5.1), 16 outstanding copies (§3.4.2), 500 ns to start a
+/// request (§3.6.1). Each of its memory channels (1.6 TB/s over 16, §3.5.1) is faster than the link, so the
+/// link is one channel.
+pub const SPECKV_HALF_TIER: TierLink = TierLink {
+    name: "speckv-l3",
+    link: Link { bytes_per_s: SPECKV.link.bytes_per_s / 2, latency_ns: SPECKV.link.latency_ns },
+    outstanding_max: 16,
+    doorbell_ns: 500,
+    channels: 1,
+};
+
 /// The same as a tier for one GPU with a link of its own, 500 ns to start a batch (§3.6.1). One of the
 /// memory's channels is faster than the link, so the link is one channel.
 pub const SPECKV_TIER: TierLink =
     TierLink { name: "speckv-l3", link: SPECKV.link, outstanding_max: 16, doorbell_ns: 500, channels: 1 };
 
 /// A memory card behind an XConn switch (Engram paper §4.1, §5.1): PCIe 5.0 x16, 64 GB/s. The paper
-/// prints no latency. Our assumption: 600 ns, near that of [`super::niagara`], and 64 cores with 16
-/// outstanding lines each.
+/// prints no latency. Our assumption: 600 ns, near that of [`super::niagara`].
 pub const XCONN_POOL: CxlLink =
-    CxlLink { link: Link { bytes_per_s: 64 * GB, latency_ns: 600 }, outstanding_max: 64 * 16, access_bytes: 64 };
+    CxlLink::of_cores(Link { bytes_per_s: PCIE_5_X16_BYTES_PER_S, latency_ns: 600 }, GATHERING_THREADS);
 
 #[cfg(test)]
 mod tests {

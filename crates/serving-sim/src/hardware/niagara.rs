@@ -7,6 +7,5 @@ use crate::model::Link;
 
 /// Its link.
 pub const NIAGARA_2: Link = Link { bytes_per_s: 101 * GB / 10, latency_ns: 640 };
-/// Its link with a window. Our assumption: a core has 16 outstanding lines (line fill buffers of
-/// Intel's server cores), and eight cores copy.
-pub const NIAGARA_2_WINDOW: CxlLink = CxlLink { link: NIAGARA_2, outstanding_max: 128, access_bytes: 64 };
+/// Its link with a window. Our assumption: eight cores copy.
+pub const NIAGARA_2_WINDOW: CxlLink = CxlLink::of_cores(NIAGARA_2, 8);

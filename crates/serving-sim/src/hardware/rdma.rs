@@ -1,7 +1,7 @@
 //! RDMA cards: messages, queues, bounce buffers and aggregation.
 
-use super::GB;
 use crate::model::Link;
+use cenote_plan::traffic::GBE_100_BYTES_PER_S;
 
 /// A card and the software that drives it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,12 +21,16 @@ pub struct Nic {
 /// A card of 100 Gb/s (TraCT §5.1). Our assumptions: 5 µs end to end, 0.4 µs per message, a queue of
 /// 128, and no bounce buffer.
 pub const CX_100G: Nic = Nic {
-    link: Link { bytes_per_s: 125 * GB / 10, latency_ns: 5_000 },
+    link: Link { bytes_per_s: GBE_100_BYTES_PER_S, latency_ns: 5_000 },
     message_ns: 400.0,
     queue_depth: 128,
     bounce_bytes_per_s: None,
     bounces: 0,
 };
+
+/// The same, with rows that pass a bounce buffer in host memory on both sides (Engram paper §2.2). Our
+/// assumption: a copy of 10 GB/s.
+pub const CX_100G_BOUNCED: Nic = CX_100G.bounced(10e9, 2);
 
 impl Nic {
     /// With a bounce buffer on `sides` sides, filled at this rate.

@@ -31,7 +31,6 @@ pub struct Device {
     pub request_ns: u64,
 }
 
-const GB: u64 = 1_000_000_000;
 /// PCIe 5.0 x16.
 pub const PCIE_5: Link = pcie::GEN5_X16;
 /// CXL 2.0 after SpecKV.
@@ -56,16 +55,8 @@ pub struct TierLink {
     pub channels: u32,
 }
 
-/// SpecKV's own tiers: one x16 link of 64 GB/s (§4.1.1) for two GPUs (§4.5.1), 16 outstanding copies
-/// (§3.4.2), 500 ns to start a request (§3.6.1). Each of its memory channels (1.6 TB/s over 16,
-/// §3.5.1) is faster than the link, so the link is one channel.
-pub const SPECKV_L3: TierLink = TierLink {
-    name: "speckv-l3",
-    link: Link { bytes_per_s: 32 * GB, latency_ns: 400 },
-    outstanding_max: 16,
-    doorbell_ns: 500,
-    channels: 1,
-};
+/// Half of SpecKV's link, for one of two GPUs.
+pub const SPECKV_L3: TierLink = cxl::SPECKV_HALF_TIER;
 /// The region on TraCT's Niagara 2.0, [`NIAGARA`]. Our assumption: 100 ns for a processor to start a
 /// batch of copies.
 pub const NIAGARA_L3: TierLink =

@@ -4,9 +4,11 @@
 
 use crate::reproduce::row::{Measured, Sensitivity};
 use crate::reproduce::{Context, Experiment};
+use cenote_serving_sim::hardware::START_NS;
 use cenote_serving_sim::hardware::cxl::{CxlLink, XCONN_POOL};
 use cenote_serving_sim::hardware::dram::XEON_6766E;
-use cenote_serving_sim::hardware::rdma::{CX_100G, Nic};
+use cenote_serving_sim::hardware::pcie::GPU_READS;
+use cenote_serving_sim::hardware::rdma::{CX_100G, CX_100G_BOUNCED, Nic};
 use cenote_serving_sim::model::Link;
 
 pub const EXPERIMENT: Experiment = Experiment {
@@ -19,14 +21,12 @@ pub const EXPERIMENT: Experiment = Experiment {
 
 /// Tokens of a batch (Table 1).
 const BATCH: u64 = 256;
-/// Microseconds to start and join 64 threads, or to launch a kernel. Our assumption.
-const START_US: f64 = 10.0;
+/// Microseconds to start and join 64 threads, or to launch a kernel.
+const START_US: f64 = START_NS as f64 / 1e3;
 /// Other latencies of the pool in ns: the paper prints none.
 const LATENCIES: [u64; 2] = [300, 1_000];
 /// Bytes of an aggregated message.
 const MESSAGE_BYTES: u64 = 1 << 20;
-/// PCIe 5.0 x16 of the GPU, whose kernel reads rows directly.
-const GPU_LINK: Link = Link { bytes_per_s: 50_000_000_000, latency_ns: 2_000 };
 
 /// Bytes of a row, and rows of a token by the text of Figure 3. Figure 5 has the same configuration; that
 /// of §3.1 has twice as many.
@@ -72,9 +72,8 @@ impl Open {
 
     /// With one message per row, as a store of small values does.
     fn rdma_us(&self) -> f64 {
-        let nic = Nic { message_ns: self.message_ns, ..CX_100G };
-        // The row passes a bounce buffer in host memory on each side (§2.2).
-        nic.bounced(10e9, 2).send_ns(self.tokens * self.rows, ROW_BYTES) / 1e3
+        let nic = Nic { message_ns: self.message_ns, ..CX_100G_BOUNCED };
+        nic.send_ns(self.tokens * self.rows, ROW_BYTES) / 1e3
     }
 
     fn aggregated_us(&self) -> f64 {
@@ -83,8 +82,7 @@ impl Open {
 
     /// By a kernel on the GPU.
     fn gpu_us(&self, latency_ns: u64) -> f64 {
-        let link = CxlLink { link: Link { latency_ns, ..GPU_LINK }, outstanding_max: 4_096, ..XCONN_POOL };
-        self.gather_us(&link)
+        self.gather_us(&CxlLink { link: Link { latency_ns, ..GPU_READS.link }, ..GPU_READS })
     }
 }
 
@@ -111,7 +109,7 @@ fn pooled(id: &'static str, why: &'static str, value: impl Fn(&Open) -> f64) -> 
 
 /// A row that the latency of a GPU's read changes too.
 fn by_gpu(id: &'static str, why: &'static str, value: impl Fn(&Open, u64) -> f64) -> Measured {
-    let base = GPU_LINK.latency_ns;
+    let base = GPU_READS.link.latency_ns;
     let reads = Sensitivity::of("ns of a read", &[value(&FIGURE_3, base)], &[1_000, 4_000], |&latency_ns| {
         vec![value(&FIGURE_3, latency_ns)]
     });

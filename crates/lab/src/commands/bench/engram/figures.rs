@@ -6,7 +6,7 @@
 
 use super::super::Setting;
 use super::super::rows::{Row, Times, median};
-use super::fabrics::{Link, gpu, niagara, niagara_64, rdma, rdma_aggregated, switched};
+use super::fabrics::{Fabric, gpu, niagara, niagara_64, rdma, rdma_aggregated, switched};
 use super::gather::gatherer;
 use super::pattern::{Pattern, check, table_in};
 use super::{BATCHES, ROW_BYTES, ROWS_PER_TOKEN};
@@ -64,7 +64,7 @@ pub fn measure(setting: &Setting) -> Result<Vec<Row>, Failure> {
 }
 
 /// A modelled row; its ratio is the part of the window before layer 2.
-fn modelled(of: &str, link: &Link, rows: u64) -> Row {
+fn modelled(of: &str, link: &Fabric, rows: u64) -> Row {
     let time = link.gather_ns(rows, ROW_BYTES);
     Row::microseconds(format!("{of}: {}", link.name), &vec![time]).ratio(time / 1e3 / LAYER_US)
 }
