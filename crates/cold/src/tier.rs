@@ -17,6 +17,7 @@ use crate::sums::Sealing;
 use cenote_base::time::nanoseconds;
 use cenote_base::{Clock, Deadline, HashSeed};
 use cenote_mem::fork::ProcessStamp;
+use cenote_policy::fetch::Way;
 use cenote_policy::temperature::{ColdBlock, MeasuredLadder};
 pub use promotion::Promotion;
 use promotion::Reads;
@@ -183,11 +184,7 @@ impl Tier {
         let (shared, first) = (&self.shared, listed.first()?);
         shared.count(Count::Found, listed.len() as u64);
         let deadline = shared.config.deadline;
-        let block = ColdBlock {
-            bytes: shared.backend.length(first).unwrap_or(0),
-            tokens: shared.upper.tokens(first),
-            is_in_l4: true,
-        };
+        let block = shared.described(first);
         let (waiting, deadline_ns) = (shared.reads.len() as u64, nanoseconds(deadline));
         let worth = shared.ladder().worth_promoting(&block, listed.len() as u64, waiting, deadline_ns);
         let worth = usize::try_from(worth).unwrap_or(usize::MAX).min(listed.len());
@@ -198,6 +195,17 @@ impl Tier {
         let (promotion, refused) = shared.reads.begin(&listed[..worth], shared.config.clock.after(deadline));
         shared.count(Count::ReadsRefused, refused);
         Some(promotion)
+    }
+
+    /// What reading these blocks costs now, all of which the tier lists. `None`: there are none.
+    #[must_use]
+    pub fn way(&self, listed: &[Name]) -> Option<Way> {
+        if self.stamp.is_inherited() {
+            return None;
+        }
+        let (shared, block) = (&self.shared, self.shared.described(listed.first()?));
+        let (waiting, deadline_ns) = (shared.reads.len() as u64, nanoseconds(shared.config.deadline));
+        Some(shared.ladder().way(&block, listed.len() as u64, waiting, deadline_ns))
     }
 
     /// KV of so many tokens was computed in `ns`: what a read from the tier saves.
@@ -272,6 +280,12 @@ impl Tier {
 }
 
 impl Shared {
+    /// A block that the tier lists.
+    fn described(&self, name: &Name) -> ColdBlock {
+        let bytes = self.backend.length(name).unwrap_or(0);
+        ColdBlock { bytes, tokens: self.upper.tokens(name), is_in_l4: true }
+    }
+
     fn offer(&self, names: impl IntoIterator<Item = Name>) {
         let offered = self.queue.push(
             names,

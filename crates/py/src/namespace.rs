@@ -13,7 +13,7 @@ use crate::region::Open;
 use cenote_base::engine::Retain;
 use cenote_base::{BlockHash, TenantKey};
 use cenote_pool::{Hit, Names, NewBlock, Publish, Removal, Request, removals};
-use cenote_store::{Readable, Wanted, promote, suits};
+use cenote_store::{Computing, Readable, Wanted, promote, suits};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use std::borrow::Cow;
@@ -182,7 +182,10 @@ impl Namespace {
                 (Cow::Borrowed(&hashes[there..]), Wanted::Leading)
             };
             let (cold, peers) = (cold.as_deref(), peers.as_deref());
-            Ok(promote((cold, peers), &self.namespace, &missing, &self.readable, wanted).map(Promotion))
+            // The engine's times are not known here, so all is sought.
+            let computing = Computing::default();
+            let begun = promote((cold, peers), &self.namespace, &missing, &self.readable, wanted, &computing);
+            Ok(begun.map(Promotion))
         })
     }
 

@@ -1,11 +1,13 @@
 //! Peers beside an engine: one thread for each, which connects, reads, and publishes what it finds in
 //! the local region. Serving threads queue requests and wait for a promotion.
 //!
-//! A request asks one peer after the other for the blocks that it still lacks, until its deadline. A peer
-//! that fails, or takes longer for one read than a request waits, is *suspect*: no request goes to it until
-//! its own thread has connected to it again. A request's own deadline says nothing of a peer: its time may
-//! have passed in a queue, at another peer, or with many reads. One more thread ends promotions at their
-//! deadlines and finds reads that are late, because a call of the fabric may never return.
+//! A request asks a peer if that is expected to take less time than computing ([`cenote_policy::fetch`]), by
+//! the times of this peer's earlier reads. It asks one peer after the other for the blocks that it still
+//! lacks, until its deadline. A peer that fails, or takes longer for one read than a request waits, is
+//! *suspect*: no request goes to it until its own thread has connected to it again. A request's own deadline
+//! says nothing of a peer: its time may have passed in a queue, at another peer, or with many reads. One more
+//! thread ends promotions at their deadlines and finds reads that are late, because a call of the fabric may
+//! never return.
 
 mod deadlines;
 
@@ -13,11 +15,13 @@ use crate::counters::{Count, Counters};
 use crate::reader::{Fetched, Reader};
 use crate::remote::{Pace, ReadError, Remote};
 use crate::settings::Settings;
+use cenote_base::time::nanoseconds;
 use cenote_base::{BlockHash, Clock, Deadline};
 use cenote_mem::Fabric;
 use cenote_mem::fork::ProcessStamp;
+use cenote_policy::fetch::{Route, Way, asking_order, plan};
 use cenote_pool::{Hit, Namespace, Pool};
-use cenote_store::{BlockCopy, Peers, Promotion, Readable, Wanted, publish_copy};
+use cenote_store::{BlockCopy, Computing, Peers, Promotion, Readable, Wanted, publish_copy};
 use deadlines::{Watch, Watched};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,6 +66,9 @@ struct Job {
     namespace: Namespace,
     readable: Readable,
     wanted: Wanted,
+    /// Blocks that were missing at first.
+    blocks: usize,
+    computing: Computing,
     promotion: Promotion,
     /// Its promotion has ended.
     is_over: AtomicBool,
@@ -86,6 +93,8 @@ struct Visit {
     job: Arc<Job>,
     /// Blocks that are not here yet, in order.
     left: Vec<BlockHash>,
+    /// Blocks that the peer is asked for at most.
+    most: usize,
     /// Peers to ask after this one, the next one last.
     ahead: Vec<usize>,
 }
@@ -107,9 +116,21 @@ struct Peer {
 
 struct State {
     standing: Standing,
+    /// Measured times of its reads.
+    route: Route,
+    /// Its thread serves a visit.
+    is_busy: bool,
     queue: VecDeque<Visit>,
     error: Option<String>,
     is_closed: bool,
+}
+
+impl State {
+    /// What it offers to one more request.
+    fn way(&self, block_bytes: u64, deadline: Duration) -> Way {
+        let waiting = self.queue.len() as u64 + u64::from(self.is_busy);
+        self.route.way(block_bytes, waiting, nanoseconds(deadline))
+    }
 }
 
 impl Peer {
@@ -161,7 +182,14 @@ impl<F: Fabric + 'static> Beside<F> {
     pub fn start(pool: Pool<F>, settings: &Settings, connect: impl Connect, clock: Clock) -> Arc<Self> {
         let peer = |address: &String| Peer {
             address: address.clone(),
-            state: Mutex::new(State { standing: Standing::New, queue: VecDeque::new(), error: None, is_closed: false }),
+            state: Mutex::new(State {
+                standing: Standing::New,
+                route: Route::default(),
+                is_busy: false,
+                queue: VecDeque::new(),
+                error: None,
+                is_closed: false,
+            }),
             changed: Condvar::new(),
         };
         let shared = Arc::new(Shared {
@@ -214,33 +242,46 @@ impl<F: Fabric + 'static> Peers for Beside<F> {
         !self.stamp.is_inherited() && self.shared.peers.iter().any(is_good)
     }
 
+    fn way(&self, namespace: &Namespace, first: BlockHash) -> Option<Way> {
+        if !self.may_have() {
+            return None;
+        }
+        let shared = &self.shared;
+        shared.order(first).find_map(|peer| {
+            let state = shared.peers[peer].state();
+            (state.standing == Standing::Good).then(|| state.way(namespace.block_bytes, shared.deadline))
+        })
+    }
+
     fn promote(
         &self,
         namespace: &Namespace,
         missing: &[BlockHash],
         readable: &Readable,
         wanted: Wanted,
+        computing: &Computing,
     ) -> Option<Promotion> {
         let first = missing.first()?;
         if !self.may_have() {
             return None;
         }
         let shared = &self.shared;
-        let count = shared.peers.len();
-        // Prompts begin at different peers, so that none of them gets all questions.
-        let begin = (first.words()[0] % count as u64) as usize;
-        let mut ahead: Vec<usize> = (0..count).map(|step| (begin + step) % count).collect();
-        ahead.reverse();
         let job = Arc::new(Job {
             namespace: namespace.clone(),
             readable: readable.clone(),
             wanted,
+            blocks: missing.len(),
+            computing: *computing,
             promotion: Promotion::of(1, shared.clock.after(shared.deadline)),
             is_over: AtomicBool::new(false),
         });
-        let Some(peer) = shared.hand_on(Visit { job: Arc::clone(&job), left: missing.to_vec(), ahead }) else {
-            shared.counters.add(Count::Refused, missing.len() as u64);
-            return None;
+        let ahead = shared.order(*first).rev().collect();
+        let peer = match shared.hand_on(Visit { job: Arc::clone(&job), left: missing.to_vec(), most: 0, ahead }) {
+            Ok(peer) => peer,
+            Err(why) => {
+                shared.counters.add(why, missing.len() as u64);
+                return None;
+            }
         };
         shared.counters.add(Count::Sought, missing.len() as u64);
         shared.watch(job.promotion.until(), |watch| watch.jobs.push(Arc::clone(&job)));
@@ -289,28 +330,50 @@ impl<F: Fabric + 'static> Shared<F> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a visit at the next peer that is good and has room. `None`: there is none, and the visit is
-    /// dropped.
-    fn hand_on(&self, mut visit: Visit) -> Option<usize> {
+    /// The order in which peers are asked for a sequence whose first missing block is this. The region's name
+    /// tells this reader from others.
+    fn order(&self, first: BlockHash) -> impl DoubleEndedIterator<Item = usize> + use<F> {
+        let [reader, _] = BlockHash(self.pool.superblock().config.uuid).words();
+        asking_order(first.words()[0], reader, self.peers.len())
+    }
+
+    /// Queues a visit at the next peer that is good, has room, and is worth asking. If there is none the visit
+    /// is dropped, and the count for what it lacks is returned.
+    fn hand_on(&self, mut visit: Visit) -> Result<usize, Count> {
+        let mut why = Count::Refused;
         while let Some(next) = visit.ahead.pop() {
             let mut state = self.peers[next].state();
-            if state.standing == Standing::Good && !state.is_closed && state.queue.len() < QUEUE_MAX {
-                state.queue.push_back(visit);
-                return Some(next);
+            if state.standing != Standing::Good || state.is_closed || state.queue.len() >= QUEUE_MAX {
+                continue;
             }
+            let (Job { namespace, blocks, computing, .. }, left) = (&*visit.job, visit.left.len());
+            let missing = computing.missing(blocks - left, left, namespace.block_bytes);
+            let way = state.way(namespace.block_bytes, self.deadline);
+            let worth = plan(&missing, &computing.prefill, None, Some(&way)).peers;
+            if worth == 0 {
+                state.route.has_declined();
+                why = Count::Declined;
+                continue;
+            }
+            state.route.begins();
+            visit.most = usize::try_from(worth).unwrap_or(usize::MAX);
+            state.queue.push_back(visit);
+            return Ok(next);
         }
-        None
+        Err(why)
     }
 
     /// Asks the next peer for what a visit lacks, or ends its job.
     fn go_on(&self, visit: Visit) {
         let (job, left) = (Arc::clone(&visit.job), visit.left.len());
         let is_late = job.is_over();
-        let next = if left == 0 || is_late { None } else { self.hand_on(visit) };
-        if let Some(peer) = next {
-            return self.peers[peer].changed.notify_all();
-        }
-        self.counters.add(if is_late { Count::Late } else { Count::Absent }, left as u64);
+        let next = if left == 0 || is_late { Err(Count::Late) } else { self.hand_on(visit) };
+        let why = match next {
+            Ok(peer) => return self.peers[peer].changed.notify_all(),
+            Err(Count::Refused) => Count::Absent,
+            Err(why) => why,
+        };
+        self.counters.add(why, left as u64);
         job.end();
     }
 
@@ -398,12 +461,20 @@ impl<F: Fabric + 'static> Shared<F> {
                 }
                 continue;
             };
+            state.is_busy = true;
             drop(state);
             if visit.job.is_over() {
+                peer.state().is_busy = false;
                 self.go_on(visit);
                 continue;
             }
-            let outcome = self.visit(reader, &mut visit, &mut conduct.wrong);
+            let begin_ns = self.clock.now_ns();
+            let outcome = self.visit(peer, reader, &mut visit, &mut conduct.wrong);
+            {
+                let mut state = peer.state();
+                state.is_busy = false;
+                state.route.has_served(self.clock.now_ns().saturating_sub(begin_ns));
+            }
             if let Err(error) = outcome {
                 let left = visit.left.len() as u64;
                 self.counters.add(if error == ReadError::Late { Count::Late } else { Count::Failed }, left);
@@ -427,20 +498,32 @@ impl<F: Fabric + 'static> Shared<F> {
     }
 
     /// Reads the blocks that the peer has and the job wants of those that a visit lacks, until its deadline.
-    fn visit(&self, reader: &mut Reader<Watched<'_, F>>, visit: &mut Visit, wrong: &mut u32) -> Result<(), ReadError> {
+    fn visit(
+        &self,
+        peer: &Peer,
+        reader: &mut Reader<Watched<'_, F>>,
+        visit: &mut Visit,
+        wrong: &mut u32,
+    ) -> Result<(), ReadError> {
         let job = &visit.job;
         let pace = Pace { until: job.promotion.until(), read_timeout: self.deadline };
+        let begin_ns = self.clock.now_ns();
+        let asked = &visit.left[..visit.most.min(visit.left.len())];
         let found = match job.wanted {
-            Wanted::Leading => reader.find(&visit.left, pace)?,
-            Wanted::All => reader.find_all(&visit.left, pace)?,
+            Wanted::Leading => reader.find(asked, pace)?,
+            Wanted::All => reader.find_all(asked, pace)?,
         };
+        let found_ns = self.clock.now_ns();
         self.counters.add(Count::Found, found.len() as u64);
-        let mut is_wrong = false;
+        peer.state().route.has_sought(asked.len() as u64, found.len() as u64, found_ns.saturating_sub(begin_ns));
+        let (mut is_wrong, mut bytes) = (false, 0);
         // Another request may have brought some meanwhile.
         let here = |hit: &Hit| !self.pool.peek(&[hit.hash]).is_empty();
         let wanted: Vec<Hit> = found.iter().filter(|hit| !here(hit)).copied().collect();
         let fetched = reader.fetch((&job.namespace, &job.readable), &wanted, pace, |hit, fetched| {
             is_wrong |= matches!(fetched, Fetched::Wrong);
+            // An encoded block has fewer; the estimate of the next ones counts whole blocks.
+            bytes += if matches!(fetched, Fetched::Whole { .. }) { job.namespace.block_bytes } else { 0 };
             *wrong = match &fetched {
                 Fetched::Whole { .. } => 0,
                 Fetched::Wrong => wrong.saturating_add(1),
@@ -448,6 +531,7 @@ impl<F: Fabric + 'static> Shared<F> {
             };
             self.take(job, hit, fetched);
         });
+        peer.state().route.has_read(bytes, self.clock.now_ns().saturating_sub(found_ns));
         match job.wanted {
             // Blocks behind one that is missing are shared, but of no use to this request yet.
             Wanted::Leading => _ = visit.left.drain(..self.pool.peek(&visit.left[..found.len()]).len()),

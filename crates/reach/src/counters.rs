@@ -46,6 +46,8 @@ counts! {
     Failed = "remote_failed_total",
     /// Blocks that were not sought, because too many requests were waiting.
     Refused = "remote_refused_total",
+    /// Blocks that were not sought, because computing them takes less time.
+    Declined = "remote_declined_total",
     /// Blocks that were read and found no room here.
     NoRoom = "remote_no_room_total",
     /// Times that a peer became suspect.

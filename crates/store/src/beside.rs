@@ -5,6 +5,7 @@ use crate::encoding::BlockCodec;
 use crate::region::{COLD_FRAMES, FRAMES};
 use cenote_base::BlockHash;
 use cenote_mem::{Fabric, LINE};
+use cenote_policy::fetch::{Missing, Prefill, Way};
 use cenote_pool::{Names, Namespace, NewBlock, Pool, Publish};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,20 +19,45 @@ pub enum Wanted {
     All,
 }
 
+/// What computing the blocks would take that a request lacks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Computing {
+    /// Measured times.
+    pub prefill: Prefill,
+    /// Tokens of a block.
+    pub block_tokens: u64,
+    /// Tokens before the first missing block.
+    pub before_tokens: u64,
+}
+
+impl Computing {
+    /// So many missing blocks, behind `skipped` others that will be here.
+    #[must_use]
+    pub const fn missing(&self, skipped: usize, blocks: usize, block_bytes: u64) -> Missing {
+        let before_tokens = self.before_tokens + skipped as u64 * self.block_tokens;
+        Missing { blocks: blocks as u64, block_bytes, block_tokens: self.block_tokens, before_tokens }
+    }
+}
+
 /// Other hosts' regions, as a store uses them. No call waits.
 pub trait Peers: Send + Sync {
     /// Whether asking would reach a peer now. What peers hold is not known here.
     fn may_have(&self) -> bool;
 
-    /// Begins to seek blocks of one sequence at peers, and to publish in the region those that are wanted,
-    /// found and readable. `None`: there is nothing to wait for. The promotion ends by its deadline,
-    /// whatever the peers do.
+    /// What the peer offers now that would be asked first for a sequence whose first missing block is this.
+    /// `None`: no peer would be asked.
+    fn way(&self, namespace: &Namespace, first: BlockHash) -> Option<Way>;
+
+    /// Begins to seek blocks of one sequence at peers, as far as that takes less time than computing, and to
+    /// publish in the region those that are wanted, found and readable. `None`: there is nothing to wait for.
+    /// The promotion ends by its deadline, whatever the peers do.
     fn promote(
         &self,
         namespace: &Namespace,
         missing: &[BlockHash],
         readable: &Readable,
         wanted: Wanted,
+        computing: &Computing,
     ) -> Option<Promotion>;
 
     /// Counters and gauges by Prometheus name, without prefix.

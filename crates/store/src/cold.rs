@@ -11,6 +11,7 @@ pub use cenote_cold::{
     WriteBehind, check_size,
 };
 use cenote_mem::Fabric;
+use cenote_policy::fetch::Way;
 use cenote_pool::{Counter, Hit, Names, Namespace, Pool, ReadOutcome};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -156,6 +157,12 @@ impl ColdTier {
     #[must_use]
     pub fn promote_any(&self, namespace: &Namespace, missing: &[BlockHash]) -> Option<Promotion> {
         self.tier.promote_any(&names(namespace, missing))
+    }
+
+    /// What reading these blocks costs now, all of which L4 lists. `None`: there are none.
+    #[must_use]
+    pub fn way(&self, namespace: &Namespace, listed: &[BlockHash]) -> Option<Way> {
+        self.tier.way(&names(namespace, listed))
     }
 
     /// KV of so many tokens was computed in `ns`: what a read from L4 saves.

@@ -22,7 +22,7 @@ mod retained;
 pub mod snapshot;
 mod tenants;
 
-pub use beside::{BlockCopy, Peers, Readable, Wanted, publish_copy, suits};
+pub use beside::{BlockCopy, Computing, Peers, Readable, Wanted, publish_copy, suits};
 pub use cenote_cold::Promotion;
 pub use encoding::{BlockCodec, PageFrame};
 pub use misses::{MESSAGE as MISS_MESSAGE, Miss, Reason as MissReason};
@@ -235,8 +235,9 @@ pub trait PrefixStore: Send {
     /// the engine asks the promotion, and does not admit the request before it is over.
     fn promote(&mut self, of: Option<TenantKey>, names: &[BlockHash]) -> Option<Promotion>;
 
-    /// A step computed the KV of so many prompt tokens in `ns`: what a read from a slower tier saves.
-    fn has_computed(&mut self, tokens: u64, ns: u64);
+    /// A step computed the KV of so many prompt tokens in `ns`, with so many pairs of a token and one that it
+    /// attends to: what a read from a slower tier saves.
+    fn has_computed(&mut self, tokens: u64, pairs: u64, ns: u64);
 
     /// Copies block `hash` into `pages`: K then V of layer 0, K then V of layer 1, and so on,
     /// `page_bytes` each. An encoded block is only copied out and checked; the caller decodes it.

@@ -8,11 +8,13 @@ use crate::promoting::promote;
 use crate::retained::Retained;
 use crate::tenants::{RegionTenants, Tenants};
 use crate::{
-    BlockCodec, Computed, FarBlock, Loaded, NamespaceSpec, Naming, Peers, PrefixStore, Promotion, Readable, Wanted,
+    BlockCodec, Computed, Computing, FarBlock, Loaded, NamespaceSpec, Naming, Peers, PrefixStore, Promotion, Readable,
+    Wanted,
 };
 use cenote_base::engine::Retain;
 use cenote_base::{BlockHash, Clock, Deadline, Health, TenantKey};
 use cenote_mem::Fabric;
+use cenote_policy::fetch::Prefill;
 use cenote_pool::{
     ColdBlock, Counter, Hit, Namespace, NamespaceRecord, NewBlock, Pin, Pool, PoolError, Publish, ReadOutcome, Request,
     Shorter,
@@ -47,6 +49,8 @@ pub struct RegionStore<F: Fabric> {
     cold: Option<Arc<ColdTier>>,
     /// Regions of other hosts, for blocks that neither the region nor L4 has.
     peers: Option<Arc<dyn Peers>>,
+    /// Measured times of computing: what peers must beat.
+    prefill: Prefill,
     misses: Option<MissLog>,
 }
 
@@ -110,6 +114,7 @@ impl<F: Fabric> RegionStore<F> {
             next_ticket: 1,
             cold: None,
             peers: None,
+            prefill: Prefill::default(),
             misses: None,
         })
     }
@@ -406,10 +411,15 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
     fn promote(&mut self, of: Option<TenantKey>, names: &[BlockHash]) -> Option<Promotion> {
         let namespace = self.namespace_of(of)?;
         let missing = self.missing(names);
-        promote((self.cold.as_deref(), self.peers.as_deref()), &namespace, missing, &self.readable(), Wanted::Leading)
+        let block_tokens = self.block_tokens as u64;
+        let before_tokens = (names.len() - missing.len()) as u64 * block_tokens;
+        let computing = Computing { prefill: self.prefill, block_tokens, before_tokens };
+        let tiers = (self.cold.as_deref(), self.peers.as_deref());
+        promote(tiers, &namespace, missing, &self.readable(), Wanted::Leading, &computing)
     }
 
-    fn has_computed(&mut self, tokens: u64, ns: u64) {
+    fn has_computed(&mut self, tokens: u64, pairs: u64, ns: u64) {
+        self.prefill.has_computed(tokens, pairs, ns);
         self.pool.count(Counter::ComputedTokens, tokens);
         self.pool.count(Counter::ComputedNs, ns);
         if let Some(cold) = &self.cold {

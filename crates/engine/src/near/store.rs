@@ -83,8 +83,8 @@ impl PrefixStore for NearStore {
         self.far.promote(of, names)
     }
 
-    fn has_computed(&mut self, tokens: u64, ns: u64) {
-        self.far.has_computed(tokens, ns);
+    fn has_computed(&mut self, tokens: u64, pairs: u64, ns: u64) {
+        self.far.has_computed(tokens, pairs, ns);
     }
 
     fn save_all(&mut self, of: Option<TenantKey>, blocks: &[Computed<'_>]) -> usize {

@@ -151,7 +151,7 @@ impl PrefixStore for Link {
         unreachable!()
     }
 
-    fn has_computed(&mut self, _: u64, _: u64) {
+    fn has_computed(&mut self, _: u64, _: u64, _: u64) {
         unreachable!()
     }
 

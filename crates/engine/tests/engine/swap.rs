@@ -187,8 +187,8 @@ impl PrefixStore for Leaky {
         self.store.promote(of, names)
     }
 
-    fn has_computed(&mut self, tokens: u64, ns: u64) {
-        self.store.has_computed(tokens, ns);
+    fn has_computed(&mut self, tokens: u64, pairs: u64, ns: u64) {
+        self.store.has_computed(tokens, pairs, ns);
     }
 
     fn load(&mut self, hash: BlockHash, pages: &mut [&mut [u8]]) -> Loaded {

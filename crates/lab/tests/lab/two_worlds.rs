@@ -72,7 +72,7 @@ impl PrefixStore for Space {
         None
     }
 
-    fn has_computed(&mut self, _: u64, _: u64) {}
+    fn has_computed(&mut self, _: u64, _: u64, _: u64) {}
 
     fn load(&mut self, _: BlockHash, _: &mut [&mut [u8]]) -> Loaded {
         unreachable!("nothing matches")

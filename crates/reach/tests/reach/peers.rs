@@ -5,10 +5,11 @@ use cenote_base::seal::Seal;
 use cenote_base::testing::{ManualTime, until};
 use cenote_base::{BlockHash, Deadline};
 use cenote_mem::Coherent;
+use cenote_policy::fetch::{EXPLORED_BYTES, PATIENCE_MIN, Prefill, asking_order};
 use cenote_pool::{AttachOptions, NewBlock, Pool, Publish};
 use cenote_reach::fake::Lie;
 use cenote_reach::{Beside, Count, ReadError, Remote, Settings};
-use cenote_store::{Peers, Promotion, Readable, Wanted};
+use cenote_store::{Computing, Peers, Promotion, Readable, Wanted};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
@@ -75,7 +76,18 @@ impl World {
     }
 
     fn promote(&self, hashes: &[BlockHash]) -> Option<Promotion> {
-        self.beside.promote(&self.local.namespace, hashes, &self.readable, Wanted::Leading)
+        self.promote_or(hashes, &Computing::default())
+    }
+
+    /// Promotes what takes less time than computing.
+    fn promote_or(&self, hashes: &[BlockHash], computing: &Computing) -> Option<Promotion> {
+        self.beside.promote(&self.local.namespace, hashes, &self.readable, Wanted::Leading, computing)
+    }
+
+    /// The peer that is asked first.
+    fn first(&self, hashes: &[BlockHash]) -> usize {
+        let [reader, _] = BlockHash(self.local.pool.superblock().config.uuid).words();
+        asking_order(hashes[0].words()[0], reader, self.owners.len()).next().expect("a peer")
     }
 
     /// Promotes, and waits until that is over. Returns the number of leading blocks here.
@@ -114,7 +126,7 @@ fn what_one_peer_lacks_another_one_is_asked_for() {
     assert_eq!(world.get(Count::Hits), 60);
     // The peers after the one that had the beginning are asked for the rest.
     let hashes = world.chain(7);
-    let first = (hashes[0].words()[0] % 3) as usize;
+    let first = world.first(&hashes);
     world.publish(first, 7, 0..10);
     world.publish((first + 1) % 3, 7, 10..20);
     assert_eq!(world.bring(&hashes), 20);
@@ -125,10 +137,11 @@ fn what_one_peer_lacks_another_one_is_asked_for() {
 fn all_blocks_are_brought_if_all_are_wanted() {
     let world = World::new(2);
     let hashes = world.chain(1);
-    let first = (hashes[0].words()[0] % 2) as usize;
+    let first = world.first(&hashes);
     world.publish(first, 1, 3..6);
     world.publish(1 - first, 1, 5..9);
-    let promote = |wanted| world.beside.promote(&world.local.namespace, &hashes, &world.readable, wanted);
+    let promote =
+        |wanted| world.beside.promote(&world.local.namespace, &hashes, &world.readable, wanted, &Computing::default());
     for (wanted, here, read) in [(Wanted::Leading, 0, 0), (Wanted::All, 6, 6)] {
         let promotion = promote(wanted).expect("a peer is asked");
         until("the promotion ends", || promotion.is_over().then_some(()));
@@ -146,7 +159,7 @@ fn a_block_that_this_engine_cannot_decode_stays_at_its_peer() {
         let mut world = World::new(2);
         world.readable = readable;
         let hashes = world.chain(1);
-        let first = (hashes[0].words()[0] % 2) as usize;
+        let first = world.first(&hashes);
         let frames = frames(&codec(heads));
         for (depth, &hash) in (0..).zip(&hashes[..5]) {
             let owner = &world.owners[first];
@@ -200,7 +213,7 @@ fn a_slow_peer_costs_one_deadline_and_then_none() {
 fn a_request_whose_time_was_spent_elsewhere_makes_no_peer_suspect() {
     let world = World::new(2);
     let hashes = world.chain(1);
-    let first = (hashes[0].words()[0] % 2) as usize;
+    let first = world.first(&hashes);
     world.publish(first, 1, 0..10);
     world.publish(1 - first, 1, 10..BLOCKS);
     let time = world.time;
@@ -385,7 +398,7 @@ fn a_region_made_anew_answers_for_its_own_blocks_only() {
 fn a_peer_that_hangs_costs_one_deadline_and_then_none() {
     let world = World::new(2);
     let hashes = world.chain(1);
-    let first = (hashes[0].words()[0] % 2) as usize;
+    let first = world.first(&hashes);
     let (hangs, release): (_, Receiver<()>) = channel();
     let (entered, is_in) = channel();
     let release = Mutex::new(release);
@@ -514,4 +527,34 @@ fn the_end_ends_all_requests() {
         time.advance(Duration::from_millis(100));
         ended.is_finished().then_some(())
     });
+}
+
+/// With `--peers`, each missing block was sought, however slow its peer was.
+#[test]
+fn a_peer_that_is_slower_than_computing_is_asked_no_more() {
+    let world = World::new(1);
+    let mut prefill = Prefill::default();
+    // A block is computed in a microsecond.
+    prefill.has_computed(16, 0, 1_000);
+    let computing = Computing { prefill, block_tokens: 16, before_tokens: 0 };
+    let time = world.time;
+    world.troubles[0].set().before = Some(Box::new(move || time.advance(Duration::from_millis(10))));
+    (1..=2).for_each(|prompt| world.publish(0, prompt, 0..BLOCKS));
+    let bring = |prompt: u32| {
+        let Some(promotion) = world.promote_or(&world.chain(prompt), &computing) else { return false };
+        until("the promotion ends", || promotion.is_over().then_some(()));
+        true
+    };
+    assert!(bring(1), "nothing is known yet, so it is tried");
+    assert!(world.get(Count::Hits) as u64 * world.local.namespace.block_bytes <= EXPLORED_BYTES);
+    assert!(!bring(2), "reads take 10 ms each");
+    let before = world.get(Count::Declined);
+    let asked = (0..2 * PATIENCE_MIN).filter(|_| bring(2)).count();
+    assert_eq!(asked, 1, "one trial");
+    assert_eq!(world.get(Count::Declined) - before, (2 * PATIENCE_MIN as usize - 1) * BLOCKS);
+    // Slower computing makes it worth asking.
+    let mut prefill = Prefill::default();
+    prefill.has_computed(16, 0, 1_000_000_000);
+    let slow = Computing { prefill, ..computing };
+    assert!(world.promote_or(&world.chain(3), &slow).is_some());
 }

@@ -122,6 +122,7 @@ const HELP: &[(&str, &str)] = &[
     ("prompt_tokens_total", "Prompt tokens of accepted requests"),
     ("remote_absent_total", "Blocks sought at peers that none of those asked had"),
     ("remote_connections_total", "Connections made to peers"),
+    ("remote_declined_total", "Blocks not sought at peers, because computing them takes less time"),
     ("remote_failed_total", "Blocks not read, because the peer failed"),
     ("remote_found_total", "Blocks found at peers"),
     ("remote_hits_total", "Blocks of peers that were published in the region in time"),

@@ -9,9 +9,11 @@ use cenote_codec::{
     Shape, Side, SpecKv,
 };
 use cenote_mem::Coherent;
+use cenote_policy::fetch::Way;
 use cenote_pool::{Design, Namespace, Pool, PoolConfig};
 use cenote_store::{
-    BlockCodec, Computed, Loaded, Names, NamespaceSpec, Peers, PrefixStore, Promotion, Readable, RegionStore, Wanted,
+    BlockCodec, Computed, Computing, Loaded, Names, NamespaceSpec, Peers, PrefixStore, Promotion, Readable,
+    RegionStore, Wanted,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -378,7 +380,18 @@ impl Peers for AnyPeers {
         true
     }
 
-    fn promote(&self, _: &Namespace, missing: &[BlockHash], readable: &Readable, wanted: Wanted) -> Option<Promotion> {
+    fn way(&self, _: &Namespace, _: BlockHash) -> Option<Way> {
+        None
+    }
+
+    fn promote(
+        &self,
+        _: &Namespace,
+        missing: &[BlockHash],
+        readable: &Readable,
+        wanted: Wanted,
+        _: &Computing,
+    ) -> Option<Promotion> {
         assert_eq!(wanted, Wanted::Leading);
         assert!(readable.may_read(0) && !readable.may_read(1), "this store has no codec");
         (!missing.is_empty()).then(|| Promotion::of(1, Clock::stopped().after(Duration::from_secs(1))))

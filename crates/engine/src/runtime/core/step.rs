@@ -113,7 +113,7 @@ impl Core {
         // A step of a block or more takes its time for computing, unless it also loads.
         let computes = record.tokens >= block_tokens as u64 && !loads;
         if let Some(store) = self.store.as_mut().filter(|_| computes) {
-            store.has_computed(record.tokens, record.ns);
+            store.has_computed(record.tokens, record.pairs, record.ns);
         }
         true
     }

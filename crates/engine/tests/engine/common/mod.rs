@@ -301,7 +301,7 @@ impl PrefixStore for MemoryStore {
         self.shared.lock().unwrap().promotions.pop_front()
     }
 
-    fn has_computed(&mut self, tokens: u64, ns: u64) {
+    fn has_computed(&mut self, tokens: u64, _: u64, ns: u64) {
         let (all_tokens, all_ns) = &mut self.shared.lock().unwrap().computed;
         *all_tokens += tokens;
         *all_ns += ns;

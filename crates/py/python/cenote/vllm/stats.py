@@ -44,6 +44,7 @@ COUNTERS = {
     "remote_late": "Blocks of peers that were not there at the deadline.",
     "remote_failed": "Blocks not read, because the peer failed.",
     "remote_refused": "Blocks not sought, because too many requests were waiting at peers.",
+    "remote_declined": "Blocks not sought, because computing them takes less time.",
     "remote_no_room": "Blocks read from peers for which the region had no room.",
     "remote_suspected": "Times a peer became suspect: it failed or missed a deadline, and is not asked until it answers again.",
     "remote_connections": "Connections made to peers.",
