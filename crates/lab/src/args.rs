@@ -18,7 +18,7 @@ pub use reproduce::ReproduceArgs;
 pub use sim::{CapacityArg, InstantArg, LoadArg, RoutingArg, SimArgs, pool_name};
 pub use soak::SoakArgs;
 pub use study::{
-    ComparedLoadArgs, StudyAgentsArgs, StudyBudgetArgs, StudyCommands, StudyEngineArgs, StudyPrefetchArgs,
+    ComparedLoadArgs, ScaleMemory, StudyAgentsArgs, StudyBudgetArgs, StudyCommands, StudyEngineArgs, StudyPrefetchArgs,
     StudyRecordArgs, StudyScaleArgs, StudyServerArgs, StudySparseArgs, StudySwapArgs, StudyWatermarkArgs,
     StudyWeightsArgs,
 };

@@ -98,7 +98,7 @@ pub struct RackPrices {
     pub gpu: f64,
     /// A host without GPUs and without memory for KV.
     pub host: f64,
-    /// A card for RDMA, with its share of cables and switches.
+    /// A network card, with its share of cables and switches.
     pub card: f64,
 }
 
@@ -127,6 +127,12 @@ impl RackPrices {
     #[must_use]
     pub fn machines(&self, hosts: u32, gpus_per_host: u32) -> f64 {
         f64::from(hosts) * (self.host + f64::from(gpus_per_host) * self.gpu)
+    }
+
+    /// Dollars for so many bytes in the DRAM of each host, and a card of each to read the others'.
+    #[must_use]
+    pub fn mesh(&self, bytes: f64, hosts: u32) -> f64 {
+        f64::from(hosts) * self.card + self.memory.local(bytes, hosts)
     }
 
     /// Dollars for a pool of so many bytes in the DRAM of hosts that reach each other's by RDMA.

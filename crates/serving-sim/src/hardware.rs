@@ -19,6 +19,7 @@ pub mod niagara;
 pub mod nvlink;
 pub mod nvme;
 pub mod oaken;
+pub mod objects;
 pub mod pcie;
 pub mod power;
 pub mod price;

@@ -26,6 +26,9 @@ pub mod workload;
 pub use cenote_policy::block_cache::{self as cache, BlockCache};
 pub use hits::{HitRate, hit_rate, hit_rate_on_hosts};
 pub use model::{CostModel, Device, Link, ModelShape};
-pub use rack::{Hosts, Rack};
-pub use serving::{Cold, ColdOutcome, ConfigError, Outcome, Setup, Spill, simulate, simulate_with_cold_tier};
+pub use rack::{Card, Hosts, Network, Rack};
+pub use serving::{
+    Cold, ColdOutcome, ConfigError, NetworkReads, Outcome, Setup, Spill, simulate, simulate_on_network,
+    simulate_with_cold_tier,
+};
 pub use workload::{Request, Workload};

@@ -6,10 +6,11 @@
 //! Both assume that a larger rack is not slower; the found rack itself was simulated.
 
 use crate::hardware::Gpu;
+use crate::hardware::rdma::{CX_100G, TCP_100G};
 use crate::model::{CXL, CostModel, Link, ModelShape, RDMA_100G};
 use crate::serving::{ConfigError, Outcome, Pool, Setup, simulate};
 use crate::workload::Workload;
-use crate::{Device, Hosts};
+use crate::{Card, Device, Hosts, Network};
 use cenote_policy::{Eviction, Watermark};
 use serde::Serialize;
 
@@ -22,6 +23,10 @@ pub enum Memory {
     None,
     /// In DRAM of each host, in equal parts for its engines, with the same router.
     Dram,
+    /// In DRAM of each host, for all its engines; hosts read each other's by TCP, as `--peers` does.
+    Tcp,
+    /// The same by RDMA.
+    Mesh,
     /// In one pool over RDMA; each host has a card.
     Rdma,
     /// In one pool behind a CXL switch; each host has a port.
@@ -30,14 +35,23 @@ pub enum Memory {
 
 impl Memory {
     /// All kinds.
-    pub const ALL: [Self; 4] = [Self::None, Self::Dram, Self::Rdma, Self::Cxl];
+    pub const ALL: [Self; 6] = [Self::None, Self::Dram, Self::Tcp, Self::Mesh, Self::Rdma, Self::Cxl];
 
     /// The link of a host to the pool: 100 Gb/s as in TraCT §5.1, or an x16 port as in SpecKV §4.1.1.
     const fn link(self) -> Option<Link> {
         match self {
-            Self::None | Self::Dram => None,
+            Self::None | Self::Dram | Self::Tcp | Self::Mesh => None,
             Self::Rdma => Some(RDMA_100G),
             Self::Cxl => Some(CXL),
+        }
+    }
+
+    /// The card of a host that reads others' memory: 100 Gb/s.
+    const fn card(self) -> Option<Card> {
+        match self {
+            Self::Tcp => Some(TCP_100G.card()),
+            Self::Mesh => Some(CX_100G.card()),
+            Self::None | Self::Dram | Self::Rdma | Self::Cxl => None,
         }
     }
 }
@@ -320,12 +334,15 @@ impl Search {
             instances: hosts * self.engines_per_host,
             private: (memory == Memory::Dram)
                 .then_some(pool(bytes / u64::from(self.engines_per_host), alone.swap_link)),
-            shared: memory.link().map(|link| pool(bytes, link)),
+            shared: memory.link().or(memory.card().map(|_| alone.swap_link)).map(|link| pool(bytes, link)),
             has_prefix_cache: true,
             hosts: match memory {
                 // Each engine is a rack of its own to the router, so that prompts follow their beginnings.
                 Memory::None | Memory::Dram => {
                     Some(Hosts { racks: (hosts * self.engines_per_host) as usize, ..Hosts::new(1) })
+                }
+                Memory::Tcp | Memory::Mesh => {
+                    Some(Hosts { network: memory.card().map(Network::Mesh), ..Hosts::new(hosts as usize) })
                 }
                 Memory::Rdma | Memory::Cxl => Some(Hosts { has_ports: true, ..Hosts::new(hosts as usize) }),
             },
@@ -358,7 +375,7 @@ mod tests {
     }
 
     fn dollars(memory: Memory, bytes: u64, hosts: u32) -> f64 {
-        let copies = if memory == Memory::Dram { f64::from(hosts) } else { 1.0 };
+        let copies = if matches!(memory, Memory::Dram | Memory::Tcp | Memory::Mesh) { f64::from(hosts) } else { 1.0 };
         f64::from(hosts) * 100_000.0 + copies * bytes as f64 / 1e9 * 15.0
     }
 
@@ -415,9 +432,9 @@ mod tests {
         assert!(alone.found.iter().all(|found| found.memory == Memory::None), "{alone:?}");
         assert_eq!(kinds(&alone), Memory::ALL[1..]);
         let nothing = sized(vec![1 << 20], 1.0);
-        assert!(nothing.found.is_empty() && nothing.nearest_ms > 1.0 && kinds(&nothing).len() == 3, "{nothing:?}");
+        assert!(nothing.found.is_empty() && nothing.nearest_ms > 1.0 && kinds(&nothing).len() == 5, "{nothing:?}");
         let both = sized(vec![1 << 20, 256 << 30], 1_000.0);
-        assert!(both.found.len() == 4 && both.found.iter().all(|found| found.bytes != 1 << 20), "{both:?}");
+        assert!(both.found.len() == 6 && both.found.iter().all(|found| found.bytes != 1 << 20), "{both:?}");
         assert!(both.too_small.is_empty(), "{both:?}");
     }
 

@@ -12,6 +12,7 @@ mod share;
 
 use crate::cache::key;
 use crate::kernel::Time;
+use crate::model::Link;
 use crate::workload::BlockNumber;
 use cenote_policy::eviction::{Eviction, EvictionPolicy};
 use host::Host;
@@ -32,6 +33,41 @@ const RING_MAX: usize = 8192 * 8;
 /// No slot, or no host.
 const NONE: u32 = u32::MAX;
 
+/// A host's network card, as reads of other hosts' memory see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Card {
+    /// Line rate of each direction, and nanoseconds of a read without bytes.
+    pub link: Link,
+    /// Nanoseconds of the reader for each piece.
+    pub message_ns: Time,
+    /// Pieces on their way at once.
+    pub outstanding: u64,
+}
+
+impl Card {
+    /// Nanoseconds of the line for so many bytes.
+    #[must_use]
+    pub fn line_ns(&self, bytes: u64) -> Time {
+        (u128::from(bytes) * 1_000_000_000 / u128::from(self.link.bytes_per_s)) as Time
+    }
+
+    /// Nanoseconds of a read of pieces of `bytes` each, on an idle line.
+    #[must_use]
+    pub fn messages_ns(&self, pieces: u64, bytes: u64) -> Time {
+        let each = self.line_ns(bytes).max(self.message_ns).max(self.link.latency_ns / self.outstanding.max(1));
+        self.link.latency_ns + pieces * each
+    }
+}
+
+/// What connects hosts without common memory. Each has a region of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// Hosts of a rack read each other's regions.
+    Mesh(Card),
+    /// All hosts write into one object store and read from it, each over such a link.
+    Objects(Link),
+}
+
 /// The hosts of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hosts {
@@ -45,13 +81,23 @@ pub struct Hosts {
     pub has_ports: bool,
     /// Number of equal racks with so many hosts and such a region each, at least 1.
     pub racks: usize,
+    /// `None`: hosts of a rack share a region. Otherwise each has such a region of its own.
+    pub network: Option<Network>,
 }
 
 impl Hosts {
     /// So many hosts of a region that the connectors made.
     #[must_use]
     pub const fn new(count: usize) -> Self {
-        Self { count, chunk_blocks: CHUNK_BLOCKS, tick: TICK, has_ports: false, racks: 1 }
+        Self { count, chunk_blocks: CHUNK_BLOCKS, tick: TICK, has_ports: false, racks: 1, network: None }
+    }
+
+    /// Number of regions.
+    pub(crate) const fn regions(&self) -> usize {
+        match self.network {
+            None => self.racks,
+            Some(_) => self.racks * self.count,
+        }
     }
 
     /// The time of a tick of the rack, counted from 0. The hosts tick by turns, evenly spread over

@@ -12,8 +12,11 @@
 //! prompt. Loading does not overlap computing.
 
 mod cold;
+mod far;
 mod foresight;
+mod mesh;
 mod near;
+mod objects;
 mod router;
 mod setup;
 mod spill;
@@ -21,6 +24,7 @@ mod stores;
 mod world;
 
 pub use cold::{Cold, ColdOutcome, Compression, Prefetch};
+pub use mesh::NetworkReads;
 pub use setup::{ConfigError, Pool, Setup};
 pub use spill::Spill;
 
@@ -102,6 +106,21 @@ pub struct Outcome {
 pub fn simulate(setup: &Setup, workload: &Workload, progress: &mut dyn FnMut(u64)) -> Result<Outcome, ConfigError> {
     setup.check(workload)?;
     Ok(World::new(setup, workload).run(progress))
+}
+
+/// As [`simulate`]. Also returns what hosts without common memory read over their network.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn simulate_on_network(
+    setup: &Setup,
+    workload: &Workload,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(Outcome, NetworkReads), ConfigError> {
+    setup.check(workload)?;
+    let mut world = World::new(setup, workload);
+    let outcome = world.run(progress);
+    Ok((outcome, world.fetched()))
 }
 
 /// As [`simulate`], with a cold tier (L4) below the shared pool: blocks that the pool evicts may go to

@@ -13,7 +13,7 @@ const POLICY: &str = "crates/policy/src/";
 const SIMULATOR: &str = "crates/serving-sim/src/";
 
 /// A decision: its function, and its call in the product.
-const DECISIONS: [(&str, &str); 25] = [
+const DECISIONS: [(&str, &str); 27] = [
     ("Scheduler::new(", "crates/engine/src/"),
     ("PrefixSource for ", "crates/engine/src/"),
     (".victims(", "crates/pool/src/"),
@@ -39,6 +39,8 @@ const DECISIONS: [(&str, &str); 25] = [
     (".rung_of(", "crates/cold/src/"),
     (".worth_promoting(", "crates/cold/src/"),
     ("leaving_parts(", "crates/cold/src/"),
+    ("asking_order(", "crates/reach/src/"),
+    (".has_sought(", "crates/reach/src/"),
 ];
 
 pub fn check(tree: &Tree) -> Vec<Finding> {
@@ -163,9 +165,10 @@ mod tests {
         };
         let named = "fn f() { Watermark::share(1); SwapConfig { x } } impl PrefixSource for M {}";
         let engine = &format!("{named} {}", below("crates/engine/src/"));
-        let [pool, store, cold, lab] =
-            &["crates/pool/src/", "crates/store/src/", "crates/cold/src/", "crates/lab/src/"].map(below);
-        let sim = format!("{engine} {pool} {store} {cold} {lab}");
+        let [pool, store, cold, lab, reach] =
+            &["crates/pool/src/", "crates/store/src/", "crates/cold/src/", "crates/lab/src/", "crates/reach/src/"]
+                .map(below);
+        let sim = format!("{engine} {pool} {store} {cold} {lab} {reach}");
         let tree = |sim: &str| {
             findings(&[
                 ("crates/engine/src/x.rs", engine),
@@ -173,6 +176,7 @@ mod tests {
                 ("crates/store/src/x.rs", store),
                 ("crates/cold/src/x.rs", cold),
                 ("crates/lab/src/x.rs", lab),
+                ("crates/reach/src/x.rs", reach),
                 ("crates/serving-sim/src/lib.rs", sim),
             ])
         };

@@ -12,8 +12,8 @@ use std::path::PathBuf;
 pub enum PlanCommands {
     /// Plan a rack for a load and a time to the first token: hosts, memory for KV and its link, by simulation
     ///
-    /// Simulates racks with KV in the engines alone, in DRAM of each host, in a pool over RDMA, and in a
-    /// pool behind a CXL switch, with the product's scheduler and eviction. Prints the cheapest rack of
+    /// Simulates racks with KV in the engines alone, in DRAM of each host, in DRAM of hosts that read each
+    /// other's by TCP or RDMA, in a pool over RDMA, and in a pool behind a CXL switch, with the product's scheduler and eviction. Prints the cheapest rack of
     /// each kind that meets the goal.
     Rack(Box<PlanRackArgs>),
 }
@@ -100,7 +100,7 @@ pub struct PlanRackArgs {
     /// Dollars for a host without GPUs; our assumption
     #[arg(long, help_heading = "Prices", value_name = "$", default_value_t = RackPrices::ASSUMED.host)]
     pub host_price: f64,
-    /// Dollars for an RDMA card with its share of a switch; our assumption
+    /// Dollars for a card of 100 Gb/s with its share of a switch; our assumption
     #[arg(long, help_heading = "Prices", value_name = "$", default_value_t = RackPrices::ASSUMED.card)]
     pub card_price: f64,
     #[command(flatten)]

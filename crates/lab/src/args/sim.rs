@@ -145,7 +145,7 @@ impl fmt::Display for CapacityArg {
 const LATENCY_MAX_NS: u64 = 1_000_000_000_000;
 
 /// A link by name, or as `GB/S:NANOSECONDS`.
-fn parse_link(text: &str) -> Result<Link, String> {
+pub(super) fn parse_link(text: &str) -> Result<Link, String> {
     match text {
         "cxl" => return Ok(CXL),
         "niagara" => return Ok(NIAGARA),

@@ -5,7 +5,9 @@ use super::sim::{SessionArgs, TraceFormatArg};
 use cenote_base::units::ByteSize;
 use cenote_console::args::{EngineArgs, StudiedModelArgs, positive};
 use cenote_console::output::OutputArgs;
-use clap::{Args, Subcommand};
+use cenote_serving_sim::Link;
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
 use std::path::PathBuf;
 
 #[derive(Subcommand, Debug)]
@@ -201,6 +203,22 @@ pub struct StudyPrefetchArgs {
     pub output: OutputArgs,
 }
 
+/// Where the hosts of `study scale` have KV.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ScaleMemory {
+    /// In a region behind a CXL switch that the hosts of a rack share
+    Cxl,
+    /// In a region of each host; the hosts of a rack read each other's by RDMA over 100 Gb/s
+    Rdma,
+    /// The same by TCP over 100 Gb/s
+    Tcp,
+    /// In a region of each host, and below all in one object store
+    Objects,
+    /// In a region of each host, which is a rack of its own to the router
+    Alone,
+}
+
 #[derive(Args, Debug)]
 pub struct StudyScaleArgs {
     /// Numbers of hosts
@@ -224,9 +242,16 @@ pub struct StudyScaleArgs {
     pub trace: Option<PathBuf>,
     #[command(flatten)]
     pub sessions: SessionArgs,
-    /// Pool of each rack
+    /// Pool of each rack; hosts without common memory have equal parts of it
     #[arg(long, value_name = "SIZE", default_value = "1TiB")]
     pub pool: ByteSize,
+    /// Where KV lies and how hosts share it
+    #[arg(long, value_enum, value_name = "KIND,…", value_delimiter = ',', default_value = "cxl")]
+    pub memory: Vec<ScaleMemory>,
+    /// Link of each host to the object store, in gigabytes a second and nanoseconds [default: four connections
+    /// to S3, 0.34:100000000]
+    #[arg(long, value_name = "GB/S:NS", value_parser = super::sim::parse_link)]
+    pub object_link: Option<Link>,
     /// Seed of the requests
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = seed())]
     pub seed: u64,

@@ -207,6 +207,20 @@ async fn racks_grow_with_their_hosts() {
     bare_lab(racks).fails(&["65535 racks", "--hosts-per-rack"]).await;
 }
 
+#[tokio::test]
+async fn hosts_without_common_memory_read_each_other_where_that_is_faster() {
+    let scale = ["study", "scale", "--hosts", "8", "--memory", "cxl,rdma,tcp,objects,alone", "--json"];
+    let rows = bare_lab(scale).ok().await.json();
+    let kinds: Vec<&str> = (0..5).filter_map(|at| rows[at]["memory"].as_str()).collect();
+    assert_eq!(kinds, ["cxl", "rdma", "tcp", "objects", "alone"]);
+    let number = |at: usize, name: &str| rows[at][name].as_f64().expect("a number");
+    let read = |at: usize| rows[at]["fetched"]["read"].as_u64().expect("a number");
+    assert_eq!((read(0), read(4)), (0, 0), "{rows}");
+    assert!(read(1) > 100 && number(1, "hit_rate") > 0.8 * number(0, "hit_rate"), "{rows}");
+    // An object store with four connections is slower than an H200.
+    assert!(read(3) < read(1) / 10 && number(3, "hit_rate") < number(1, "hit_rate"), "{rows}");
+}
+
 /// Twelve sessions of twenty requests: the prompt grows by two blocks, and is rewound once.
 fn sessions(folder: &std::path::Path) -> String {
     let session = |session: u32| {

@@ -1,6 +1,7 @@
 //! RDMA cards: messages, queues, bounce buffers and aggregation.
 
 use crate::model::Link;
+use crate::rack::Card;
 use cenote_plan::traffic::GBE_100_BYTES_PER_S;
 
 /// A card and the software that drives it.
@@ -32,6 +33,16 @@ pub const CX_100G: Nic = Nic {
 /// assumption: a copy of 10 GB/s.
 pub const CX_100G_BOUNCED: Nic = CX_100G.bounced(10e9, 2);
 
+/// A card of 100 Gb/s whose bytes the kernels carry by TCP, with reads that the owner's process answers. Our
+/// assumptions: half of the line, 50 µs there and back, 5 µs a message, 16 outstanding.
+pub const TCP_100G: Nic = Nic {
+    link: Link { bytes_per_s: GBE_100_BYTES_PER_S / 2, latency_ns: 50_000 },
+    message_ns: 5_000.0,
+    queue_depth: 16,
+    bounce_bytes_per_s: None,
+    bounces: 0,
+};
+
 impl Nic {
     /// With a bounce buffer on `sides` sides, filled at this rate.
     #[must_use]
@@ -39,6 +50,12 @@ impl Nic {
         self.bounce_bytes_per_s = Some(bytes_per_s);
         self.bounces = sides;
         self
+    }
+
+    /// The card as one-sided reads see it, which need no bounce buffer: regions are registered.
+    #[must_use]
+    pub const fn card(&self) -> Card {
+        Card { link: self.link, message_ns: self.message_ns as u64, outstanding: self.queue_depth as u64 }
     }
 
     /// Nanoseconds to send `messages` of `bytes` each. The slowest of line, sender and window counts.

@@ -118,13 +118,15 @@ impl SharedPool {
 pub(super) struct Shared {
     pub(super) pool: SharedPool,
     pub(super) links: Vec<Busy>,
+    /// Instances that are next to each other on one link are so far apart.
+    pub(super) stride: usize,
 }
 
 impl Shared {
     /// The link of an instance.
     pub(super) fn link(&mut self, instance: usize) -> &mut Busy {
         let links = self.links.len();
-        &mut self.links[instance % links]
+        &mut self.links[instance / self.stride % links]
     }
 }
 

@@ -1,6 +1,7 @@
 //! The state and events of a run.
 
 use super::cold::{ColdOutcome, ColdTier};
+use super::far::Far;
 use super::near::NearCache;
 use super::router::Router;
 use super::spill::{Spilled, Streamer};
@@ -10,7 +11,7 @@ use crate::cache::{BlockCache, MakeRoom, WHOLE};
 use crate::kernel::{Calendar, Time};
 use crate::model::StepWork;
 use crate::quantiles::{Histogram, Values};
-use crate::rack::Rack;
+use crate::rack::{Hosts, Rack};
 use crate::workload::{BlockNumber, Workload};
 use cenote_base::RequestId;
 use cenote_policy::prefetch::Source;
@@ -36,6 +37,12 @@ pub(super) enum Event {
     Expected { request: usize },
     /// It has not continued.
     Forgotten { request: usize },
+    /// A step of a read from another host or from an object store ends.
+    Fetch { job: u32 },
+    /// A request stops waiting for such a read.
+    FetchLate { job: u32 },
+    /// A request goes on to its engine.
+    Fetched { request: u32 },
 }
 
 /// The state of a request.
@@ -43,6 +50,8 @@ pub(super) enum Event {
 struct Progress {
     generated: u32,
     was_admitted: bool,
+    /// The instance that it was sent to.
+    instance: u32,
     last_token: Time,
     /// The instant of the lookup. The blocks are published with it.
     instant: u64,
@@ -90,6 +99,7 @@ pub(super) struct World<'a> {
     totals: Totals,
     swap_trace: Option<Vec<Swap>>,
     pub(super) cold: Option<ColdTier>,
+    pub(super) far: Option<Far>,
 }
 
 impl<'a> World<'a> {
@@ -100,14 +110,22 @@ impl<'a> World<'a> {
         let cache = |pool: &super::Pool| BlockCache::new(setup.eviction, capacity(pool), workload.num_blocks());
         let store = |pool: &super::Pool| Store { cache: cache(pool), busy: Busy::new(pool.link) };
         let shared = |pool: &super::Pool| match setup.hosts {
-            None => Shared { pool: SharedPool::Ideal(cache(pool)), links: vec![Busy::new(pool.link)] },
+            None => Shared { pool: SharedPool::Ideal(cache(pool)), links: vec![Busy::new(pool.link)], stride: 1 },
+            Some(hosts) if hosts.network.is_some() => {
+                let alone = Hosts { count: 1, racks: hosts.regions(), ..hosts };
+                let rack = Rack::new(setup.eviction, capacity(pool), workload.num_blocks(), alone);
+                // Each engine of a host has a link of its own to the host's memory.
+                let engines = (setup.instances as usize).div_ceil(hosts.regions());
+                let links = vec![Busy::new(pool.link); engines];
+                Shared { pool: SharedPool::Hosts { rack, hosts: alone }, links, stride: hosts.regions() }
+            }
             Some(hosts) => {
                 let rack = Rack::new(setup.eviction, capacity(pool), workload.num_blocks(), hosts);
                 let ports = if hosts.has_ports { hosts.count } else { 1 };
-                Shared { pool: SharedPool::Hosts { rack, hosts }, links: vec![Busy::new(pool.link); ports] }
+                Shared { pool: SharedPool::Hosts { rack, hosts }, links: vec![Busy::new(pool.link); ports], stride: 1 }
             }
         };
-        let racks = setup.racks();
+        let regions = setup.hosts.map_or(1, |hosts| hosts.regions());
         let instance = |_| Instance {
             scheduler: Scheduler::new(setup.scheduler()),
             output: SchedulerOutput::default(),
@@ -119,7 +137,7 @@ impl<'a> World<'a> {
         let mut calendar = Calendar::default();
         if let Some(first) = workload.requests().first() {
             calendar.schedule(first.arrival + setup.front_ns, Event::Arrival);
-            if let Some(hosts) = setup.hosts.filter(|_| setup.shared.is_some()) {
+            if let Some(hosts) = setup.hosts.filter(|hosts| setup.shared.is_some() && hosts.network.is_none()) {
                 calendar.schedule(hosts.tick_at(0), Event::Tick { number: 0 });
             }
         }
@@ -130,7 +148,7 @@ impl<'a> World<'a> {
             calendar,
             next_arrival: 0,
             instances: (0..setup.instances).map(instance).collect(),
-            shared: setup.shared.iter().flat_map(|pool| (0..racks).map(|_| shared(pool))).collect(),
+            shared: setup.shared.iter().flat_map(|pool| (0..regions).map(|_| shared(pool))).collect(),
             router: Router::new(setup, workload.num_blocks()),
             requests: vec![Progress::default(); workload.requests().len()],
             lookups: 0,
@@ -139,6 +157,28 @@ impl<'a> World<'a> {
             totals: Totals::default(),
             swap_trace: None,
             cold: None,
+            far: Far::new(setup, workload),
+        }
+    }
+
+    /// The region of an instance.
+    fn region_of(&self, at: usize) -> usize {
+        match self.setup.hosts {
+            Some(hosts) if hosts.network.is_some() => at % hosts.regions(),
+            _ => self.router.rack_of(at),
+        }
+    }
+
+    pub(super) fn prefix(&mut self, at: usize) -> Prefix<'_> {
+        let region = self.region_of(at);
+        let instance = &self.instances[at];
+        Prefix {
+            workload: self.workload,
+            near: instance.near.as_ref(),
+            private: instance.private.as_ref().map(|store| &store.cache),
+            shared: self.shared.get(region).map(|shared| &shared.pool),
+            cold: self.cold.as_mut(),
+            lookups: 0,
         }
     }
 
@@ -177,6 +217,9 @@ impl<'a> World<'a> {
                 Event::Hint { request } => self.hint(request),
                 Event::Expected { request } => self.expect(request),
                 Event::Forgotten { request } => self.forget(request),
+                Event::Fetch { job } => self.fetch(job),
+                Event::FetchLate { job } => self.fetch_late(job),
+                Event::Fetched { request } => self.enqueue(request as usize),
                 Event::Step { instance } => {
                     self.end_step(instance);
                     self.begin_step(instance);
@@ -210,6 +253,17 @@ impl<'a> World<'a> {
             self.calendar.schedule(next.arrival + self.setup.front_ns, Event::Arrival);
         }
         let at = self.router.route(self.workload.blocks(request));
+        self.totals.prompt_tokens += u64::from(request.input_tokens);
+        self.requests[index].instance = at as u32;
+        if !self.seeks(at, index) {
+            self.enqueue(index);
+        }
+    }
+
+    /// A request enters its engine's queue.
+    fn enqueue(&mut self, index: usize) {
+        let request = &self.workload.requests()[index];
+        let at = self.requests[index].instance as usize;
         let instance = &mut self.instances[at];
         let new = NewRequest {
             id: RequestId(index as u64),
@@ -220,7 +274,6 @@ impl<'a> World<'a> {
         };
         instance.scheduler.add(new).expect("`Setup::check` refuses requests that never fit");
         let position = instance.scheduler.num_waiting() as u32;
-        self.totals.prompt_tokens += u64::from(request.input_tokens);
         if !instance.is_busy {
             // Schedule the step behind other arrivals at this instant, so that it admits them too.
             instance.is_busy = true;
@@ -248,7 +301,7 @@ impl<'a> World<'a> {
 
     /// Chooses an instance's next step and schedules its end.
     fn begin_step(&mut self, at: usize) {
-        let (now, rack) = (self.calendar.now(), self.router.rack_of(at));
+        let (now, rack) = (self.calendar.now(), self.region_of(at));
         let instance = &mut self.instances[at];
         loop {
             if instance.scheduler.is_idle() {
@@ -283,6 +336,12 @@ impl<'a> World<'a> {
         self.totals.steps += 1;
         self.totals.events += work.requests;
         let end = self.compute(at, loaded, &work).max(loaded + 1);
+        if let Some(far) = &mut self.far
+            && loaded == now
+            && work.tokens >= u64::from(self.workload.block_tokens())
+        {
+            far.has_computed(at, &work, end - now);
+        }
         self.calendar.schedule(end, Event::Step { instance: at });
     }
 
@@ -341,7 +400,7 @@ impl<'a> World<'a> {
     /// Counts the lookups of admitted requests and loads their matched blocks. Returns the time at
     /// which the loads are complete.
     fn load_admitted(&mut self, at: usize, now: Time) -> Time {
-        let rack = self.router.rack_of(at);
+        let rack = self.region_of(at);
         let instance = &mut self.instances[at];
         let mut ready = now;
         for part in &instance.output.scheduled {
@@ -474,6 +533,7 @@ impl<'a> World<'a> {
     /// Publishes a prompt's blocks into the instance's cache and the pool. No step waits for it.
     fn publish(&mut self, at: usize, index: usize) {
         let now = self.calendar.now();
+        let region = self.region_of(at);
         let blocks = self.workload.blocks(&self.workload.requests()[index]);
         let instant = self.requests[index].instant;
         let mut write = |busy: &mut Busy, new: u64| {
@@ -489,11 +549,14 @@ impl<'a> World<'a> {
             let new = touched.filter(|was_there| !was_there).count() as u64;
             write(&mut own.busy, new);
         }
-        if let Some(shared) = self.shared.get_mut(self.router.rack_of(at)) {
+        if let Some(shared) = self.shared.get_mut(region) {
             let cold = &mut self.cold;
             let mut room = |victim| cold.as_mut().map_or(MakeRoom::Evict, |cold| cold.make_room(victim));
             let new = shared.pool.publish(at, blocks, instant, &mut room);
             write(shared.link(at), new);
+        }
+        if let Some(far) = &mut self.far {
+            far.published(at, blocks, now);
         }
         self.pump_cold();
     }

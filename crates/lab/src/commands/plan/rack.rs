@@ -60,6 +60,7 @@ pub fn run(args: &PlanRackArgs) -> Result<(), Failure> {
     let memory_cost = |kind: Memory, bytes: u64, hosts: u32| match kind {
         Memory::None => 0.0,
         Memory::Dram => prices.memory.local(bytes as f64, hosts),
+        Memory::Tcp | Memory::Mesh => prices.mesh(bytes as f64, hosts),
         Memory::Rdma => prices.rdma(bytes as f64, hosts),
         Memory::Cxl => prices.memory.pool(bytes as f64, hosts),
     };
@@ -225,6 +226,8 @@ fn name(memory: Memory) -> &'static str {
     match memory {
         Memory::None => "engines alone",
         Memory::Dram => "DRAM of each host",
+        Memory::Tcp => "hosts that read each other by TCP",
+        Memory::Mesh => "hosts that read each other by RDMA",
         Memory::Rdma => "pool over RDMA",
         Memory::Cxl => "pool behind CXL",
     }

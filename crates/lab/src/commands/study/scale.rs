@@ -1,17 +1,20 @@
-//! `cenote-lab study scale`: thousands of hosts in racks, and how the simulator's own time grows.
+//! `cenote-lab study scale`: thousands of hosts in racks with a region, hosts that read each other's regions
+//! or an object store, and how the simulator's own time grows.
 
-use crate::args::StudyScaleArgs;
+use crate::args::{ScaleMemory, StudyScaleArgs};
 use crate::commands::sim::{peak_memory_bytes, processor_time};
 use cenote_base::units::ByteSize;
 use cenote_console::failure::Failure;
 use cenote_console::input;
 use cenote_console::output;
 use cenote_serving_sim::hardware::h200::H200;
+use cenote_serving_sim::hardware::objects::S3;
+use cenote_serving_sim::hardware::rdma::{CX_100G, TCP_100G};
 use cenote_serving_sim::model::CXL;
 use cenote_serving_sim::provision::Engine;
 use cenote_serving_sim::serving::{ConfigError, Pool};
 use cenote_serving_sim::workload::{AGENTIC_BLOCK_TOKENS, Sessions, Synthetic, TraceFormat};
-use cenote_serving_sim::{Hosts, ModelShape, Setup, Workload, simulate};
+use cenote_serving_sim::{Hosts, ModelShape, Network, NetworkReads, Setup, Workload, simulate_on_network};
 use serde::Serialize;
 
 /// Tokens of a block: of a size that keeps the index of a hundred racks in memory.
@@ -19,6 +22,7 @@ const BLOCK_TOKENS: u32 = 128;
 
 #[derive(Serialize)]
 struct Row {
+    memory: ScaleMemory,
     hosts: u32,
     racks: usize,
     requests: usize,
@@ -28,6 +32,8 @@ struct Row {
     tokens_per_s: f64,
     /// Simulated seconds.
     makespan_s: f64,
+    /// What hosts read over their network.
+    fetched: NetworkReads,
     events: u64,
     /// Processor time of the run, in seconds, on one core.
     core_s: f64,
@@ -39,16 +45,21 @@ struct Row {
 pub fn run(args: &StudyScaleArgs) -> Result<(), Failure> {
     let mut hosts = args.hosts.clone();
     hosts.sort_unstable();
-    let bar = output::progress("simulating", hosts.iter().map(|&hosts| u64::from(hosts * args.requests)).sum());
+    let bar = output::progress(
+        "simulating",
+        args.memory.len() as u64 * hosts.iter().map(|&hosts| u64::from(hosts * args.requests)).sum::<u64>(),
+    );
     let mut rows: Vec<Row> = Vec::new();
-    for hosts in hosts {
+    for (hosts, memory) in hosts.into_iter().flat_map(|hosts| args.memory.iter().map(move |memory| (hosts, *memory))) {
         let racks = hosts.div_ceil(args.hosts_per_rack) as usize;
         let load = load(args, hosts, racks)?;
-        let setup = setup(args, hosts, racks)?;
+        let setup = setup(args, memory, hosts, racks)?;
         let (done, begin) = (bar.position(), processor_time());
-        let outcome = simulate(&setup, &load, &mut |answered| bar.set_position(done + answered)).map_err(hinted)?;
+        let run = simulate_on_network(&setup, &load, &mut |answered| bar.set_position(done + answered));
+        let (outcome, fetched) = run.map_err(hinted)?;
         let core_s = (processor_time() - begin).as_secs_f64();
         rows.push(Row {
+            memory,
             hosts,
             racks,
             requests: load.requests().len(),
@@ -57,6 +68,7 @@ pub fn run(args: &StudyScaleArgs) -> Result<(), Failure> {
             ttft_p99_ms: outcome.ttft_p99_ms,
             tokens_per_s: outcome.throughput_tokens_per_s,
             makespan_s: outcome.makespan_s,
+            fetched,
             events: outcome.events,
             core_s,
             events_per_core_s: outcome.events as f64 / core_s.max(1e-9),
@@ -94,27 +106,39 @@ fn load(args: &StudyScaleArgs, hosts: u32, racks: usize) -> Result<Workload, Fai
     Ok(Synthetic { groups: args.groups * racks as u64, block_tokens: BLOCK_TOKENS, ..drawn }.draw(args.seed))
 }
 
-fn setup(args: &StudyScaleArgs, hosts: u32, racks: usize) -> Result<Setup, Failure> {
+fn setup(args: &StudyScaleArgs, memory: ScaleMemory, hosts: u32, racks: usize) -> Result<Setup, Failure> {
     let shape = *ModelShape::named("llama-8b").expect("a preset");
-    let engine = Engine { gpu: H200, gpus: 1, shape };
-    let of_rack = Hosts { has_ports: true, racks, ..Hosts::new(hosts.min(args.hosts_per_rack) as usize) };
-    Ok(Setup {
-        instances: hosts,
-        shared: Some(Pool { bytes: Some(args.pool.0), link: CXL }),
-        hosts: Some(of_rack),
-        ..engine.alone(256, 8_192)?
-    })
+    let alone = Engine { gpu: H200, gpus: 1, shape }.alone(256, 8_192)?;
+    let count = hosts.min(args.hosts_per_rack);
+    let of_rack = Hosts { racks, ..Hosts::new(count as usize) };
+    let network = |network| Hosts { network: Some(network), ..of_rack };
+    let of_memory = match memory {
+        ScaleMemory::Cxl => Hosts { has_ports: true, ..of_rack },
+        ScaleMemory::Rdma => network(Network::Mesh(CX_100G.card())),
+        ScaleMemory::Tcp => network(Network::Mesh(TCP_100G.card())),
+        ScaleMemory::Objects => network(Network::Objects(args.object_link.unwrap_or(S3))),
+        ScaleMemory::Alone => Hosts { racks: hosts as usize, ..Hosts::new(1) },
+    };
+    let pool = match memory {
+        ScaleMemory::Cxl => Pool { bytes: Some(args.pool.0), link: CXL },
+        _ => Pool { bytes: Some(args.pool.0 / u64::from(count)), link: alone.swap_link },
+    };
+    Ok(Setup { instances: hosts, shared: Some(pool), hosts: Some(of_memory), ..alone })
 }
 
 fn table(rows: &[Row]) -> String {
     let mut table = output::table(&[
         "hosts",
         "racks",
+        "KV lies in",
         "requests",
         "hit rate",
         "TTFT p50",
         "p99",
         "tokens/s a host",
+        "blocks fetched",
+        "declined",
+        "a host sent at most",
         "events",
         "one core",
         "million events/s",
@@ -124,11 +148,15 @@ fn table(rows: &[Row]) -> String {
         table.add_row([
             row.hosts.to_string(),
             row.racks.to_string(),
+            name(row.memory).to_owned(),
             row.requests.to_string(),
             format!("{:.1} %", 100.0 * row.hit_rate),
             format!("{:.0} ms", row.ttft_p50_ms),
             format!("{:.0} ms", row.ttft_p99_ms),
             format!("{:.0}", row.tokens_per_s / f64::from(row.hosts)),
+            row.fetched.read.to_string(),
+            row.fetched.declined.to_string(),
+            ByteSize(row.fetched.sent_bytes_max).to_string(),
             row.events.to_string(),
             format!("{:.2} s", row.core_s),
             format!("{:.1}", row.events_per_core_s / 1e6),
@@ -136,4 +164,14 @@ fn table(rows: &[Row]) -> String {
         ]);
     }
     table.to_string()
+}
+
+const fn name(memory: ScaleMemory) -> &'static str {
+    match memory {
+        ScaleMemory::Cxl => "CXL rack",
+        ScaleMemory::Rdma => "RDMA mesh",
+        ScaleMemory::Tcp => "TCP mesh",
+        ScaleMemory::Objects => "object store",
+        ScaleMemory::Alone => "each host",
+    }
 }
