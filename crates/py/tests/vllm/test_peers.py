@@ -41,10 +41,23 @@ def hosts() -> Iterator[tuple[str, str]]:
 def asks(_: Any, model: str, region: str, settings: dict[str, str]) -> tuple[Answer, dict[str, int]]:
     """The answer to a prompt, once all peers answer, and the counters of peers."""
     engine = Engine(model, region, connector=settings)
-    opened: cenote.Region = engine.llm.llm_engine.engine_core.engine_core.scheduler.connector._shards.region
+    opened = region_of(engine)
     if settings:
         connected(opened)
-    return engine.ask(prompt(FULL * BLOCK + 5, 1)), opened.peers or {}
+    return saved(engine), opened.peers or {}
+
+
+def region_of(engine: Engine) -> cenote.Region:
+    """The region of the scheduler's side."""
+    region: cenote.Region = engine.llm.llm_engine.engine_core.engine_core.scheduler.connector._shards.region
+    return region
+
+
+def saved(engine: Engine) -> Answer:
+    """The answer to a prompt, once the region has all blocks of the prompt."""
+    answer = engine.ask(prompt(FULL * BLOCK + 5, 1))
+    until("the prompt's blocks", lambda: region_of(engine).info()["blocks_ready"] >= FULL)
+    return answer
 
 
 def test_an_engine_loads_the_blocks_of_another_host(tiny: str, hosts: tuple[str, str], tmp_path: Path) -> None:
@@ -53,7 +66,7 @@ def test_an_engine_loads_the_blocks_of_another_host(tiny: str, hosts: tuple[str,
     cold, _ = in_child(asks, tiny, far, {})
     with Share(far, key) as share:
         warm, peers = in_child(asks, tiny, near, share.settings(key))
-    assert (cold.cached, warm.cached) == (0, FULL * BLOCK)
+    assert (cold.cached, warm.cached) == (0, FULL * BLOCK), peers
     assert warm.tokens == cold.tokens
     assert peers["remote_hits_total"] == FULL
     # The copies are this host's now.
@@ -64,9 +77,7 @@ def test_an_engine_loads_the_blocks_of_another_host(tiny: str, hosts: tuple[str,
 def asks_without(_: Any, model: str, region: str, settings: dict[str, str]) -> tuple[Answer, str | None]:
     """The answer to a prompt while no peer answers, and the peer's error."""
     engine = Engine(model, region, connector=settings)
-    answer = engine.ask(prompt(FULL * BLOCK + 5, 1))
-    opened: cenote.Region = engine.llm.llm_engine.engine_core.engine_core.scheduler.connector._shards.region
-    return answer, opened.peers_error
+    return saved(engine), region_of(engine).peers_error
 
 
 def test_a_peer_that_is_gone_costs_a_miss(tiny: str, hosts: tuple[str, str], tmp_path: Path) -> None:
