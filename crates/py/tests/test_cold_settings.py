@@ -123,19 +123,58 @@ def test_vllm_asks_again_until_the_blocks_are_there(plug_in: Callable[[str], Non
         promotes=True, promotions={}, promoted_from={}, lookup=SimpleNamespace(promote=promote), stats=SimpleNamespace(add=counted.append)
     )
     request: Any = SimpleNamespace(request_id="a")
-    is_promoting = SchedulerSide._is_promoting
-    assert is_promoting(scheduler, request, 0, 16, 64)
-    assert is_promoting(scheduler, request, 0, 16, 64)
+
+    def asks_again(hit: int) -> bool:
+        side = SchedulerSide
+        return side._is_waiting(scheduler, "a") or side._promote(scheduler, request, 0, hit, 64)
+
+    assert asks_again(16)
+    assert asks_again(16)
     promotion.over = True
-    assert not is_promoting(scheduler, request, 0, 16, 64)
+    assert not asks_again(16)
     # Blocks that could not be read are computed.
     promotion.over = False
-    assert not is_promoting(scheduler, request, 0, 32, 64)
+    assert not asks_again(32)
     # Where the hit ended before: what lies behind it came from the tier.
     assert scheduler.promoted_from == {"a": 16}
     assert (begun, counted) == ([(0, 64)], ["cold_requests"])
     scheduler.promotes = False
-    assert not is_promoting(scheduler, SimpleNamespace(request_id="b"), 0, 0, 64)
+    assert not SchedulerSide._promote(scheduler, SimpleNamespace(request_id="b"), 0, 0, 64)  # type: ignore[arg-type]
+
+
+def test_vllm_asks_again_for_blocks_that_arrive_during_a_lookup(plug_in: Callable[[str], None]) -> None:
+    """A promotion that was over when the lookup looked at it, and not when the lookup began, was a miss."""
+    plug_in("vllm")
+    from cenote.vllm.scheduler import SchedulerSide
+
+    promotion = SimpleNamespace(over=False)
+    arrived = {"at": "never"}
+
+    def find(*_: Any) -> Any:
+        end = 64 if promotion.over else 0
+        promotion.over = promotion.over or arrived["at"] == "lookup"
+        return SimpleNamespace(start=0, end=end, without_state=0, release=lambda: None)
+
+    def promote(*_: Any) -> list[Any]:
+        promotion.over = arrived["at"] == "promotion"
+        return [promotion]
+
+    for when in ("promotion", "lookup"):
+        promotion.over = False
+        scheduler: Any = SimpleNamespace(
+            promotes=True, promotions={}, promoted_from={}, stats=SimpleNamespace(add=lambda _: None), loads=True, given_up=set(), found={},
+            looked_up={}, settings=SimpleNamespace(min_blocks=1), _let_go=lambda _: None, _is_named=lambda _: True,
+            lookup=SimpleNamespace(find=find, promote=promote, limit=lambda _: 64, alignment=16),
+        )  # fmt: skip
+        for name in ("_is_waiting", "_promote"):
+            setattr(scheduler, name, getattr(SchedulerSide, name).__get__(scheduler))
+        request: Any = SimpleNamespace(request_id="a", skip_reading_prefix_cache=False)
+        arrived["at"] = when if when == "promotion" else "never"
+        assert SchedulerSide.matched_tokens(scheduler, request, 0) == (None, False)
+        arrived["at"] = when
+        if when == "lookup":
+            assert SchedulerSide.matched_tokens(scheduler, request, 0) == (None, False)
+        assert SchedulerSide.matched_tokens(scheduler, request, 0) == (64, True), when
 
 
 def test_vllm_counts_what_the_tier_did(plug_in: Callable[[str], None], name: str, tmp_path: Path) -> None:

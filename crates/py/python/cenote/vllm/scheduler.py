@@ -99,8 +99,10 @@ class SchedulerSide:
         start, end, unit = num_computed_tokens, self.lookup.limit(request), self.lookup.alignment
         if end <= start or start % unit:
             return 0, False
+        # Before the lookup: what arrives during it may be behind the hit, and vLLM asks again.
+        waits = self._is_waiting(request.request_id)
         found = self.lookup.find(request, start, end)
-        if found.end < end and self._is_promoting(request, start, found.end, end):
+        if found.end < end and (waits or self._promote(request, start, found.end, end)):
             found.release()
             return None, False
         # vLLM asks again in each step until it admits the request. Only the last answer counts.
@@ -112,21 +114,24 @@ class SchedulerSide:
         self.found[request.request_id] = found
         return found.end - start, True
 
-    def _is_promoting(self, request: Request, start: int, hit: int, end: int) -> bool:
-        """True while blocks are on their way from the cold tier or peers and their deadline has not passed.
+    def _is_waiting(self, request_id: str) -> bool:
+        """True while blocks are on their way from the cold tier or peers and their deadline has not passed."""
+        if not (waiting := self.promotions.get(request_id)):
+            return False
+        waiting[:] = [promotion for promotion in waiting if not promotion.over]
+        return bool(waiting)
+
+    def _promote(self, request: Request, start: int, hit: int, end: int) -> bool:
+        """Begins to bring the blocks behind a hit. True if any are on their way, or have arrived since the lookup.
 
         A request is promoted once: blocks that cannot be read are computed."""
-        if not self.promotes:
+        if not self.promotes or request.request_id in self.promotions:
             return False
-        begun = self.promotions.get(request.request_id)
-        if begun is None:
-            begun = self.lookup.promote(request, start, end)
-            if begun:
-                self.stats.add("cold_requests")
-                self.promoted_from[request.request_id] = hit
-        waiting = [promotion for promotion in begun if not promotion.over]
-        self.promotions[request.request_id] = waiting
-        return bool(waiting)
+        begun = self.promotions[request.request_id] = self.lookup.promote(request, start, end)
+        if begun:
+            self.stats.add("cold_requests")
+            self.promoted_from[request.request_id] = hit
+        return bool(begun)
 
     def _is_named(self, request: Request) -> bool | None:
         """True if a request may share. None: its name is pending and has not timed out."""
