@@ -33,6 +33,9 @@ const STUCK_MAX: usize = 2;
 const YIELDS: u32 = 64;
 /// Pause between later looks.
 const PAUSE: Duration = Duration::from_micros(50);
+/// Longest sleep of an agent's thread, in microseconds. Events wake it; NIXL wants a bound, because some of UCX's
+/// wake nothing. Without a sleep it takes a core, at all times, of the owner and of each reader's connection.
+const LOOK_PAUSE_US: u64 = 10_000;
 /// Signals whose handlers UCX replaces when it is loaded, SIGBUS among them, which regions need.
 const SIGNALS: [c_int; 4] = [libc::SIGBUS, libc::SIGSEGV, libc::SIGILL, libc::SIGFPE];
 
@@ -151,7 +154,7 @@ impl Agent {
             listen_port: 0,
             thread_sync: 0,
             num_workers: 1,
-            pthr_delay_us: 0,
+            pthr_delay_us: LOOK_PAUSE_US,
             lthr_delay_us: 100_000,
             capture_telemetry: false,
         };
