@@ -26,7 +26,7 @@ const BUCKETS_MAX: usize = 8;
 const HASHES_MAX: usize = 256;
 /// Bytes of a block's names, and of its seal.
 const PAIR_BYTES: usize = 16;
-/// Pieces of a block beside its payload: seal, names, namespace, and one of the batch.
+/// Most pieces of a block beside its payload: seal, names, namespace, and one of the batch.
 const EXTRA_PIECES: usize = 4;
 
 /// A block that a fetch has read.
@@ -219,6 +219,8 @@ impl<R: Remote> Reader<R> {
         let mut hits = hits.iter().peekable();
         while hits.peek().is_some() && !pace.until.passed() {
             let (mut batch, mut fetching) = (Batch::default(), Vec::new());
+            // Blocks of one batch have few namespaces, mostly one.
+            let mut rows: Vec<(u64, std::ops::Range<usize>)> = Vec::new();
             while let Some(hit) = hits.peek() {
                 if !readable.may_read(hit.encoding) {
                     each(hit, Fetched::Unreadable);
@@ -238,12 +240,18 @@ impl<R: Remote> Reader<R> {
                     break;
                 }
                 let is_long = length > crate::remote::BYTES_MAX / 2;
+                let known = rows.iter().find(|(at, _)| *at == row).map(|(_, place)| place.clone());
+                let namespace = known.unwrap_or_else(|| {
+                    let place = batch.add(row, LINE_BYTES);
+                    rows.push((row, place.clone()));
+                    place
+                });
                 fetching.push(Fetching {
                     hit: **hit,
                     payload: batch.add(at, length),
                     seal: self.outline.seal(hit.block).map(|at| batch.add(at, PAIR_BYTES)),
                     names: self.outline.names(hit.block).map(|at| batch.add(at, PAIR_BYTES)),
-                    namespace: batch.add(row, LINE_BYTES),
+                    namespace,
                 });
                 hits.next();
                 if is_long {
