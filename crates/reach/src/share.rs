@@ -262,14 +262,18 @@ pub fn offer_of(address: &str, key: &Key, deadline: Deadline) -> io::Result<Opti
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nixl::tests::fake;
+    use crate::nixl::tests::{fake, registers};
     use cenote_mem::{MapOptions, Mapped, Mapping};
     use cenote_pool::PoolConfig;
 
     /// What a share says of a region with such hosts and flushes.
     fn shared(max_hosts: u8, flush: Flush) -> Result<Offer, ShareError> {
         let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("region").display().to_string();
+        share_of(folder.path(), max_hosts, flush).follow()
+    }
+
+    fn share_of(folder: &std::path::Path, max_hosts: u8, flush: Flush) -> Share {
+        let path = folder.join("region").display().to_string();
         let source: RegionSource = path.parse().expect("a file");
         let mapping = Mapping::create(&source, 2 << 20, 0o600, &MapOptions::default()).expect("a file");
         let fabric = Arc::new(Mapped::new(mapping, flush).expect("this processor has it"));
@@ -281,7 +285,19 @@ mod tests {
             ..PoolConfig::new(HashSeed([7; 32]), [1; 16])
         };
         Superblock::format(&fabric, &config).expect("it fits");
-        Share::new(source, fake(), Key::new([1; 32]), Clock::stopped()).follow()
+        Share::new(source, fake(), Key::new([1; 32]), Clock::stopped())
+    }
+
+    #[test]
+    fn a_region_is_shared_when_there_is_a_registration_for_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let share = share_of(folder.path(), 1, Flush::None);
+        registers(false);
+        let error = share.follow().expect_err("there is none").to_string();
+        assert!(error.contains("register memory"), "{error}");
+        assert!(share.shown().is_none(), "peers are told of nothing");
+        registers(true);
+        assert!(share.follow().is_ok());
     }
 
     /// NIXL reads through this host's caches, which keep lines that other hosts have written since.

@@ -10,6 +10,8 @@ thread_local! {
     /// What NIXL says of a transfer when it begins, and later.
     static POSTED: Cell<c_int> = const { Cell::new(IN_PROGRESS) };
     static STATUS: Cell<c_int> = const { Cell::new(SUCCESS) };
+    /// What it says of a registration.
+    static REGISTRATION: Cell<c_int> = const { Cell::new(SUCCESS) };
     /// What it says of the end of an agent, and of a registration.
     static AGENT_END: Cell<c_int> = const { Cell::new(SUCCESS) };
     static REGISTRATION_END: Cell<c_int> = const { Cell::new(SUCCESS) };
@@ -74,7 +76,8 @@ extern "C" fn add_registration(_: Handle, _: usize, _: usize, _: u64, _: *const 
     SUCCESS
 }
 extern "C" fn register(_: Handle, _: Handle, _: Handle) -> c_int {
-    log("register")
+    log("register");
+    REGISTRATION.get()
 }
 extern "C" fn deregister(_: Handle, _: Handle, _: Handle) -> c_int {
     log("deregister");
@@ -102,6 +105,11 @@ extern "C" fn status(_: Handle, _: Handle) -> c_int {
 }
 extern "C" fn release_transfer(_: Handle, _: Handle) -> c_int {
     log("release")
+}
+
+/// From now on, registrations succeed or fail, as those of a card that has no more.
+pub fn registers(does: bool) {
+    REGISTRATION.set(if does { SUCCESS } else { -4 });
 }
 
 /// NIXL without a library. Its state is of the calling thread.
@@ -147,6 +155,22 @@ fn ends() -> Vec<&'static str> {
     let mut calls = LOG.take();
     calls.retain(|call| matches!(*call, "destroy agent" | "deregister" | "free memory"));
     calls
+}
+
+#[test]
+fn a_reader_without_a_registration_reads_nothing_and_keeps_nothing() {
+    let nixl = fake();
+    let mut remote = connected(&nixl, "peer:1").expect("it connects");
+    ends();
+    registers(false);
+    let error = read(&mut remote, 64).expect_err("nothing may land").to_string();
+    assert!(error.contains("register memory"), "{error}");
+    drop(remote);
+    registers(true);
+    assert_eq!(ends(), ["free memory", "destroy agent"]);
+    POSTED.set(SUCCESS);
+    let mut remote = connected(&nixl, "peer:1").expect("it connects");
+    assert_eq!(read(&mut remote, 64), Ok(()));
 }
 
 /// NIXL reports the failure of one piece while earlier ones are in flight. The memory was freed before the
