@@ -11,6 +11,10 @@ pub const OF_RTL: &[Tool] = &[("verilator", "--version", "verilator"), ("yosys",
 /// For the tests of the page of `cenote ui`.
 pub const OF_PAGE: &[Tool] = &[("chromium", "--version", "chromium"), ("chromedriver", "--version", "chromium-driver")];
 
+/// For the tests with hosts in network namespaces.
+pub const OF_NETWORKS: &[Tool] =
+    &[("ip", "-V", "iproute2"), ("iptables", "--version", "iptables"), ("nsenter", "--version", "util-linux")];
+
 /// Installs what is missing, if this user may install packages.
 ///
 /// # Errors

@@ -1,6 +1,7 @@
 //! The tests of `crates/reach` and of the command that need NIXL, which comes as a wheel.
 
-use crate::python;
+use crate::{apt, python};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -10,7 +11,24 @@ const FOLDER: &str = "target/reach";
 /// Where the wheel has its interface for C.
 const LIBRARY: &str = ".nixl_cu12.mesonpy.libs/libnixl_capi.so";
 
-/// Installs NIXL below `target`, and runs the tests. Without a wheel for this machine they are skipped.
+/// The tests, by package and test program, and the part of the program.
+const TESTS: [(&str, &str, &str); 2] = [("cenote-reach", "reach", ""), ("cenote-cli", "cli", "reach::")];
+/// A process that tests start themselves.
+const PROCESS: &str = "lan::process";
+/// Begins a command that may change the links of its own network. Needs no rights, where users may have namespaces.
+const APART: [&str; 8] = [
+    "unshare",
+    "--map-root-user",
+    "--net",
+    "--mount",
+    "--",
+    "sh",
+    "-c",
+    "mount -t tmpfs tmpfs /run && ip link set lo up && ip link add probe type bridge && ip link del probe && exec \"$@\"",
+];
+
+/// Installs NIXL below `target`, and runs the tests. Without a wheel for this machine they are skipped, and
+/// without namespaces those with networks.
 ///
 /// # Errors
 /// Names the failed step; its own output is above.
@@ -19,15 +37,34 @@ pub fn run(root: &Path) -> Result<(), String> {
         eprintln!("SKIPPED: pip has no {WHEEL} for this machine, so nothing was tested with NIXL");
         return Ok(());
     };
-    for (package, name) in [("cenote-reach", "reach"), ("cenote-cli", "cli")] {
-        let mut tests = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        tests.args(["test", "-p", package, "--test", name, "--", "--ignored", "--test-threads", "1"]);
-        if name == "cli" {
-            tests.arg("reach::");
+    apt::install(apt::OF_NETWORKS)?;
+    let is_apart = apart("true").output().is_ok_and(|output| output.status.success());
+    if !is_apart {
+        eprintln!("SKIPPED: the tests with networks; this machine refuses `{}`", APART[..4].join(" "));
+    }
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    for (package, name, part) in TESTS {
+        let words = ["test", "-p", package, "--test", name];
+        // Before, because there is no network within.
+        python::shown(Command::new(&cargo).args(words).arg("--no-run").current_dir(root), "cargo test")?;
+        let mut tests = if is_apart { apart(&cargo) } else { Command::new(&cargo) };
+        tests.args(words).args(["--", "--ignored", "--test-threads", "1", "--skip", PROCESS]);
+        if !part.is_empty() {
+            tests.arg(part);
+        }
+        if is_apart {
+            tests.env("CENOTE_TEST_LAN", "1");
         }
         python::shown(tests.current_dir(root).env("CENOTE_TEST_NIXL", &library), "cargo test")?;
     }
     Ok(())
+}
+
+/// A command in namespaces of its own.
+fn apart(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(APART[0]);
+    command.args(&APART[1..]).arg("sh").arg(program);
+    command
 }
 
 fn library(root: &Path) -> Result<Option<PathBuf>, String> {

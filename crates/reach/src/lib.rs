@@ -21,6 +21,8 @@ pub mod exchange;
 mod exchanges;
 #[cfg(feature = "testing")]
 pub mod fake;
+#[cfg(feature = "testing")]
+pub mod lan;
 #[allow(unsafe_code, reason = "calls of a C library")]
 pub mod nixl;
 mod reader;

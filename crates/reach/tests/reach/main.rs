@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "some tests drive real sockets, and pass the machine's clock")]
 
 mod churn;
+mod lan;
 mod lies;
 mod nixl;
 mod peers;
