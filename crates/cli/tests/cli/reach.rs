@@ -5,6 +5,7 @@ use super::support::client::greedy;
 use super::support::process::{Server, cenote, signal};
 use super::support::region::{Region, remove};
 use super::support::{tokens, until};
+use cenote_reach::lan::Lan;
 use rustix::process::Signal;
 use std::io::Write;
 
@@ -197,6 +198,75 @@ async fn a_region_made_anew_is_shared_anew() {
     assert_eq!(first, second);
     assert!(cached > 0);
     hosts.stop().await;
+}
+
+/// Hosts in network namespaces, each with a `/dev/shm` of its own. Each asks all others.
+async fn all_hosts_answer_alike(count: usize) {
+    let Some(lan) = Lan::start(count) else { return };
+    let (library, key) = (library(), key(7));
+    let on = |host: usize, words: &[&str]| {
+        let command = cenote(words.iter().copied()).behind(&lan.prefix(host));
+        Lan::variables().into_iter().fold(command, |command, (name, value)| command.env(name, value))
+    };
+    let address = |host: usize| format!("{}:7411", lan.address(host));
+    let mut shares = Vec::new();
+    for host in 0..count {
+        on(host, &["pool", "create", "--region", "shm:kv", "--size", "128MiB", "--hash-seed", SEED]).ok().await;
+        let (listen, key) = (address(host), path(&key));
+        let share = ["pool", "share", "--region", "shm:kv", "--listen", &listen, "--key-file", key, "--nixl", &library];
+        shares.push(Server::of(on(host, &share), &[]).await);
+    }
+    let mut servers = Vec::new();
+    for host in 0..count {
+        let others: Vec<String> = (0..count).filter(|other| *other != host).map(address).collect();
+        let (peers, own) = (format!("{},deadline=60", others.join(",")), lan.address(host));
+        let serve = ["serve", "--host", &own, "--port", "0", "--threads", "1", "--region", "shm:kv", "--peers", &peers];
+        let serve = [&serve[..], &["--peer-key-file", path(&key), "--nixl", &library]].concat();
+        servers.push(Server::of(on(host, &serve), &[]).await);
+    }
+    for server in &servers {
+        until("its peers are good", async || {
+            (server.client.metric("cenote_remote_peers_good").await == (count - 1) as f64).then_some(())
+        })
+        .await;
+    }
+    let whole = LENGTH as u64 / 16 * 16 - 16;
+    for prompt in 0..count {
+        let body = greedy(&tokens(50 + prompt as u64, LENGTH), 6);
+        let first = servers[prompt].client.complete(&body).await;
+        assert_eq!(first.cached_tokens, 0, "prompt {prompt} is new");
+        until("the owner's blocks", async || {
+            (servers[prompt].client.complete(&body).await.cached_tokens >= whole).then_some(())
+        })
+        .await;
+        for server in servers.iter().enumerate().filter(|(host, _)| *host != prompt).map(|(_, server)| server) {
+            let other = server.client.complete(&body).await;
+            assert_eq!(other.text, first.text, "prompt {prompt}");
+            assert!(other.cached_tokens >= whole, "{} cached tokens of prompt {prompt}", other.cached_tokens);
+        }
+    }
+    for server in servers {
+        for none in ["wrong", "stale", "failed", "late"] {
+            assert_eq!(server.client.metric(&format!("cenote_remote_{none}_total")).await, 0.0, "{none}");
+        }
+        assert!(server.client.metric("cenote_remote_hits_total").await >= ((count - 1) * LENGTH / 16) as f64);
+        server.stop().await;
+    }
+    for share in shares {
+        share.stop().await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs NIXL and namespaces: cargo xtask reach"]
+async fn two_hosts_that_share_no_memory_answer_alike() {
+    all_hosts_answer_alike(2).await;
+}
+
+#[tokio::test]
+#[ignore = "needs NIXL and namespaces: cargo xtask reach"]
+async fn four_hosts_that_share_no_memory_answer_alike() {
+    all_hosts_answer_alike(4).await;
 }
 
 #[tokio::test]

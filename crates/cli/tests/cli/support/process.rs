@@ -93,6 +93,21 @@ impl Cenote {
         self
     }
 
+    /// Starts it by another command, of which these are the first words.
+    pub fn behind(self, prefix: &[String]) -> Self {
+        let inner = self.0.as_std();
+        let mut command = Command::new(&prefix[0]);
+        command.args(&prefix[1..]).arg(inner.get_program()).args(inner.get_args());
+        command.stdin(Stdio::null()).kill_on_drop(true);
+        for (name, value) in inner.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        Self(command)
+    }
+
     /// Starts it and discards its output.
     pub fn spawn(mut self) -> Child {
         self.0.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the program starts")
