@@ -130,6 +130,9 @@ pub struct BenchReachArgs {
     /// NIXL's library libnixl_capi.so [default: the dynamic linker looks for it]
     #[arg(long, value_name = "FILE", env = "CENOTE_NIXL")]
     pub nixl: Option<PathBuf>,
+    /// Also measure Mooncake Store: a Python with `mooncake-transfer-engine-non-cuda` and `numpy`
+    #[arg(long, value_name = "PYTHON")]
+    pub mooncake: Option<PathBuf>,
     #[command(flatten)]
     pub core: BenchCoreArgs,
 }

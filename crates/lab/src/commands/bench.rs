@@ -6,6 +6,7 @@
 
 mod alloc;
 mod bare;
+mod blocks;
 mod child;
 mod codec;
 mod cold;
@@ -54,6 +55,8 @@ struct Setting {
     quick: bool,
     /// NIXL's library, if one is named.
     nixl: Option<PathBuf>,
+    /// A Python with Mooncake's package, if one is named.
+    mooncake: Option<PathBuf>,
 }
 
 impl Setting {
@@ -101,18 +104,26 @@ pub fn run(command: &BenchCommands) -> Result<(), Failure> {
         BenchCommands::Cold(args) => core(&["cold"], &[DesignArg::Cenote], args),
         BenchCommands::Engram(args) => core(&["engram"], &[DesignArg::Cenote], args),
         BenchCommands::Seal(args) => core(&["seal"], &[DesignArg::Cenote], args),
-        BenchCommands::Reach(args) => core_with(&["reach"], &[DesignArg::Cenote], &args.core, args.nixl.as_deref()),
+        BenchCommands::Reach(args) => {
+            core_with(&["reach"], &[DesignArg::Cenote], &args.core, args.nixl.as_deref(), args.mooncake.as_deref())
+        }
         BenchCommands::All(args) => core(&IN_MEMORY, &[DesignArg::Cenote, DesignArg::Plain], args),
     }
 }
 
 /// Runs these benches in the requested designs, or else in `usual`.
 fn core(names: &[&str], usual: &[DesignArg], args: &BenchCoreArgs) -> Result<(), Failure> {
-    core_with(names, usual, args, None)
+    core_with(names, usual, args, None, None)
 }
 
-/// As [`core`], with NIXL's library.
-fn core_with(names: &[&str], usual: &[DesignArg], args: &BenchCoreArgs, nixl: Option<&Path>) -> Result<(), Failure> {
+/// As [`core`], with NIXL's library, and a Python that has Mooncake.
+fn core_with(
+    names: &[&str],
+    usual: &[DesignArg],
+    args: &BenchCoreArgs,
+    nixl: Option<&Path>,
+    mooncake: Option<&Path>,
+) -> Result<(), Failure> {
     let parts = BENCHES.iter().filter(|(bench, _)| names.contains(bench)).flat_map(|(bench, parts)| {
         let wanted = |part: &&Part| args.only.is_empty() || args.only.iter().any(|only| only == part.name);
         parts.iter().filter(wanted).map(move |part| (*bench, part))
@@ -123,8 +134,8 @@ fn core_with(names: &[&str], usual: &[DesignArg], args: &BenchCoreArgs, nixl: Op
         let all: Vec<&str> = all.map(|part| part.name).collect();
         return Err(Failure::new("--only: there is no such part").hint(format!("parts: {}", all.join(", "))));
     }
-    let (regions, nixl) = (Regions::until_signal()?, nixl.map(Path::to_owned));
-    let mut setting = Setting { regions, quick: args.quick, nixl };
+    let (nixl, mooncake) = (nixl.map(Path::to_owned), mooncake.map(Path::to_owned));
+    let mut setting = Setting { regions: Regions::until_signal()?, quick: args.quick, nixl, mooncake };
     let designs = if args.design.is_empty() { usual } else { &args.design };
     let progress = output::progress("measuring", (parts.len() * designs.len()) as u64);
     let mut rows = Vec::new();

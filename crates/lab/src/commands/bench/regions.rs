@@ -19,6 +19,8 @@ pub struct Shape {
     pub hosts_lock: HostsLockArg,
     /// Only used pages take memory; otherwise all are touched now.
     pub sparse: bool,
+    /// The seed of names; otherwise one of its own.
+    pub hash_seed: Option<[u8; 32]>,
 }
 
 impl Shape {
@@ -31,6 +33,7 @@ impl Shape {
             flush,
             hosts_lock: HostsLockArg::Bakery,
             sparse: false,
+            hash_seed: None,
         }
     }
 }
@@ -49,34 +52,41 @@ pub const fn other_host(flush: Flush) -> u8 {
 impl Drop for Regions {
     fn drop(&mut self) {
         // The thread that waits for signals holds it too, and does not end.
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 
-/// The last region, kept until the next is created.
+/// The last regions, kept until the next is created in their place.
 pub struct Regions {
-    current: Arc<Mutex<Option<TemporaryRegion>>>,
+    current: Arc<Mutex<Vec<TemporaryRegion>>>,
     /// Settings of the next region.
     pub design: DesignArg,
 }
 
 impl Regions {
     pub fn until_signal() -> Result<Self, Failure> {
-        let current = Arc::new(Mutex::new(None));
+        let current = Arc::<Mutex<Vec<TemporaryRegion>>>::default();
         let held = Arc::clone(&current);
         EndSignals::catch()?.then(move |code| {
             // The lock is held during creation, so that a signal handler waits for a complete
             // region.
-            *held.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            held.lock().unwrap_or_else(PoisonError::into_inner).clear();
             std::process::exit(code.into());
         });
         Ok(Self { current, design: DesignArg::Cenote })
     }
 
-    /// Creates one in place of the last, which no process has open any more.
+    /// Creates one in place of the last ones, which no process has open any more.
     pub fn make(&self, shape: &Shape) -> Result<RegionArgs, Failure> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.make_beside(shape)
+    }
+
+    /// Creates one beside the last.
+    pub fn make_beside(&self, shape: &Shape) -> Result<RegionArgs, Failure> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        *current = None;
+        // Names differ within this process.
+        let purpose = ["bench", "bench-beside"][current.len()];
         let new = NewRegionArgs {
             chunk_size: ByteSize(shape.chunk_bytes),
             min_block: ByteSize(shape.min_block_bytes),
@@ -85,10 +95,14 @@ impl Regions {
             hosts_lock: shape.hosts_lock,
             design: self.design,
             prefault: !shape.sparse,
+            hash_seed: shape.hash_seed,
             ..NewRegionArgs::of_size(shape.bytes)
         };
         let made =
-            if shape.sparse { TemporaryRegion::sparse("bench", &new) } else { TemporaryRegion::make("bench", &new) };
-        Ok(current.insert(made?).args().clone())
+            if shape.sparse { TemporaryRegion::sparse(purpose, &new) } else { TemporaryRegion::make(purpose, &new) };
+        let made = made?;
+        let args = made.args().clone();
+        current.push(made);
+        Ok(args)
     }
 }

@@ -56,6 +56,11 @@ impl Row {
         Self::scaled(name, times, "ms", 1e6)
     }
 
+    /// Bytes of one operation.
+    pub fn kilobytes(name: impl Into<String>, bytes: &Times) -> Self {
+        Self::scaled(name, bytes, "kB", 1e3)
+    }
+
     /// Rate of one operation that moves `bytes` bytes in these times.
     pub fn rate(name: impl Into<String>, bytes: u64, times: &Times) -> Self {
         let per_second = |share| bytes as f64 / percentile(times, share);

@@ -1,15 +1,14 @@
 //! `cenote-lab bench seal`: puts and gets of sealed regions beside those of an unsealed one, in turns.
 
+use super::blocks::Blocks;
 use super::rows::{Row, Times, median};
 use super::{Part, Setting};
+use cenote_base::HashSeed;
 use cenote_base::prng::Prng;
 use cenote_base::seal::{Seal, SealKeys};
-use cenote_base::{BlockHash, HashSeed};
 use cenote_console::failure::Failure;
 use cenote_mem::{Coherent, MapOptions, Mapping, RegionSource};
-use cenote_pool::{
-    AttachOptions, Namespace, NamespaceRecord, NewBlock, Pool, PoolConfig, Publish, ReadOutcome, Superblock,
-};
+use cenote_pool::{AttachOptions, Pool, PoolConfig, ReadOutcome, Superblock};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -22,8 +21,7 @@ const GOAL_BYTES: u64 = 1 << 20;
 /// A region of this process.
 struct World {
     seal: Seal,
-    pool: Pool<Arc<Coherent>>,
-    namespace: Namespace,
+    blocks: Blocks<Arc<Coherent>>,
     put: Times,
     get: Times,
 }
@@ -39,32 +37,20 @@ impl World {
         let fabric = Arc::new(Coherent::new(mapping));
         Superblock::format(&fabric, &config)?;
         let pool = Pool::attach(fabric, &AttachOptions { private: true, keys, ..AttachOptions::named("bench") })?;
-        let namespace = pool.namespace(&NamespaceRecord {
-            fingerprint: [5; 32],
-            label: "bench".to_owned(),
-            block_bytes,
-            block_tokens: 16,
-            num_layers: 1,
-        })?;
-        Ok(Self { seal, pool, namespace, put: Times::new(), get: Times::new() })
-    }
-
-    fn name(&self, number: u64) -> BlockHash {
-        self.namespace.hasher.alias(&number.to_le_bytes())
+        Ok(Self { seal, blocks: Blocks::of(pool, block_bytes)?, put: Times::new(), get: Times::new() })
     }
 
     fn put(&mut self, number: u64, payload: &[u8]) -> Result<(), Failure> {
-        let new = NewBlock::new(&self.namespace, self.name(number), 0);
         let start = Instant::now();
-        let outcome = self.pool.publish(&new, &[payload]);
+        let outcome = self.blocks.put(number, payload);
         self.put.push(start.elapsed().as_nanos() as f64);
-        if outcome == Publish::Published { Ok(()) } else { Err(Failure::new(format!("a put ended with {outcome:?}"))) }
+        outcome
     }
 
     fn get(&mut self, number: u64, payload: &mut [u8]) -> Result<(), Failure> {
         let start = Instant::now();
-        let hits = self.pool.lookup(&[self.name(number)]);
-        let outcome = hits.first().map(|hit| self.pool.read(hit, &mut [&mut *payload]));
+        let hits = self.blocks.pool.lookup(&[self.blocks.name(number)]);
+        let outcome = hits.first().map(|hit| self.blocks.pool.read(hit, &mut [&mut *payload]));
         self.get.push(start.elapsed().as_nanos() as f64);
         if outcome == Some(ReadOutcome::Whole) {
             Ok(())
