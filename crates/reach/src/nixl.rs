@@ -359,6 +359,19 @@ impl Drop for Slab {
     }
 }
 
+/// Pieces that follow each other, as one: each is a request of its own over the network.
+fn runs(pieces: &[Piece]) -> Vec<Piece> {
+    let mut runs: Vec<Piece> = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        match runs.last_mut() {
+            // The sum does not overflow: both lie in the region.
+            Some(last) if last.at + last.length as u64 == piece.at => last.length += piece.length,
+            _ => runs.push(*piece),
+        }
+    }
+    runs
+}
+
 /// An agent with its peer, its memory, and the transfer that is in progress.
 struct Connection {
     agent: Agent,
@@ -394,6 +407,7 @@ impl Connection {
 
     /// Begins a transfer of pieces of the peer's memory at `base` to `to`.
     fn begin(&mut self, base: u64, pieces: &[Piece], to: NonNull<[u8]>) -> Result<(), NixlError> {
+        let pieces = runs(pieces);
         let calls = &self.agent.nixl.calls;
         let places = |of: &mut dyn Iterator<Item = (usize, usize)>| {
             let mut list = null_mut();

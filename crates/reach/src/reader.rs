@@ -9,13 +9,14 @@
 //! All that the peer says is input: an offset comes from an entry or descriptor that was bounded by the
 //! layout, and a length from the namespace of this process.
 
-use crate::remote::{Batch, Landing, Pace, ReadError, Remote};
+use crate::remote::{Batch, Landing, Pace, ReadError, Remote, Room};
 use cenote_base::fault::{self, Mistake};
 use cenote_base::seal::SealKeys;
 use cenote_base::{BlockHash, BlockIndex, Deadline, HashSeed};
 use cenote_mem::LINE;
 use cenote_pool::{Hit, Names, Namespace, Outline, PoolError, Words};
 use cenote_store::{Readable, suits};
+use std::ops::Range;
 use zerocopy::FromBytes;
 
 const LINE_BYTES: usize = LINE as usize;
@@ -26,8 +27,8 @@ const BUCKETS_MAX: usize = 8;
 const HASHES_MAX: usize = 256;
 /// Bytes of a block's names, and of its seal.
 const PAIR_BYTES: usize = 16;
-/// Most pieces of a block beside its payload: seal, names, namespace, and one of the batch.
-const EXTRA_PIECES: usize = 4;
+/// Most pieces of a block: payload, seal, names, namespace.
+const BLOCK_PIECES: usize = 4;
 
 /// A block that a fetch has read.
 #[derive(Debug)]
@@ -57,10 +58,10 @@ pub struct Reader<R> {
 /// A block on its way, and where its pieces are in the batch.
 struct Fetching {
     hit: Hit,
-    payload: std::ops::Range<usize>,
-    seal: Option<std::ops::Range<usize>>,
-    names: Option<std::ops::Range<usize>>,
-    namespace: std::ops::Range<usize>,
+    payload: Range<usize>,
+    seal: Option<Range<usize>>,
+    names: Option<Range<usize>>,
+    namespace: Range<usize>,
 }
 
 fn line(bytes: &[u8]) -> Words {
@@ -120,7 +121,11 @@ impl<R: Remote> Reader<R> {
     fn read_lines(&mut self, at: &[u64], pace: Pace) -> Result<Vec<Words>, ReadError> {
         let mut batch = Batch::default();
         let first = batch.add(0, Outline::SUPERBLOCK_BYTES);
-        let places: Vec<_> = at.iter().map(|&at| batch.add(at, LINE_BYTES)).collect();
+        // By address: pieces that follow each other are one to the network.
+        let mut order: Vec<usize> = (0..at.len()).collect();
+        order.sort_unstable_by_key(|&number| at[number]);
+        let mut places = vec![0..0; at.len()];
+        order.into_iter().for_each(|number| places[number] = batch.add(at[number], LINE_BYTES));
         self.remote.read(&batch.pieces, Landing::Lines, pace.of_read())?;
         let bytes = self.remote.landed(Landing::Lines);
         if superblock_of(&bytes[first]) != self.superblock {
@@ -218,9 +223,7 @@ impl<R: Remote> Reader<R> {
     ) -> Result<(), ReadError> {
         let mut hits = hits.iter().peekable();
         while hits.peek().is_some() && !pace.until.passed() {
-            let (mut batch, mut fetching) = (Batch::default(), Vec::new());
-            // Blocks of one batch have few namespaces, mostly one.
-            let mut rows: Vec<(u64, std::ops::Range<usize>)> = Vec::new();
+            let (mut room, mut chosen) = (Room::default(), Vec::new());
             while let Some(hit) = hits.peek() {
                 if !readable.may_read(hit.encoding) {
                     each(hit, Fetched::Unreadable);
@@ -236,31 +239,45 @@ impl<R: Remote> Reader<R> {
                 };
                 // At most a block of this namespace, as `suits` has checked.
                 let length = usize::try_from(length).expect("64-bit");
-                if !batch.has_room(EXTRA_PIECES + 1, length + LINE_BYTES + 2 * PAIR_BYTES) {
+                if !room.take(BLOCK_PIECES, length + LINE_BYTES + 2 * PAIR_BYTES) {
                     break;
                 }
-                let is_long = length > crate::remote::BYTES_MAX / 2;
-                let known = rows.iter().find(|(at, _)| *at == row).map(|(_, place)| place.clone());
-                let namespace = known.unwrap_or_else(|| {
-                    let place = batch.add(row, LINE_BYTES);
-                    rows.push((row, place.clone()));
-                    place
-                });
-                fetching.push(Fetching {
-                    hit: **hit,
-                    payload: batch.add(at, length),
-                    seal: self.outline.seal(hit.block).map(|at| batch.add(at, PAIR_BYTES)),
-                    names: self.outline.names(hit.block).map(|at| batch.add(at, PAIR_BYTES)),
-                    namespace,
-                });
+                chosen.push((**hit, at, length, row));
                 hits.next();
-                if is_long {
+                if length > crate::remote::BYTES_MAX / 2 {
                     break;
                 }
             }
+            let (batch, fetching) = self.plan(chosen);
             self.fetch_batch((namespace, readable), &batch, &fetching, pace, &mut each)?;
         }
         Ok(())
+    }
+
+    /// The pieces of blocks, given with address, length and namespace row. By address: pieces that follow each
+    /// other are one to the network.
+    fn plan(&self, mut chosen: Vec<(Hit, u64, usize, u64)>) -> (Batch, Vec<Fetching>) {
+        chosen.sort_unstable_by_key(|(_, at, ..)| *at);
+        let mut batch = Batch::default();
+        let payloads: Vec<_> = chosen.iter().map(|(_, at, length, _)| batch.add(*at, *length)).collect();
+        let mut pairs = |place: &dyn Fn(BlockIndex) -> Option<u64>| -> Vec<_> {
+            chosen.iter().map(|(hit, ..)| place(hit.block).map(|at| batch.add(at, PAIR_BYTES))).collect()
+        };
+        let seals = pairs(&|block| self.outline.seal(block));
+        let names = pairs(&|block| self.outline.names(block));
+        // Blocks of one batch have few namespaces, mostly one.
+        let mut rows: Vec<(u64, Range<usize>)> = Vec::new();
+        let mut fetching = Vec::with_capacity(chosen.len());
+        for ((((hit, _, _, row), payload), seal), names) in chosen.into_iter().zip(payloads).zip(seals).zip(names) {
+            let known = rows.iter().find(|(at, _)| *at == row).map(|(_, place)| place.clone());
+            let namespace = known.unwrap_or_else(|| {
+                let place = batch.add(row, LINE_BYTES);
+                rows.push((row, place.clone()));
+                place
+            });
+            fetching.push(Fetching { hit, payload, seal, names, namespace });
+        }
+        (batch, fetching)
     }
 
     fn fetch_batch(

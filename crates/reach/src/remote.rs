@@ -110,10 +110,24 @@ impl Batch {
         self.bytes += length;
         start..self.bytes
     }
+}
 
-    /// Whether so many more pieces of together so many bytes fit into the same read.
-    pub fn has_room(&self, pieces: usize, bytes: usize) -> bool {
-        self.pieces.is_empty() || (self.pieces.len() + pieces <= PIECES_MAX && self.bytes + bytes <= BYTES_MAX)
+/// What one read has taken of its limits.
+#[derive(Default)]
+pub(crate) struct Room {
+    pieces: usize,
+    bytes: usize,
+}
+
+impl Room {
+    /// Takes room for a block with so many pieces and bytes, and one piece of the batch. The first one always fits.
+    pub fn take(&mut self, pieces: usize, bytes: usize) -> bool {
+        let (all_pieces, all_bytes) = (self.pieces + pieces, self.bytes + bytes);
+        let fits = self.pieces == 0 || (all_pieces < PIECES_MAX && all_bytes <= BYTES_MAX);
+        if fits {
+            (self.pieces, self.bytes) = (all_pieces, all_bytes);
+        }
+        fits
     }
 }
 

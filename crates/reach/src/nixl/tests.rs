@@ -158,6 +158,14 @@ fn ends() -> Vec<&'static str> {
 }
 
 #[test]
+fn pieces_that_follow_each_other_are_one_request() {
+    let of = |pieces: &[(u64, usize)]| pieces.iter().map(|&(at, length)| Piece { at, length }).collect::<Vec<_>>();
+    let parts = of(&[(0, 192), (192, 64), (320, 64), (384, 64), (448, 16), (64, 64)]);
+    assert_eq!(runs(&parts), of(&[(0, 256), (320, 144), (64, 64)]));
+    assert_eq!(runs(&[]), []);
+}
+
+#[test]
 fn a_reader_without_a_registration_reads_nothing_and_keeps_nothing() {
     let nixl = fake();
     let mut remote = connected(&nixl, "peer:1").expect("it connects");
