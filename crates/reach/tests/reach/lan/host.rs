@@ -13,7 +13,7 @@ use cenote_pool::{
 };
 use cenote_reach::nixl::Nixl;
 use cenote_reach::{Beside, Key, ReadError, Reader, Remote, Settings, Share, connect};
-use cenote_store::{Peers, Wanted};
+use cenote_store::{Computing, Peers, Wanted};
 use std::io::{BufRead, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
@@ -161,7 +161,13 @@ impl Host {
         if missing.is_empty() {
             return Some(BLOCKS);
         }
-        let promotion = self.beside().promote(&self.namespace, missing, &readable(), Wanted::Leading)?;
+        let promotion = self.beside().promote(
+            &self.namespace,
+            missing,
+            &readable(),
+            Wanted::Leading,
+            &Computing::default(),
+        )?;
         until("the promotion ends", || promotion.is_over().then_some(()));
         Some(self.here(prompt))
     }
