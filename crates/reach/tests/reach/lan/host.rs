@@ -115,6 +115,7 @@ impl Host {
         let serving = Arc::clone(&share);
         std::thread::spawn(move || {
             serving.serve(&listener, &(Arc::new(|_, _| ()) as _), || {
+                // tidy: pause of a server between looks, as the command has it; no outcome depends on it
                 std::thread::park_timeout(Duration::from_millis(1));
                 true
             });

@@ -64,6 +64,7 @@ impl Sharing {
         let mut sum = 0.0;
         for thread in std::fs::read_dir(format!("/proc/{}/task", self.process.id()))? {
             // A thread may end meanwhile.
+            // tidy: a file of the kernel, of this process's own child
             let Ok(text) = std::fs::read_to_string(thread?.path().join("schedstat")) else { continue };
             sum += text.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0);
         }
