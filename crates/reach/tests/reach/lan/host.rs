@@ -162,13 +162,8 @@ impl Host {
         if missing.is_empty() {
             return Some(BLOCKS);
         }
-        let promotion = self.beside().promote(
-            &self.namespace,
-            missing,
-            &readable(),
-            Wanted::Leading,
-            &Computing::default(),
-        )?;
+        let promotion =
+            self.beside().promote(&self.namespace, missing, &readable(), Wanted::Leading, &Computing::default())?;
         until("the promotion ends", || promotion.is_over().then_some(()));
         Some(self.here(prompt))
     }
