@@ -24,7 +24,9 @@ const APART: [&str; 8] = [
     "--",
     "sh",
     "-c",
-    "mount -t tmpfs tmpfs /run && ip link set lo up && ip link add probe type bridge && ip link del probe && exec \"$@\"",
+    "mount -t tmpfs tmpfs /run && ip link set lo up && ip link add probe type bridge && ip link del probe && \
+     tc qdisc replace dev lo root tbf rate 1gbit burst 1mb latency 200ms && tc qdisc del dev lo root && \
+     iptables -A INPUT -m statistic --mode random --probability 0.5 -j ACCEPT && iptables -F INPUT && exec \"$@\"",
 ];
 
 /// Installs NIXL below `target`, and runs the tests. Without a wheel for this machine they are skipped, and

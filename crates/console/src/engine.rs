@@ -296,8 +296,8 @@ pub fn named_dir(model: Option<&PathBuf>) -> Result<PathBuf, Failure> {
 /// the time until a dead neighbour is recovered.
 fn beat(pool: HostPool, pace: Duration, upkeep: impl Fn() + Send + 'static) -> Result<Ticker, Failure> {
     let beat = move || {
-        upkeep();
         let recovered = pool.tick();
+        upkeep();
         if recovered.workers > 0 {
             tracing::warn!(?recovered, "recovered dead workers");
         }

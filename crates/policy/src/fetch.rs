@@ -291,8 +291,10 @@ pub fn plan(missing: &Missing, prefill: &Prefill, l4: Option<&Way>, peers: Optio
     if best.peers == 0 && best.l4 == 0 {
         best.l4 = untried(l4, missing.blocks);
     }
+    // Even a lookup that finds nothing must end before computing would.
+    let pays = |way: &&Way| prefill.compute_ns(missing, 0).is_none_or(|ns| way.found_ns() < ns);
     if best.peers == 0 {
-        best.peers = untried(peers, missing.blocks - best.l4);
+        best.peers = untried(peers.filter(pays), missing.blocks - best.l4);
     }
     best
 }

@@ -10,6 +10,9 @@
 use cenote_base::{BlockHash, TenantKey};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Time in which the blocks of a new wish may still be on their way into the pool, in ns.
+pub const ARRIVING_NS: u64 = 10_000_000_000;
+
 /// How long a sequence's blocks are kept, and how firmly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Term {
@@ -42,6 +45,8 @@ struct Kept {
     names: Vec<BlockHash>,
     block_bytes: u64,
     term: Term,
+    /// When all its blocks are expected to be there.
+    arrived_ns: u64,
 }
 
 impl Kept {
@@ -107,7 +112,8 @@ impl Retention {
 
     /// Keeps a sequence's blocks of `block_bytes` each, given the names of its first ones. It replaces what the session kept, and
     /// shorter sequences of the tenant that are its beginning, unless those are kept longer or more firmly. A wish
-    /// that has ended by `now_ns` releases them instead.
+    /// that has ended by `now_ns` releases what the session kept, or without one the longest such sequence of no
+    /// session: a beginning that others keep is shorter.
     pub fn retain(
         &mut self,
         tenant: Option<TenantKey>,
@@ -121,10 +127,15 @@ impl Retention {
         let earlier = term.session.and_then(|session| self.sessions.get(&(tenant, session)).copied());
         let earlier = earlier.and_then(|number| self.remove(number));
         let mut replaced: Vec<Kept> = earlier.into_iter().collect();
-        for name in &names {
+        for name in names.iter().rev() {
             let Some(number) = self.ends.get(&(tenant, *name)).copied() else { continue };
             let other = self.kept[&number].term;
-            if is_over || (other.priority <= term.priority && other.until_ns <= term.until_ns) {
+            let is_replaced = if is_over {
+                replaced.is_empty() && term.session.is_none() && other.session.is_none()
+            } else {
+                other.priority <= term.priority && other.until_ns <= term.until_ns
+            };
+            if is_replaced {
                 replaced.extend(self.remove(number));
             }
         }
@@ -143,15 +154,17 @@ impl Retention {
         }
         if !is_over && !names.is_empty() {
             change.added = names.len() - common;
-            self.insert(Kept { tenant, names, block_bytes: block_bytes.max(1), term });
+            let arrived_ns = now_ns.saturating_add(ARRIVING_NS);
+            self.insert(Kept { tenant, names, block_bytes: block_bytes.max(1), term, arrived_ns });
             change.dropped += self.shrink();
         }
         change
     }
 
     /// Calls `count` with the names of one sequence after the other, until `most` blocks or all were given. It
-    /// marks those as used that are there, and returns how many of the first ones are. The next call goes on
-    /// behind the last sequence. Sequences whose time is over leave before.
+    /// marks those as used that are there, and returns how many of the first ones are; later ones are kept no
+    /// more, but for those that may still arrive. The next call goes on behind the last sequence. Sequences
+    /// whose time is over leave before.
     pub fn mark(&mut self, now_ns: u64, most: usize, mut count: impl FnMut(&[BlockHash]) -> usize) -> Change {
         let over: Vec<u64> =
             self.kept.iter().filter(|(_, kept)| kept.term.until_ns <= now_ns).map(|(number, _)| *number).collect();
@@ -167,8 +180,10 @@ impl Retention {
             let Some(kept) = self.kept.get(&number) else { continue };
             self.marked = number;
             given += kept.names.len();
-            let there = count(&kept.names);
-            change.lost += self.cut(number, there);
+            let (there, is_settled) = (count(&kept.names), kept.arrived_ns <= now_ns);
+            if is_settled {
+                change.lost += self.cut(number, there);
+            }
         }
         change
     }
@@ -245,20 +260,41 @@ impl Retention {
         gone
     }
 
+    /// The most bytes that a tenant may keep if all are cut to it, and smaller ones keep what they have.
+    fn level(&self) -> u64 {
+        let mut sizes: Vec<u64> = self.of_tenants.values().copied().collect();
+        sizes.sort_unstable();
+        let (mut left, mut tenants) = (self.limit_bytes, sizes.len() as u64);
+        for size in sizes {
+            let share = left / tenants;
+            if size > share {
+                return share;
+            }
+            (left, tenants) = (left - size, tenants - 1);
+        }
+        u64::MAX
+    }
+
     /// Gives up blocks until the limit holds. Returns how many.
     fn shrink(&mut self) -> usize {
+        if self.bytes <= self.limit_bytes {
+            return 0;
+        }
+        let level = self.level();
+        let large: Vec<_> =
+            self.of_tenants.iter().filter(|(_, bytes)| **bytes > level).map(|(tenant, _)| *tenant).collect();
         let mut dropped = 0;
-        while self.bytes > self.limit_bytes {
-            let most = self.of_tenants.iter().max_by_key(|(_, bytes)| **bytes);
-            let Some((tenant, of_tenant)) = most.map(|(tenant, bytes)| (*tenant, *bytes)) else { break };
-            let second = self.of_tenants.iter().filter(|(other, _)| **other != tenant).map(|(_, bytes)| *bytes).max();
-            // Down to the next tenant at most, so that none gives more than those that keep more.
-            let excess = (self.bytes - self.limit_bytes).min((of_tenant - second.unwrap_or(0)).max(1));
-            let Some(&(_, _, _, number)) = self.ranks.range((tenant, 0, 0, 0)..).next() else { break };
-            let kept = &self.kept[&number];
-            let blocks = usize::try_from(excess.div_ceil(kept.block_bytes)).unwrap_or(usize::MAX);
-            let left = kept.names.len().saturating_sub(blocks);
-            dropped += self.cut(number, left);
+        for tenant in large {
+            while self.bytes > self.limit_bytes
+                && let excess = self.bytes_of(tenant).saturating_sub(level)
+                && excess > 0
+                && let Some(&(_, _, _, number)) = self.ranks.range((tenant, 0, 0, 0)..).next()
+            {
+                let kept = &self.kept[&number];
+                let blocks = usize::try_from(excess.div_ceil(kept.block_bytes)).unwrap_or(usize::MAX);
+                let left = kept.names.len().saturating_sub(blocks);
+                dropped += self.cut(number, left);
+            }
         }
         dropped
     }
@@ -334,13 +370,32 @@ mod tests {
         assert_eq!((change.ended, retention.blocks(), retention.sequences()), (10, 0, 0));
     }
 
+    /// A client without a session once ended what others keep of a shared beginning.
+    #[test]
+    fn a_release_ends_one_sequence() {
+        let mut retention = Retention::new(1000);
+        let of_session = |session| Term { session: Some(session), ..until(40) };
+        retention.retain(None, sequence(1, 2), 10, Term { priority: 99, ..until(1000) }, 0);
+        retention.retain(None, sequence(1, 6), 10, of_session(7), 0);
+        retention.retain(None, sequence(1, 8), 10, until(50), 0);
+        assert_eq!((retention.blocks(), retention.sequences()), (10, 2), "the longer one replaced the session's");
+        retention.retain(None, sequence(1, 6), 10, of_session(7), 0);
+        let over = |session| Term { session, ..until(0) };
+        assert_eq!(retention.retain(None, sequence(1, 12), 10, over(None), 1).ended, 8);
+        assert_eq!((retention.blocks(), retention.sequences()), (8, 2));
+        assert_eq!(retention.retain(None, sequence(1, 12), 10, over(Some(9)), 1).ended, 0, "of no such session");
+        assert_eq!(retention.retain(None, sequence(1, 12), 10, over(Some(7)), 1).ended, 6);
+        assert_eq!((retention.blocks(), retention.sequences()), (2, 1), "the shared beginning stays");
+    }
+
     #[test]
     fn what_the_pool_lost_is_not_kept() {
         let mut retention = Retention::new(1000);
-        retention.retain(None, sequence(1, 10), 10, until(50), 0);
-        assert_eq!(retention.mark(1, 100, |_| 3).lost, 7);
+        retention.retain(None, sequence(1, 10), 10, until(u64::MAX), 0);
+        assert_eq!(retention.mark(ARRIVING_NS - 1, 100, |_| 0).lost, 0, "they may still arrive");
+        assert_eq!(retention.mark(ARRIVING_NS, 100, |_| 3).lost, 7);
         assert_eq!(retention.blocks(), 3);
-        assert_eq!(retention.mark(1, 100, |_| 0).lost, 3);
+        assert_eq!(retention.mark(ARRIVING_NS, 100, |_| 0).lost, 3);
         assert_eq!(retention.sequences(), 0);
     }
 
@@ -398,7 +453,7 @@ mod tests {
                 prop_assert_eq!(retention.ranks.len(), retention.kept.len());
                 let share = limit / (before.len() as u64 + u64::from(!before.contains_key(&of)));
                 for (other, bytes) in before.iter().filter(|(other, _)| **other != of) {
-                    prop_assert!(retention.bytes_of(*other) + 30 >= (*bytes).min(share));
+                    prop_assert!(retention.bytes_of(*other) + 30 > (*bytes).min(share));
                 }
                 if now_ns % 7 == 0 {
                     retention.mark(now_ns, 50, |names| names.len() - usize::from(names.len() % 3 == 0));

@@ -485,9 +485,11 @@ impl Region {
             let ticker = self.ticker.lock().unwrap_or_else(PoisonError::into_inner).take();
             drop(ticker);
             // First: their threads use the pool.
-            drop(self.open.peers.write().unwrap_or_else(PoisonError::into_inner).take());
-            drop(self.open.retained.write().unwrap_or_else(PoisonError::into_inner).take());
-            drop(self.open.cold.write().unwrap_or_else(PoisonError::into_inner).take());
+            // Their threads end without a lock that a caller with the interpreter's lock may wait for.
+            let peers = self.open.peers.write().unwrap_or_else(PoisonError::into_inner).take();
+            let cold = self.open.cold.write().unwrap_or_else(PoisonError::into_inner).take();
+            let retained = self.open.retained.write().unwrap_or_else(PoisonError::into_inner).take();
+            drop((peers, cold, retained));
             let tables = std::mem::take(&mut *self.open.tables.lock().unwrap_or_else(PoisonError::into_inner));
             for table in tables.iter().filter_map(Weak::upgrade) {
                 drop(table.write().unwrap_or_else(PoisonError::into_inner).take());

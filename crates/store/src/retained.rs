@@ -1,15 +1,15 @@
 //! Keeps what clients asked for: an engine's thread leaves wishes, and the store's upkeep marks blocks as used.
 
 use cenote_base::engine::Retain;
-use cenote_base::{BlockHash, TenantKey};
+use cenote_base::{BlockHash, Health, TenantKey};
 use cenote_mem::Fabric;
 use cenote_policy::retention::{Change, Retention, Term};
-use cenote_pool::Pool;
+use cenote_pool::{Design, Pool};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 
-/// Wishes that wait for the next upkeep. More are refused, and counted.
+/// Wishes that wait for the next upkeep. More are refused and counted, as all are that a pool cannot fulfil.
 const WAITING_MAX: usize = 1024;
 /// Part of the region's bytes that all wishes of one process may take.
 const REGION_PART: u64 = 4;
@@ -23,6 +23,8 @@ type Asked = (Option<TenantKey>, Vec<BlockHash>, u64, Term);
 /// The wishes of one process.
 pub struct Retained<F: Fabric> {
     wishes: SyncSender<Asked>,
+    /// Whether marks keep blocks: TraCT's plain design has none that a lookup alone makes.
+    keeps: bool,
     keeper: Mutex<Keeper<F>>,
     totals: Totals,
 }
@@ -51,16 +53,17 @@ impl<F: Fabric> Retained<F> {
     #[must_use]
     pub fn new(pool: Pool<F>) -> Self {
         let space = pool.space();
+        let keeps = pool.superblock().config.design != Design::Plain;
         let (wishes, waiting) = sync_channel(WAITING_MAX);
         let retention = Retention::new((space.end - space.start) / REGION_PART);
-        Self { wishes, keeper: Mutex::new(Keeper { pool, waiting, retention }), totals: Totals::default() }
+        Self { wishes, keeps, keeper: Mutex::new(Keeper { pool, waiting, retention }), totals: Totals::default() }
     }
 
     /// Leaves a wish for a sequence's first blocks, of `block_bytes` each before encoding. Never waits.
     pub fn ask(&self, tenant: Option<TenantKey>, names: &[BlockHash], block_bytes: u64, retain: &Retain, now_ns: u64) {
         let until_ns = now_ns.saturating_add(retain.ms.saturating_mul(1_000_000));
         let term = Term { priority: retain.priority, until_ns, session: retain.session };
-        if self.wishes.try_send((tenant, names.to_vec(), block_bytes, term)).is_err() {
+        if !self.keeps || self.wishes.try_send((tenant, names.to_vec(), block_bytes, term)).is_err() {
             self.totals.refused.fetch_add(1, Relaxed);
         }
     }
@@ -71,7 +74,10 @@ impl<F: Fabric> Retained<F> {
     pub fn keep_up(&self, now_ns: u64) {
         let mut keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
         let Keeper { pool, waiting, retention } = &mut *keeper;
-        self.totals.add(retention.mark(now_ns, MARKS_MAX, |names| pool.find(names).len()));
+        // Out of use for a while, the pool finds nothing, whatever it has.
+        if self.keeps && matches!(pool.health(), Health::Ok) {
+            self.totals.add(retention.mark(now_ns, MARKS_MAX, |names| pool.find(names).len()));
+        }
         for (tenant, names, block_bytes, term) in waiting.try_iter().take(WAITING_MAX) {
             self.totals.add(retention.retain(tenant, names, block_bytes, term, now_ns));
         }

@@ -83,7 +83,7 @@ async fn a_rack_is_planned_for_traces() {
     assert_eq!(shared["requests"], 40);
     let count = |plan: &Value, name: &str| plan[name].as_array().expect("a list").len();
     let all = ["racks", "missing", "too_small"].map(|name| count(&shared, name));
-    assert_eq!(all.iter().sum::<usize>(), 4, "{shared}");
+    assert_eq!(all.iter().sum::<usize>(), 6, "{shared}");
     // Blocks of another size would count as other tokens.
     let line = format!("{line} {mooncake} --ttft-ms 4000 --block-tokens 16");
     bare_lab(line.split(' ')).fails(&["have another number of blocks", "--block-tokens"]).await;

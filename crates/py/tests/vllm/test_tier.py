@@ -8,6 +8,7 @@ import hashlib
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -387,6 +388,29 @@ def test_chunks_outlive_the_region_in_the_cold_tier(config: VllmConfig, tmp_path
         second.close()
     finally:
         Path("/dev/shm", name).unlink(missing_ok=True)
+
+
+def test_a_chunk_that_no_tier_brings_is_a_miss_for_a_while(engine: Any, monkeypatch: pytest.MonkeyPatch, manual_time: ManualTime) -> None:
+    """Peers may be asked for any chunk. One that ended between two steps was asked for again and again, and vLLM waited."""
+    made = engine()
+    tier, [key] = made.tier, keys_of(0, 1)
+    begun: list[SimpleNamespace] = []
+
+    def promote(_: Any) -> Any:
+        begun.append(SimpleNamespace(over=False))
+        return begun[-1]
+
+    monkeypatch.setattr(tier, "blocks", SimpleNamespace(promote=promote, count=lambda _: 0, alias=lambda keys: keys))
+    assert tier.lookup(key, made.request()) is LookupResult.RETRY
+    begun[0].over = True
+    for _ in range(3):
+        tier.on_schedule_end(ScheduleEndContext([], []))
+        assert tier.lookup(key, made.request()) is LookupResult.MISS
+    manual_time.advance(tier_module._SOUGHT_SECONDS + 1)
+    tier.on_schedule_end(ScheduleEndContext([], []))
+    assert tier.lookup(key, made.request()) is LookupResult.RETRY
+    assert len(begun) == 2
+    assert tier.errors == 0
 
 
 def test_what_the_tier_cannot_name_is_refused(

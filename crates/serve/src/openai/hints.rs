@@ -153,7 +153,8 @@ impl Wishes {
             "retain" | "pin" => {
                 let payload = action.get("payload")?;
                 let seconds = payload.get("ttl_seconds")?.as_u64()?;
-                let priority = payload.get("priority").map_or(Some(0), Value::as_i64)?;
+                let priority = payload.get("priority").filter(|priority| !priority.is_null());
+                let priority = priority.map_or(Some(0), Value::as_i64)?;
                 self.add(seconds.min(SECONDS_MAX), clamped(priority));
                 self.session = named(payload.get("session_id")).or(self.session.take());
             }
@@ -262,7 +263,7 @@ mod tests {
             ),
             (json!({"nvext": {"agent_hints": {"osl": 12, "priority": 3}}}), None),
             (action("kv.retain", json!({"ttl_seconds": 30, "priority": -4})), Some((30, 0))),
-            (action("pin", json!({"ttl_seconds": 1_000_000})), Some((86_400, 0))),
+            (action("pin", json!({"ttl_seconds": 1_000_000, "priority": null})), Some((86_400, 0))),
             (action("kv.demote", json!({})), Some((0, 0))),
             (action("kv.fetch", json!({"source": "somewhere"})), None),
         ] {

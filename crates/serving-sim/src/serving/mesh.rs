@@ -3,7 +3,7 @@
 //! A request that its host's region cannot serve waits beside the engine while one peer after the other is
 //! asked. [`cenote_policy::fetch`] decides whether that is worth it, and the order of peers. A visit is
 //! those of the product: buckets, descriptors, then payloads of at most 8 MiB at a time, each with the
-//! descriptors again. What arrives is published in the own region, where other hosts find it.
+//! descriptors again. (The product reads pieces that follow each other as one; here each is counted.) What arrives is published in the own region, where other hosts find it.
 //!
 //! Each host has one card that sends and receives at once. A payload takes its time at the owner's sending
 //! side first, then at the reader's receiving side. Lines of the index are small: they take time, and no

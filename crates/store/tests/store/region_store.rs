@@ -10,6 +10,7 @@ use cenote_codec::{
 };
 use cenote_mem::Coherent;
 use cenote_policy::fetch::Way;
+use cenote_policy::retention::ARRIVING_NS;
 use cenote_pool::{Design, Namespace, Pool, PoolConfig};
 use cenote_store::{
     BlockCodec, Computed, Computing, Loaded, Names, NamespaceSpec, Peers, PrefixStore, Promotion, Readable,
@@ -175,12 +176,13 @@ fn kept_blocks_outlast_others() {
     // All wishes together have a quarter of the region.
     (2000..2400).for_each(|number| {
         let names = store.naming().names(None, &prompt(number));
-        store.retain(None, &names, &Retain { ms: 1000, priority: 0, session: None });
+        store.retain(None, &names, &Retain { ms: 3_600_000, priority: 0, session: None });
     });
     upkeep();
     let stats = store.stats();
     let bytes = stats["retained_blocks"] * 4.0 * PAGE as f64;
     assert!(stats["retain_dropped_total"] > 1000.0 && bytes <= f64::from(2 << 20) / 4.0, "{stats:?}");
+    time.advance(Duration::from_nanos(ARRIVING_NS));
     upkeep();
     let stats = store.stats();
     assert_eq!(stats["retained_blocks"], 0.0, "none was ever saved: {stats:?}");

@@ -4,7 +4,7 @@ A hit needs, of every KV cache group, the blocks in its layers' window."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -107,15 +107,15 @@ class Lookup:
                     recorded.append((rank, number))
         return recorded
 
-    def retain(self, request: Request, wish: Wish) -> None:
+    def retain(self, request: Request, wish: Wish, saved: Mapping[int, int]) -> None:
         """Asks that the blocks of all ranks stay, of layers that need all of a request's.
 
-        Those of windows and states are few, and each hit marks the ones that it needs."""
+        `saved` has, by group, the number of first blocks that were loaded or ordered to be saved. Those of windows and states are few, and each hit marks the ones that it needs."""
         session = wish.session or getattr(request, "session_id", None)
         for named in self._names_of(request):
             if not named.group.reach.is_whole:
                 continue
-            for rank, names in zip(named.ranks, named.of(0, named.group.known(request)), strict=True):
+            for rank, names in zip(named.ranks, named.of(0, saved.get(named.group.number, 0)), strict=True):
                 rank.retain(names, wish.seconds, priority=wish.priority, session=session, tenant=request.cache_salt)
 
     def first_missing(self, request: Request, start: int, fetched: int, hit: int, wanted: int) -> Miss | None:

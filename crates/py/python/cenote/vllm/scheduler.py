@@ -185,7 +185,7 @@ class SchedulerSide:
             if unknown:
                 self.stats.add("hints_unknown", unknown)
             if wish is not None:
-                self.lookup.retain(request, wish)
+                self.lookup.retain(request, wish, self.saved.get(request_id, {}))
                 self.stats.add("wishes")
         except Exception:
             # A hint changes no result.

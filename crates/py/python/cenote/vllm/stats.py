@@ -33,7 +33,7 @@ COUNTERS = {
     "cold_dropped": "Blocks not written to the cold tier, because it was busy or failed, or the region had evicted them.",
     "cold_skipped": "Blocks not written to the cold tier or not read from it, because computing them takes less time.",
     "cold_errors": "Errors of the cold tier, each counted as a miss.",
-    "remote_sought": "Blocks that the region and the cold tier lacked and that were sought at peers.",
+    "remote_sought": "Blocks that the region lacked and that were sought at peers.",
     "remote_found": "Blocks found at peers.",
     "remote_hits": "Blocks of peers that were published in the region in time.",
     "remote_read_bytes": "Bytes of blocks read from peers.",

@@ -63,6 +63,10 @@ _SETTINGS = (
 # Most names on their way from the cold tier or peers that a tier remembers.
 _PROMOTIONS = 4096
 
+# A chunk that neither the cold tier nor peers brought is a miss for so many seconds. Otherwise a request that
+# vLLM does not admit at once would ask for it again, and wait again, without end.
+_SOUGHT_SECONDS = 10.0
+
 # Chunks whose load failed are misses for so many seconds. Otherwise vLLM would find and load them again without end.
 _LOST_SECONDS = 60.0
 _LOST_MAX = 65536
@@ -120,7 +124,8 @@ class CenoteTier(FaultCounts, SecondaryTierManager):
         self._lost: dict[OffloadKey, float] = {}
         self._ended: deque[JobResult] = deque()
         self._stops = threading.Event()
-        self._promotions: dict[bytes, cenote.Promotion] = {}
+        # By name, with the time at which it began.
+        self._promotions: dict[bytes, tuple[cenote.Promotion, float]] = {}
 
     # --- start ---
 
@@ -173,15 +178,16 @@ class CenoteTier(FaultCounts, SecondaryTierManager):
         if self.blocks.count(name) == 1:
             self._promotions.pop(bytes(key), None)
             return LookupResult.HIT
-        begun = self._promotions.get(bytes(key))
-        if begun is None and len(self._promotions) < _PROMOTIONS and (begun := self.blocks.promote(name)) is not None:
-            self._promotions[bytes(key)] = begun
-        if begun is None:
+        if (begun := self._promotions.get(bytes(key))) is not None:
+            promotion = begun[0]
+        elif len(self._promotions) < _PROMOTIONS and (new := self.blocks.promote(name)) is not None:
+            promotion = new
+            self._promotions[bytes(key)] = (promotion, clock.now())
+        else:
             return LookupResult.MISS
         # The cold tier and peers have deadlines, after which a promotion is over.
-        if not begun.over:
+        if not promotion.over:
             return LookupResult.RETRY
-        del self._promotions[bytes(key)]
         return LookupResult.HIT if self.blocks.count(name) == 1 else LookupResult.MISS
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
@@ -190,8 +196,8 @@ class CenoteTier(FaultCounts, SecondaryTierManager):
     @serving(lambda: None)
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         self._attachment.look()
-        for key in [key for key, begun in self._promotions.items() if begun.over]:
-            # A request that was waiting for it may have ended.
+        old = clock.now() - _SOUGHT_SECONDS
+        for key in [key for key, (promotion, since) in self._promotions.items() if since < old and promotion.over]:
             del self._promotions[key]
 
     # --- transfers ---
