@@ -92,6 +92,9 @@ impl<R: Remote> Reader<R> {
         let mut batch = Batch::default();
         batch.add(0, Outline::SUPERBLOCK_BYTES);
         let region_bytes = remote.region_bytes();
+        if region_bytes < Outline::SUPERBLOCK_BYTES as u64 {
+            return Err(ReadError::Gone(format!("its region has {region_bytes} bytes, fewer than a superblock")));
+        }
         remote.read(&batch.pieces, Landing::Lines, deadline)?;
         let superblock = superblock_of(remote.landed(Landing::Lines));
         let refused = |error: PoolError| ReadError::Gone(format!("its region cannot be read: {error}"));
