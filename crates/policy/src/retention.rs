@@ -1,6 +1,6 @@
 //! Which blocks are kept because a client asked for it.
 //!
-//! Retention is soft: whoever holds a [`Retention`] marks its blocks as used now and then, so that eviction
+//! Retention is soft: the user of a [`Retention`] marks its blocks as used now and then, so that eviction
 //! takes others first. Nothing is pinned, so a wish can make no request wait or fail.
 //!
 //! All wishes together have a limit in bytes. Beyond it the tenant that keeps most gives way: its least

@@ -1,7 +1,6 @@
 """Hints of clients and routers about KV: the envelope `kv_hints` of vLLM, Dynamo and SGLang.
 
-An action that is unknown or malformed is counted and does nothing: senders of hints are ahead of those who
-fulfil them."""
+An action that is unknown or malformed is counted and does nothing: senders of hints are ahead of servers."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 //! - `prompt_cache_retention` and `prompt_cache_options` (OpenAI), `cache_control` (Anthropic) and
 //!   `nvext.cache_control` (Dynamo). Each keeps all of the request's blocks: a mark at a message does not end there.
 //! - `kv_hints`: the envelope of actions that vLLM, Dynamo and SGLang agreed on. An action that is unknown or
-//!   malformed is counted and does nothing, because senders of hints are ahead of those who fulfil them.
+//!   malformed is counted and does nothing, because senders of hints are ahead of servers.
 //!
 //! Of several wishes in one request the longest counts, with the largest priority.
 
