@@ -21,6 +21,7 @@ impl Prng {
     }
 
     /// The next 64 uniform bits.
+    #[inline]
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -30,11 +31,13 @@ impl Prng {
     }
 
     /// A uniform number in `[0, 1)`, with 53 random bits.
+    #[inline]
     pub fn next_f64(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
     /// A uniform number in `0..bound`. Panics if `bound` is zero.
+    #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0, "a draw below zero has no value");
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64

@@ -1,77 +1,27 @@
-//! Campaigns of many seeds: exploration, repetition of one seed, and mutation testing.
+//! Campaigns of many seeds: exploration, and repetition of one seed.
 
 use crate::Args;
 use crate::oracle::Violation;
-use crate::run::{Outcome, POINTS, Setting, has_remote_reader, run};
-use crate::sample::{DETECTED_TENTHS_MIN, sample, standing};
+use crate::run::{Outcome, POINTS, Setting, run};
 use cenote_base::Clock;
-use cenote_base::fault::{Mistake, Point};
-use cenote_memmodel::{Mutation, Place, Site};
+use cenote_base::fault::Point;
+use cenote_memmodel::Site;
 use cenote_pool::Design;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Exit code of a campaign that was clean but reached too few crashes or fault points.
-const EXIT_SHORTFALL: u8 = 16;
+pub const EXIT_SHORTFALL: u8 = 16;
 /// Default number of seeds of `--mutate`.
 const MUTATE_SEEDS: u64 = 2000;
-/// Factor of further seeds for a mutation that the first seeds do not detect.
-const PATIENCE: u64 = 2;
-/// Exit code of `--mutate` if a mutation was not detected.
-const EXIT_UNNOTICED: u8 = 17;
 
-/// The conditions under which a deliberate mistake shows.
-#[derive(Clone, Copy)]
-enum Hurts {
-    Anywhere,
-    /// With the focus on the first call of a fabric method in a file: (file, method).
-    Near(&'static str, &'static str),
-    /// With a raised crash rate at a fault point.
-    At(Point),
-    /// Beside a remote reader.
-    Remotely,
-}
-
-/// Where a deliberate mistake does harm.
-fn harm(mistake: Mistake) -> Hurts {
-    match mistake {
-        Mistake::BakeryChoosingIgnored => Hurts::Near("sync/bakery.rs", "publish"),
-        Mistake::EvictScanSkipped | Mistake::RecoverEvictingRevived => Hurts::Near("blocks/life.rs", "fence"),
-        Mistake::PinRecheckSkipped => Hurts::Near("hosts/hazards.rs", "refresh"),
-        Mistake::PublishReadyEarly => Hurts::Near("blocks/life.rs", "write_line"),
-        Mistake::ReadChecksumSkipped => Hurts::At(Point::PublishPayload),
-        Mistake::ReadSeenEarly => Hurts::At(Point::ReadUnseen),
-        Mistake::BakeryAloneUnsaid
-        | Mistake::EventRemovedUntold
-        | Mistake::EventStoredUntold
-        | Mistake::IndexOverflowUncounted
-        | Mistake::LockRepairSkipped
-        | Mistake::NamespaceTakenInUse
-        | Mistake::PublishGenerationKept
-        | Mistake::ReadRecheckSkipped => Hurts::Anywhere,
-        Mistake::RemoteChecksumSkipped | Mistake::RemoteNamespaceSkipped | Mistake::RemoteRecheckSkipped => {
-            Hurts::Remotely
-        }
-    }
-}
-
-/// Enables one deliberate mistake in this process, or none.
-pub fn sabotage(mistake: Option<Mistake>) -> Result<(), String> {
-    #[cfg(any(feature = "sabotage", debug_assertions))]
-    cenote_base::fault::sabotage::choose(mistake);
-    #[cfg(not(any(feature = "sabotage", debug_assertions)))]
-    if mistake.is_some() {
-        return Err("this build has no deliberate mistakes; build it with --features sabotage".to_owned());
-    }
-    Ok(())
-}
-
+/// Sums of the outcomes of seeds.
 #[derive(Default)]
-struct Total {
-    seeds: u64,
+pub struct Total {
+    pub seeds: u64,
     operations: u64,
     process_crashes: u64,
     host_crashes: u64,
@@ -83,7 +33,7 @@ struct Total {
     points: BTreeMap<Point, u64>,
     deaths_at: BTreeMap<Point, u64>,
     sites: BTreeMap<Site, u64>,
-    failures: Vec<(u64, Vec<Violation>)>,
+    pub failures: Vec<(u64, Vec<Violation>)>,
 }
 
 impl Total {
@@ -113,7 +63,7 @@ impl Total {
 }
 
 /// Runs seeds on all processors and passes each outcome to `see`, until it returns `Break`.
-fn run_each(seeds: &[u64], setting: &Setting, see: impl Fn(u64, Outcome) -> ControlFlow<()> + Sync) {
+pub fn run_each(seeds: &[u64], setting: &Setting, see: impl Fn(u64, Outcome) -> ControlFlow<()> + Sync) {
     let next = AtomicUsize::new(0);
     let stop = AtomicBool::new(false);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -132,7 +82,7 @@ fn run_each(seeds: &[u64], setting: &Setting, see: impl Fn(u64, Outcome) -> Cont
 }
 
 /// Sums the outcomes of seeds. With `stop_early`, stops after the first failure.
-fn run_seeds(seeds: &[u64], setting: &Setting, stop_early: bool) -> Total {
+pub fn run_seeds(seeds: &[u64], setting: &Setting, stop_early: bool) -> Total {
     let total = Mutex::new(Total::default());
     run_each(seeds, setting, |seed, outcome| {
         let stop = stop_early && !outcome.violations.is_empty();
@@ -156,11 +106,13 @@ impl Args {
         }
     }
 
-    fn seeds(&self) -> u64 {
+    /// How many seeds to run.
+    pub fn seeds(&self) -> u64 {
         self.seeds.unwrap_or(if self.mutate { MUTATE_SEEDS } else { 200 })
     }
 
-    fn all_seeds(&self) -> Vec<u64> {
+    /// The seeds to run.
+    pub fn all_seeds(&self) -> Vec<u64> {
         (self.first..self.first + self.seeds()).collect()
     }
 }
@@ -187,7 +139,7 @@ fn repeat_command(seed: u64, args: &Args) -> String {
 
 /// The clock of reports, and its time now. The time of a run is the model's.
 #[allow(clippy::disallowed_methods, reason = "a report tells how long its campaign took")]
-fn started() -> (Clock, u64) {
+pub fn started() -> (Clock, u64) {
     let clock = Clock::system();
     (clock, clock.now_ns())
 }
@@ -291,169 +243,6 @@ pub fn repeat(seed: u64, args: &Args) -> ExitCode {
         None => {
             println!("clean");
             ExitCode::SUCCESS
-        }
-    }
-}
-
-/// Applies each mutation and each deliberate mistake in turn. Some seed must detect it, and that
-/// seed must be clean without it.
-pub fn mutate(args: &Args) -> ExitCode {
-    let (clock, start) = started();
-    let all = args.all_seeds();
-    let sound = Setting { design: args.design, ..Setting::default() };
-    let passes = Mutex::new(Passes::default());
-    run_each(&all, &sound, |seed, outcome| passes.lock().expect("plain sums").add(seed, outcome));
-    let passes = passes.into_inner().expect("plain sums");
-    if let Some((seed, violation)) = passes.failures.first() {
-        println!("seed {seed} fails without any mutation: {violation}");
-        return ExitCode::from(violation.checker.exit_code());
-    }
-    let mut tally = Tally::default();
-    let wanted = |text: &str| args.only.is_empty() || args.only.iter().any(|only| text.contains(only.as_str()));
-    let mut mutations: Vec<Mutation> = passes.mutations().filter(|mutation| wanted(&mutation.to_string())).collect();
-    if let Some(count) = args.sample {
-        mutations = sample(mutations, count, &args.key);
-    }
-    if args.standing {
-        mutations = match standing(&mutations) {
-            Ok(mutations) => mutations,
-            Err(reason) => {
-                println!("{reason}");
-                return ExitCode::from(EXIT_SHORTFALL);
-            }
-        };
-    }
-    for mutation in mutations {
-        let seeds = passes.seeds_for(&mutation.place);
-        let setting = Setting { design: args.design, ..Setting::without(mutation.clone()) };
-        let total = run_patiently(&seeds, &setting, args);
-        tally.judge(&format!("--without {mutation}"), &total, &Setting { without: None, ..setting });
-    }
-    if cfg!(feature = "sabotage") && args.sample.is_none() && !args.standing {
-        for &mistake in Mistake::ALL.iter().filter(|mistake| wanted(mistake.name())) {
-            let mut setting = sound.clone();
-            let (mut seeds, mut what) = (all.clone(), format!("--sabotage {mistake}"));
-            match harm(mistake) {
-                Hurts::Anywhere => {}
-                Hurts::Near(file, method) => {
-                    let place = passes.place(file, method);
-                    seeds = passes.seeds_for(&place);
-                    what += &format!(" --focus {place}");
-                    setting.focus = Some(place);
-                }
-                Hurts::At(point) => {
-                    what += &format!(" --deadly {point}");
-                    setting.deadly = Some(point);
-                }
-                Hurts::Remotely => seeds.retain(|&seed| has_remote_reader(seed, args.design)),
-            }
-            let _ = sabotage(Some(mistake));
-            let total = run_patiently(&seeds, &setting, args);
-            let _ = sabotage(None);
-            tally.judge(&what, &total, &setting);
-        }
-    }
-    println!(
-        "{} noticed, {} unnoticed, {} unsound (seeds that fail without the mutation), {:.0} s",
-        tally.noticed,
-        tally.unnoticed,
-        tally.unsound,
-        clock.since(start).as_secs_f64()
-    );
-    let is_enough = |tally: &Tally| 10 * tally.noticed >= DETECTED_TENTHS_MIN * (tally.noticed + tally.unnoticed);
-    if args.sample.is_some() && tally.noticed > 0 && tally.unsound == 0 && is_enough(&tally) {
-        return ExitCode::SUCCESS;
-    }
-    // A campaign without any mutation shows nothing, so it fails.
-    if tally.noticed > 0 && tally.unnoticed + tally.unsound == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::from(EXIT_UNNOTICED)
-    }
-}
-
-/// Runs these seeds until one fails. If none does, runs further seeds, for defects that show
-/// rarely.
-fn run_patiently(seeds: &[u64], setting: &Setting, args: &Args) -> Total {
-    let total = run_seeds(seeds, setting, true);
-    if !total.failures.is_empty() || args.sample.is_some() {
-        return total;
-    }
-    let first = args.first + args.seeds();
-    let more: Vec<u64> = (first..first + PATIENCE * args.seeds()).collect();
-    let mut more = run_seeds(&more, setting, true);
-    more.seeds += total.seeds;
-    more
-}
-
-/// The number of calls at each place, by seed.
-#[derive(Default)]
-struct Passes {
-    by_place: BTreeMap<Place, BTreeMap<u64, u64>>,
-    sites: BTreeSet<Site>,
-    failures: Vec<(u64, Violation)>,
-}
-
-impl Passes {
-    fn add(&mut self, seed: u64, outcome: Outcome) -> ControlFlow<()> {
-        for (site, &count) in &outcome.report.sites {
-            let seeds = self.by_place.entry(site.place.clone()).or_default();
-            seeds.insert(seed, count);
-            self.sites.insert(site.clone());
-        }
-        self.failures.extend(outcome.violations.into_iter().map(|violation| (seed, violation)));
-        if self.failures.is_empty() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-    }
-
-    fn mutations(&self) -> impl Iterator<Item = Mutation> + '_ {
-        let sites = self.sites.iter().filter(|site| site.place.file.starts_with("crates/pool/"));
-        let all: BTreeSet<_> =
-            sites.flat_map(|site| site.effects().iter().map(|&effect| site.without(effect))).collect();
-        all.into_iter()
-    }
-
-    /// The first call of a fabric method in a file of the pool.
-    fn place(&self, file: &str, method: &str) -> Place {
-        let here = |site: &&Site| site.method == method && site.place.file.ends_with(file);
-        let site = self.sites.iter().find(here);
-        site.unwrap_or_else(|| panic!("{file} does not call {method} in these runs")).place.clone()
-    }
-
-    /// The seeds that pass a place, most frequent first.
-    fn seeds_for(&self, place: &Place) -> Vec<u64> {
-        let Some(passing) = self.by_place.get(place) else { return Vec::new() };
-        let mut seeds: Vec<u64> = passing.keys().copied().collect();
-        seeds.sort_by_key(|seed| std::cmp::Reverse(passing[seed]));
-        seeds
-    }
-}
-
-#[derive(Default)]
-struct Tally {
-    noticed: u64,
-    unnoticed: u64,
-    unsound: u64,
-}
-
-impl Tally {
-    fn judge(&mut self, what: &str, total: &Total, control: &Setting) {
-        let mut unsound = None;
-        for (seed, violations) in &total.failures {
-            match run(*seed, control).violations.first() {
-                None => {
-                    println!("noticed    {what} --repeat {seed}  ({})", violations[0]);
-                    self.noticed += 1;
-                    return;
-                }
-                Some(violation) => unsound = Some((seed, violation.clone())),
-            }
-        }
-        if let Some((seed, violation)) = unsound {
-            println!("UNSOUND    seed {seed} of {what} fails without the mutation: {violation}");
-            self.unsound += 1;
-        } else {
-            println!("UNNOTICED  {what}  ({} seeds)", total.seeds);
-            self.unnoticed += 1;
         }
     }
 }

@@ -5,8 +5,10 @@
 mod campaign;
 mod fills;
 mod follow;
+mod ledger;
 mod limits;
 mod memory;
+mod mutations;
 mod namespaces;
 mod objects;
 mod oracle;
@@ -68,6 +70,9 @@ pub struct Args {
     /// With --mutate: try the ten mutations of `STANDING`. Each must be detected.
     #[arg(long, requires = "mutate", conflicts_with = "sample")]
     standing: bool,
+    /// With --mutate: append each result to this file, and do not repeat those that it has of this build.
+    #[arg(long, requires = "mutate")]
+    log: Option<std::path::PathBuf>,
     /// Text that chooses the mutations of --sample, such as a commit's hash.
     #[arg(long, default_value = "")]
     key: String,
@@ -82,7 +87,7 @@ fn parse_design(text: &str) -> Result<Design, String> {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    if let Err(reason) = campaign::sabotage(args.sabotage) {
+    if let Err(reason) = mutations::sabotage(args.sabotage) {
         eprintln!("error: {reason}");
         return ExitCode::from(2);
     }
@@ -91,5 +96,5 @@ fn main() -> ExitCode {
     }
     // Simulated crashes are caught panics. The report shows other panics with their seed.
     std::panic::set_hook(Box::new(|_| {}));
-    if args.mutate { campaign::mutate(&args) } else { campaign::explore(&args) }
+    if args.mutate { mutations::mutate(&args) } else { campaign::explore(&args) }
 }

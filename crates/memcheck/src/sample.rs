@@ -78,7 +78,7 @@ const STANDING: [(&str, &str, &str); 10] = [
 
 /// Least share of a sample that some seed must detect, in tenths. The rest allows for mutations that
 /// only few seeds detect.
-pub const DETECTED_TENTHS_MIN: u64 = 8;
+pub const DETECTED_TENTHS_MIN: usize = 8;
 
 /// The first mutation of each of [`STANDING`].
 ///
@@ -97,15 +97,15 @@ pub fn standing(mutations: &[Mutation]) -> Result<Vec<Mutation>, String> {
     STANDING.iter().map(find).collect()
 }
 
+/// Whether no seed or few seeds detect mutations of this function.
+pub fn is_rarely_detected(mutation: &Mutation) -> bool {
+    let function = function_of(&mutation.place);
+    RARELY_DETECTED.iter().any(|(file, name)| mutation.place.file.ends_with(file) && function.as_deref() == Some(name))
+}
+
 /// Chooses `count` mutations by the hash of `key` and each mutation, without [`RARELY_DETECTED`] ones.
 pub fn sample(mutations: Vec<Mutation>, count: usize, key: &str) -> Vec<Mutation> {
-    let is_candidate = |mutation: &Mutation| {
-        let function = function_of(&mutation.place);
-        !RARELY_DETECTED
-            .iter()
-            .any(|(file, name)| mutation.place.file.ends_with(file) && function.as_deref() == Some(name))
-    };
-    let mut chosen: Vec<Mutation> = mutations.into_iter().filter(is_candidate).collect();
+    let mut chosen: Vec<Mutation> = mutations.into_iter().filter(|mutation| !is_rarely_detected(mutation)).collect();
     chosen.sort_by_cached_key(|mutation| {
         let mut hasher = DefaultHasher::new();
         (key, mutation.to_string()).hash(&mut hasher);

@@ -73,6 +73,15 @@ impl SimFabric {
         self.process.shared.state().strike(self.process.number, place, lines);
     }
 
+    /// As [`SimFabric::end_call`] on all lines that the process has under way.
+    fn end_wait(&self, place: &'static Location<'static>) {
+        let mut state = self.process.shared.state();
+        if state.is_focused() {
+            let under_way = state.machine.under_way(self.process.number);
+            state.strike(self.process.number, place, &under_way);
+        }
+    }
+
     /// May invalidate and fetch the lines of a refresh before the process's earlier stores arrive.
     fn look_early(&self, lines: &[u64]) {
         let process = self.process.number;
@@ -131,15 +140,15 @@ impl Fabric for SimFabric {
         self.check(at, LINE, LINE);
         let mut words = [0; 8];
         let Ok(mut state) = self.process.shared.look(self.process.number) else { return words };
-        for (index, word) in words.iter_mut().enumerate() {
-            // Another process may run here, so the words may come from different writes.
-            if index == 4 && !state.scripted && state.machine.prng.below(16) == 0 {
-                drop(state);
-                let Ok(again) = self.process.shared.step(self.process.number, Kind::Look) else { return [0; 8] };
-                state = again;
-            }
-            *word = state.machine.load(self.process.number, at + 8 * index as u64);
+        let (first, second) = words.split_at_mut(4);
+        state.machine.load_words(self.process.number, at, first);
+        // Another process may run here, so the words may come from different writes.
+        if !state.scripted && state.machine.prng.below(16) == 0 {
+            drop(state);
+            let Ok(again) = self.process.shared.step(self.process.number, Kind::Look) else { return [0; 8] };
+            state = again;
         }
+        state.machine.load_words(self.process.number, at + 32, second);
         words
     }
 
@@ -186,8 +195,7 @@ impl Fabric for SimFabric {
     fn fence(&self) {
         let place = Location::caller();
         self.wait("fence", place);
-        let under_way = self.process.shared.state().machine.under_way(self.process.number);
-        self.end_call(place, &under_way);
+        self.end_wait(place);
     }
 
     #[track_caller]
@@ -236,8 +244,7 @@ impl Fabric for SimFabric {
     fn publish_payload(&self) {
         let place = Location::caller();
         self.wait("publish_payload", place);
-        let under_way = self.process.shared.state().machine.under_way(self.process.number);
-        self.end_call(place, &under_way);
+        self.end_wait(place);
     }
 
     #[track_caller]
@@ -246,9 +253,11 @@ impl Fabric for SimFabric {
         let process = self.process.number;
         for (index, line) in part.chunks_mut(LINE as usize).enumerate() {
             let Ok(mut state) = self.process.shared.look(process) else { return };
-            for (word, bytes) in line.chunks_mut(8).enumerate() {
-                let value = state.machine.load(process, at + index as u64 * LINE + word as u64 * 8).to_le_bytes();
-                bytes.copy_from_slice(&value[..bytes.len()]);
+            let mut words = [0; 8];
+            let words = &mut words[..line.len().div_ceil(8)];
+            state.machine.load_words(process, at + index as u64 * LINE, words);
+            for (word, bytes) in words.iter().zip(line.chunks_mut(8)) {
+                bytes.copy_from_slice(&word.to_le_bytes()[..bytes.len()]);
             }
         }
         sum.incoming(part);

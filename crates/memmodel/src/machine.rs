@@ -116,12 +116,31 @@ impl Machine {
     // --- operations of a process
 
     pub fn load(&mut self, process: usize, at: u64) -> u64 {
+        let mut word = [0];
+        self.load_words(process, at, &mut word);
+        word[0]
+    }
+
+    /// Loads adjacent words of one line, from `at` on: each from the process's newest store to it, or else from
+    /// the host's cache.
+    pub fn load_words(&mut self, process: usize, at: u64, words: &mut [u64]) {
+        let line = line_of(at);
         let buffers = &self.processes[process];
-        if let Some(&(_, _, value)) = buffers.stores.iter().rev().find(|store| store.1 == at) {
-            return value;
+        let (mut stored, first) = (0_u8, word_of(at));
+        for &(_, place, value) in buffers.stores.iter().filter(|store| line_of(store.1) == line) {
+            if let Some(word) = word_of(place).checked_sub(first).filter(|&word| word < words.len()) {
+                words[word] = value;
+                stored |= 1 << word;
+            }
+        }
+        if stored.count_ones() as usize == words.len() {
+            return;
         }
         let host = buffers.host;
-        self.cached(host, line_of(at)).words[word_of(at)]
+        let cached = self.cached(host, line);
+        for (word, value) in words.iter_mut().enumerate().filter(|(word, _)| stored >> word & 1 == 0) {
+            *value = cached.words[first + word];
+        }
     }
 
     pub fn store(&mut self, process: usize, at: u64, value: u64) {
@@ -299,14 +318,18 @@ impl Machine {
 
     /// The host's copy of a line. Fetches it from the device if it is not cached.
     fn cached(&mut self, host: usize, line: u64) -> &mut CachedLine {
-        if self.caches[host].get_mut(line).is_none() {
-            self.land(|word| word.host == host && line_of(word.at) == line);
-            let first = (line / 8) as usize;
-            let words = std::array::from_fn(|word| self.device[first + word]);
-            self.caches[host].insert(CachedLine { line, words, dirty: false });
-            self.touch(line);
+        if !self.caches[host].has(line) {
+            self.fetch(host, line);
         }
-        self.caches[host].get_mut(line).expect("just fetched")
+        self.caches[host].get_mut(line).expect("it is cached, or was just fetched")
+    }
+
+    fn fetch(&mut self, host: usize, line: u64) {
+        self.land(|word| word.host == host && line_of(word.at) == line);
+        let first = (line / 8) as usize;
+        let words = self.device[first..first + 8].try_into().expect("eight words");
+        self.caches[host].insert(CachedLine { line, words, dirty: false });
+        self.touch(line);
     }
 
     fn drain_one(&mut self, process: usize) {
@@ -321,6 +344,9 @@ impl Machine {
 
     /// Writes the words in flight that `which` selects to the device.
     fn land(&mut self, which: impl Fn(&InFlight) -> bool) {
+        if self.in_flight.is_empty() {
+            return;
+        }
         let device = &mut self.device;
         self.in_flight.retain(|word| {
             if which(word) {

@@ -61,17 +61,43 @@ pub(crate) const NEAR: u32 = 12;
 /// those of the place in focus do.
 pub(crate) const NEIGHBOURHOOD: u32 = 32;
 
-impl Focus {
+/// A focus, with what it has found about places.
+pub(crate) struct Lens {
+    focus: Focus,
+    /// By a hash of the location's address: (address, whether the focus is on it). Hashing a place takes longer
+    /// than the operation.
+    known: [(usize, bool); KNOWN],
+}
+
+/// Places that a lens remembers, a power of two.
+const KNOWN: usize = 512;
+
+impl Lens {
+    pub fn new(focus: Focus) -> Self {
+        Self { focus, known: [(0, false); KNOWN] }
+    }
+
     /// Distance in lines of code from the one place in focus. `u32::MAX` in another file, or if the
     /// focus is a share.
-    pub(crate) fn lines_off(&self, location: &Location<'_>) -> u32 {
-        match self {
-            Self::At(place) if place.file == location.file() => place.line.abs_diff(location.line()),
+    pub fn lines_off(&self, location: &Location<'_>) -> u32 {
+        match &self.focus {
+            Focus::At(place) if place.file == location.file() => place.line.abs_diff(location.line()),
             _ => u32::MAX,
         }
     }
 
-    pub(crate) fn is_on(&self, location: &Location<'_>) -> bool {
+    pub fn is_on(&mut self, location: &'static Location<'static>) -> bool {
+        let address = std::ptr::from_ref(location).addr();
+        let known = &mut self.known[address / align_of::<Location<'_>>() % KNOWN];
+        if known.0 != address {
+            *known = (address, self.focus.is_on(location));
+        }
+        known.1
+    }
+}
+
+impl Focus {
+    fn is_on(&self, location: &Location<'_>) -> bool {
         match self {
             Self::At(place) => place.is(location),
             Self::Share { part } => {

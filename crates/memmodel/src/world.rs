@@ -3,7 +3,7 @@
 //! memory events happen.
 
 use crate::machine::{Machine, Spontaneous};
-use crate::mutation::{Focus, Mutation, NEAR, NEIGHBOURHOOD, Site};
+use crate::mutation::{Focus, Lens, Mutation, NEAR, NEIGHBOURHOOD, Site};
 use cenote_base::fault::{self, Point};
 use cenote_base::prng::Prng;
 use generator::Gn;
@@ -171,12 +171,14 @@ pub(crate) struct State {
     pub machine: Machine,
     pub hosts: Vec<HostState>,
     processes: Vec<ProcessState>,
+    /// The live processes, in order of their numbers.
+    live: Vec<usize>,
     turn: Option<usize>,
     pub time: u64,
     /// Whether only a scene-setter runs: operations then take effect without schedule or faults.
     pub scripted: bool,
     pub mutation: Option<Mutation>,
-    focus: Option<Focus>,
+    focus: Option<Lens>,
     /// Crashes and stalls that strikes may still cause.
     strikes: u64,
     /// Nanoseconds of delay that strikes may still cause.
@@ -215,12 +217,13 @@ impl State {
         self.report.trace.push_back(line);
     }
 
-    fn live(&self) -> Vec<usize> {
-        (0..self.processes.len()).filter(|&process| self.is_live(process)).collect()
+    fn end(&mut self, process: usize, status: Status) {
+        self.processes[process].status = status;
+        self.live.retain(|&live| live != process);
     }
 
     fn kill(&mut self, process: usize) {
-        self.processes[process].status = Status::Dead;
+        self.end(process, Status::Dead);
         self.doomed = self.doomed.filter(|(doomed, _)| *doomed != process);
         let host = self.processes[process].host;
         for slot in &mut self.hosts[host].slots {
@@ -242,8 +245,8 @@ impl State {
             Crash::Host => {
                 self.report.host_crashes += 1;
                 self.machine.lose_host(host);
-                for other in self.live() {
-                    if self.processes[other].host == host {
+                for other in 0..self.processes.len() {
+                    if self.processes[other].host == host && self.is_live(other) {
                         self.kill(other);
                     }
                 }
@@ -252,17 +255,23 @@ impl State {
         }
     }
 
+    /// Whether each live process sleeps, or waits for another one.
+    fn all_wait(&self) -> bool {
+        let waits = |process: &ProcessState| process.waits || process.asleep_until > self.time;
+        self.live.iter().all(|&process| waits(&self.processes[process]))
+    }
+
     /// Gives the turn to a random live process that is awake. If all sleep, advances the clock to
     /// the first that wakes.
     fn pass_turn(&mut self) {
-        let live = self.live();
-        if let Some(first) = live.iter().map(|&process| self.processes[process].asleep_until).min() {
+        let wakes = |process: &usize| self.processes[*process].asleep_until;
+        if let Some(first) = self.live.iter().map(wakes).min() {
             self.time = self.time.max(first);
         }
-        let time = self.time;
-        let awake: Vec<usize> =
-            live.into_iter().filter(|&process| self.processes[process].asleep_until <= time).collect();
-        self.turn = if awake.is_empty() { None } else { Some(awake[self.prng.below(awake.len() as u64) as usize]) };
+        let awake = self.live.iter().filter(|process| wakes(process) <= self.time);
+        let count = awake.clone().count();
+        self.turn =
+            (count > 0).then(|| self.prng.below(count as u64) as usize).and_then(|chosen| awake.copied().nth(chosen));
     }
 }
 
@@ -306,14 +315,16 @@ impl Shared {
         }
         if state.report.operations > state.operations_max {
             state.report.endless = true;
-            for other in state.live() {
-                state.kill(other);
+            for other in 0..state.processes.len() {
+                if state.is_live(other) {
+                    state.kill(other);
+                }
             }
             drop(state);
             return Self::unwind();
         }
-        let live = state.live();
-        state.machine.drift(&live);
+        let State { machine, live, .. } = &mut *state;
+        machine.drift(live);
         state.warm_up();
         let rates = state.rates;
         if let Some((sleepy, operations)) = state.nap.filter(|(sleepy, _)| *sleepy == process) {
@@ -336,18 +347,14 @@ impl Shared {
         } else if draw(&mut state, rates.stall) {
             state.stall(process);
         }
-        if kind == Kind::Wait
-            && live
-                .iter()
-                .all(|&other| state.processes[other].waits || state.processes[other].asleep_until > state.time)
-        {
+        if kind == Kind::Wait && state.all_wait() {
             // All processes polled again without progress: only a timeout can help, so advance the
             // clock.
             state.idle += 1;
-            if state.idle > 40 * live.len() as u64 {
+            if state.idle > 40 * state.live.len() as u64 {
                 state.idle = 0;
                 let now = state.time;
-                let sleepers = live.iter().map(|&other| state.processes[other].asleep_until);
+                let sleepers = state.live.iter().map(|&other| state.processes[other].asleep_until);
                 // Do not skip the first wake-up: the others may be waiting for that process.
                 state.time = sleepers.filter(|&until| until > now).fold(now + IDLE_STEP_NS, u64::min);
             }
@@ -560,6 +567,7 @@ impl World {
             machine: Machine::new(Prng::at(seed, 2).next_u64(), bytes, hosts, rates.memory),
             hosts: (0..hosts).map(|_| HostState::default()).collect(),
             processes: Vec::new(),
+            live: Vec::new(),
             turn: None,
             time: 1_000_000_000,
             scripted: true,
@@ -592,7 +600,7 @@ impl World {
     /// caches may fetch their lines early.
     pub fn focus(&self, focus: Option<Focus>, deaths: u64) {
         let mut state = self.shared.state();
-        (state.focus, state.strikes, state.strike_ns) = (focus, deaths, STRIKE_NS);
+        (state.focus, state.strikes, state.strike_ns) = (focus.map(Lens::new), deaths, STRIKE_NS);
     }
 
     /// Makes [`Process::is_cut`] true after `calls` calls at the place in focus. The program can
@@ -646,6 +654,7 @@ impl World {
     fn add(state: &mut State, host: usize) -> usize {
         let number = state.machine.add_process(host);
         state.processes.push(ProcessState { host, status: Status::Ready, waits: false, asleep_until: 0 });
+        state.live.push(number);
         number
     }
 
@@ -665,7 +674,7 @@ impl World {
             for process in 0..state.processes.len() {
                 if state.is_live(process) {
                     state.machine.fence(process);
-                    state.processes[process].status = Status::Done;
+                    state.end(process, Status::Done);
                 }
             }
             for (host, program) in programs {
@@ -807,12 +816,17 @@ impl State {
         true
     }
 
+    /// Whether calls of the fabric at some places are perturbed now.
+    pub const fn is_focused(&self) -> bool {
+        self.focus.is_some() && !self.scripted
+    }
+
     /// Perturbs the run just after a call of the fabric on these lines, if the focus is on its
     /// place or near it.
-    pub fn strike(&mut self, process: usize, location: &Location<'_>, lines: &[u64]) {
-        let Some(focus) = self.focus.as_ref().filter(|_| !self.scripted) else { return };
-        if !focus.is_on(location) {
-            let lines_off = focus.lines_off(location);
+    pub fn strike(&mut self, process: usize, location: &'static Location<'static>, lines: &[u64]) {
+        let Some(lens) = self.focus.as_mut().filter(|_| !self.scripted) else { return };
+        if !lens.is_on(location) {
+            let lines_off = lens.lines_off(location);
             if lines_off <= NEIGHBOURHOOD {
                 self.machine.heat(lines);
             }
