@@ -2,7 +2,7 @@
 
 use super::change::{Change, superblock_words};
 use super::format::{Area, LINE, check_word, superblock_check};
-use super::world::{Flushing, Kind, Run, World};
+use super::world::{Flushing, Kind, Run, World, attach};
 use cenote_base::HostId;
 use cenote_pool::Counter;
 use std::time::Duration;
@@ -196,4 +196,12 @@ fn the_format_document_matches_the_pool() {
 fn a_released_chunk_leaves_no_slot_in_a_list() {
     let mut world = World::new(Kind::OneHost, Flushing::Real).expect("every processor can be one host");
     world.run(include_bytes!("../inputs/slots-of-a-released-chunk"));
+}
+
+/// A superblock that puts the lines of demand where all bytes are ones: the ring of hits went on at the last
+/// number there is, and the next one overflowed.
+#[test]
+fn hits_go_on_behind_any_number() {
+    let world = World::new(Kind::Bakery, Flushing::Pretended).expect("pretended flushes need no instructions");
+    attach(&world, include_bytes!("../inputs/hits-at-the-last-number"));
 }

@@ -59,8 +59,7 @@ impl<F: Fabric, H: HostLocal> Hosts<F, H> {
         let region = &self.region;
         let Some(last) = self.demand_of(region.host).filter(|_| self.shares()) else { return };
         region.access_clock().store(last.lookups, Relaxed);
-        // The last entries may not have been told. Readers go on where the ring goes on.
-        region.next_hit().store(last.hits.saturating_add(self.ring()), Relaxed);
+        self.continue_hits(last.hits);
     }
 
     /// Reads another host's line: counts its lookups.

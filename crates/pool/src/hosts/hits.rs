@@ -16,6 +16,10 @@ use std::sync::atomic::Ordering::Relaxed;
 const BLOCK_BITS: u32 = 40;
 const LAPS: u64 = 1 << (64 - BLOCK_BITS);
 
+/// Positions come from lines of the region and from words that other processes write. They end here, so that
+/// none overflows.
+const POSITIONS: u64 = 1 << 62;
+
 /// The word of an entry in a lap of the ring; laps count from 1.
 const fn entry(block: BlockIndex, lap: u64) -> u64 {
     (block.0 & ((1 << BLOCK_BITS) - 1)) | lap << BLOCK_BITS
@@ -37,10 +41,16 @@ impl<F: Fabric, H: HostLocal> Hosts<F, H> {
         self.region.layout.hit_lines_per_host * LINE_WORDS
     }
 
+    /// Continues this host's ring after the entries of its earlier lives, of which the last may be unknown.
+    /// Readers go on where the ring goes on.
+    pub(super) fn continue_hits(&self, known: u64) {
+        self.region.next_hit().store(known % POSITIONS + self.ring(), Relaxed);
+    }
+
     /// Appends hits to this host's ring. Other hosts see them soon; no one waits for it.
     pub fn report_hits(&self, blocks: &[BlockIndex]) {
         let (region, ring) = (&*self.region, self.ring());
-        let first = region.next_hit().fetch_add(blocks.len() as u64, Relaxed);
+        let first = region.next_hit().fetch_add(blocks.len() as u64, Relaxed) % POSITIONS;
         let mut line = u64::MAX;
         for (position, &block) in (first..).zip(blocks) {
             let at = region.layout.hit_line(region.host, position % ring / LINE_WORDS);
@@ -59,7 +69,7 @@ impl<F: Fabric, H: HostLocal> Hosts<F, H> {
     pub fn hear_hits(&self, _: &Holds<Heap>, host: u64, mut used: impl FnMut(BlockIndex)) {
         let (region, ring) = (&*self.region, self.ring());
         let peer = region.peer(host);
-        let mut next = peer.hits;
+        let mut next = peer.hits % POSITIONS;
         // A ring that changes as fast as it is read must not hold this host up.
         for _ in 0..=2 * region.layout.hit_lines_per_host {
             let first = next / LINE_WORDS * LINE_WORDS;
