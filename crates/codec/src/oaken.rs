@@ -129,6 +129,7 @@ impl Groups {
         6 + self.group_bits
     }
 
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "code for x86-64's vectors uses it"))]
     pub(crate) const fn middle(&self) -> usize {
         self.middle
     }
@@ -140,6 +141,7 @@ impl Groups {
     }
 
     /// The number of sorts: values of the bits behind the place.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "code for x86-64's vectors uses it"))]
     pub(crate) const fn sorts(&self) -> usize {
         1 << (self.group_bits + self.outlier_bits - DENSE_BITS)
     }

@@ -173,6 +173,7 @@ pub(crate) struct Known<'a> {
     pub head: usize,
     pub means: &'a [f32],
     pub steps: &'a [f32],
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "code for x86-64's vectors uses it"))]
     pub ties: &'a [bool],
 }
 

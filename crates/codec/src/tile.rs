@@ -6,6 +6,7 @@ use crate::page::{self, Layout, Order, Page, PageKind, PageMut, Shape};
 /// Tokens and channels of a tile.
 pub(crate) const EDGE: usize = 16;
 /// Bytes of a row of 16-bit elements.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "code for x86-64's vectors uses it"))]
 pub(crate) const ROW_BYTES: usize = 2 * EDGE;
 
 /// Values by row. Values that the page does not have are zero when loaded, and ignored when stored.
@@ -69,6 +70,7 @@ impl Span {
 }
 
 /// Whether all tiles of a page are whole, and lie without gaps in the order of [`Span::all`].
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "code for x86-64's vectors uses it"))]
 pub(crate) const fn lie_in_a_row(kind: &PageKind) -> bool {
     let (Shape { tokens, dim, .. }, Layout { order, capacity }) = (kind.shape, kind.layout);
     let (edge, are_whole) = (EDGE as u16, tokens % EDGE as u16 == 0 && dim % EDGE as u16 == 0);
@@ -145,6 +147,7 @@ impl Page<'_> {
 
 impl PageMut<'_> {
     /// The axis along which values are adjacent.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "code for x86-64's vectors uses it"))]
     pub(crate) const fn axis(&self) -> Axis {
         axis_of(self.kind().layout.order)
     }

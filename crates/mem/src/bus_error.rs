@@ -85,8 +85,10 @@ fn replace(address: usize) -> bool {
     let mut replaced = false;
     if let Some((base, len, lost)) = found {
         // Replace whole huge pages where memory consists of them. Only one page is known to be
-        // lost, but a truncated file has lost everything after it.
-        let page = [4096, 2 << 20, 1 << 30].into_iter().find(|page| {
+        // lost, but a truncated file has lost everything after it. The kernel refuses a place within a page, so
+        // the first size that it takes is right: of x86-64, or of Arm with 4, 16 or 64 KiB.
+        const PAGES: [usize; 8] = [4 << 10, 16 << 10, 64 << 10, 2 << 20, 32 << 20, 512 << 20, 1 << 30, 16 << 30];
+        let page = PAGES.into_iter().find(|page| {
             let from = (address / page * page).max(base.addr());
             let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_FIXED | libc::MAP_PRIVATE);
             let flags = flags | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;

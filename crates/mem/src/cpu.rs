@@ -105,6 +105,35 @@ pub struct Limit {
     pub hard: Option<u64>,
 }
 
+/// Bytes of a page of this machine's memory: 4 KiB, and up to 64 KiB on Arm.
+#[must_use]
+pub fn page_bytes() -> u64 {
+    #[cfg(test)]
+    if let Some(bytes) = fake_page::BYTES.get() {
+        return bytes;
+    }
+    rustix::param::page_size() as u64
+}
+
+/// Larger pages for tests of one thread. The kernel's own are smaller, so what is right with these is right with
+/// those.
+#[cfg(test)]
+pub(crate) mod fake_page {
+    use std::cell::Cell;
+
+    thread_local! {
+        pub static BYTES: Cell<Option<u64>> = const { Cell::new(None) };
+    }
+
+    /// Does `work` with pages of `bytes` bytes.
+    pub fn with<T>(bytes: u64, work: impl FnOnce() -> T) -> T {
+        BYTES.set(Some(bytes));
+        let done = work();
+        BYTES.set(None);
+        done
+    }
+}
+
 /// Probes the machine. Files are read below `root` (`/` except in tests); processor, page size and
 /// limits are this process's own. Unreadable facts are left out.
 #[must_use]
@@ -121,7 +150,7 @@ pub fn probe(root: &Path) -> Machine {
         numa_nodes: numa::nodes(root),
         memory_total_bytes: memory_bytes(root, "MemTotal"),
         memory_available_bytes: memory_bytes(root, "MemAvailable"),
-        page_bytes: rustix::param::page_size() as u64,
+        page_bytes: page_bytes(),
         huge_pages: huge_pages(root),
         transparent_huge: chosen_word(root, "enabled"),
         transparent_huge_shmem: chosen_word(root, "shmem_enabled"),

@@ -3,6 +3,7 @@
 use super::obtain::{self, Kind};
 use super::{DaxFacts, Fresh, MapError, MapOptions, Obtained, RegionFile, RegionSource};
 use crate::bus_error;
+use crate::cpu::page_bytes;
 use crate::registry::{Instead, Registration};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -73,7 +74,7 @@ impl Mapping {
             return Err(MapError::NotARegion { path: shown, fact: format!("{len} bytes is no length of a region") });
         }
         let Some(path) = source.path() else {
-            let page = rustix::param::page_size() as u64;
+            let page = page_bytes();
             let (len, kind) = (len.next_multiple_of(page), Kind::Memory { page });
             return Ok((Self::map(source, None, len, kind, Access::Write, options, None)?, Fresh::NAMELESS));
         };
@@ -428,6 +429,7 @@ pub(crate) fn allocate(file: &File, len: u64) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::fake_page;
 
     #[test]
     fn a_device_is_mapped_in_multiples_of_its_alignment() {
@@ -438,5 +440,27 @@ mod tests {
         assert_eq!(len(10 << 20), Some(10 << 20));
         assert_eq!(len((10 << 20) + 1), None);
         assert_eq!(len(u64::MAX), None);
+    }
+    #[test]
+    fn a_region_has_whole_pages_of_any_size() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| RegionSource::File(folder.path().join(name));
+        let options = MapOptions::default();
+        for page in [64 << 10, 128 << 10] {
+            fake_page::with(page, || {
+                for source in [at(&page.to_string()), RegionSource::Anon] {
+                    let made = Mapping::create(&source, page + 1, 0o600, &options).expect("it has space");
+                    assert_eq!((made.len(), made.obtained().page_bytes % page), (2 * page, 0), "{source:?}");
+                }
+                let opened = Mapping::open(&at(&page.to_string()), &options).expect("it was made");
+                assert_eq!(opened.len(), 2 * page);
+            });
+        }
+        let own = page_bytes();
+        std::fs::write(folder.path().join("small"), vec![0; own as usize]).expect("it has space");
+        let refused = fake_page::with(2 * own, || Mapping::open(&at("small"), &options)).err();
+        let fact = format!("not whole pages of {} bytes", 2 * own);
+        assert!(refused.is_some_and(|error| error.to_string().contains(&fact)));
+        assert!(Mapping::open(&at("small"), &options).is_ok(), "a page of this machine");
     }
 }

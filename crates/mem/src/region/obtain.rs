@@ -1,6 +1,7 @@
 //! Requests good memory, and reports what was granted.
 
 use super::{DaxFacts, MapOptions, Obtained};
+use crate::cpu::page_bytes;
 use crate::numa;
 use rustix::io::Errno;
 use std::fs::{self, File};
@@ -27,7 +28,7 @@ impl Kind {
         if status.f_type as u32 == HUGETLBFS {
             return Ok(Self::HugeTlb { page: status.f_bsize.unsigned_abs().max(1) as u64 });
         }
-        Ok(Self::Memory { page: rustix::param::page_size() as u64 })
+        Ok(Self::Memory { page: page_bytes() })
     }
 
     pub(super) const fn page(self) -> u64 {
