@@ -1,5 +1,7 @@
 //! Helpers for tests of all crates, compiled with the feature `testing`.
 
+pub mod redis;
+
 use crate::time::{Clock, TimeSource, nanoseconds};
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -48,6 +48,27 @@ pub trait Backend: Send + Sync {
     /// list lacks it.
     fn length(&self, name: &Name) -> Option<u64>;
 
+    /// Whether a lookup of this block may find it. A place without a list must be [asked](Backend::ask) for
+    /// what it has; one that does not answer has nothing.
+    fn may_have(&self, name: &Name) -> bool {
+        self.length(name).is_some()
+    }
+
+    /// Asks a place without a list for blocks, and lists those that it has. With `leading`, those behind the
+    /// first that it lacks need not be asked for.
+    ///
+    /// # Errors
+    /// The place does not answer.
+    fn ask(&self, names: &[Name], leading: bool) -> Result<(), ColdError> {
+        let _ = (names, leading);
+        Ok(())
+    }
+
+    /// Whether blocks leave the place by themselves. Then one that is gone is a miss and no error.
+    fn evicts(&self) -> bool {
+        false
+    }
+
     /// What the place holds, by the list in memory.
     fn used(&self) -> Used;
 
@@ -67,7 +88,8 @@ pub trait Backend: Send + Sync {
     /// Appends records. `bytes` is their concatenation in aligned memory.
     ///
     /// # Errors
-    /// There is no space, or the place cannot be written. Then none of them is listed.
+    /// There is no space, or the place cannot be written. Only records that were written nevertheless are
+    /// listed then.
     fn write(&self, records: &[Sealed<'_>], bytes: &[u8]) -> Result<(), ColdError>;
 
     /// Learns what other processes wrote and removed.

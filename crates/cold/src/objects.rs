@@ -14,6 +14,7 @@ use crate::identity::{self, Identity};
 use crate::record::{Aligned, Head, Name, PAYLOAD_MAX, SECTOR, record_bytes};
 use crate::settings::DEFAULT_BYTES;
 use crate::sums::{Sealing, Sums};
+use crate::wait::{Threads, until};
 use cenote_base::{BlockHash, Clock, Deadline, HashSeed};
 use cenote_mem::files::OwnFolder;
 use futures::stream::{BoxStream, StreamExt, TryStreamExt, iter};
@@ -25,11 +26,9 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, ObjectStoreScheme, PutMode, PutOptions, PutPayload};
 use std::path::PathBuf;
-use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
-use tokio::runtime::Runtime;
 use url::Url;
 
 /// Folder of all objects of this format.
@@ -90,7 +89,7 @@ pub struct Objects {
     removed: AtomicU64,
     /// Failures since the last report that cost no call.
     damage: Mutex<Vec<ColdError>>,
-    runtime: Runtime,
+    runtime: Threads,
 }
 
 /// A store, the path of a URL in it, and its directory if it is local.
@@ -167,12 +166,7 @@ impl Objects {
         clock: Clock,
     ) -> Result<Self, ColdError> {
         let wrong = |error: String| ColdError::Io { at: url.to_owned(), error };
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .thread_name("cold-objects")
-            .enable_all()
-            .build()
-            .map_err(|error| wrong(error.to_string()))?;
+        let runtime = Threads::start("cold-objects").map_err(|error| wrong(error.to_string()))?;
         Ok(Self {
             store,
             folder: prefix.clone().join(FOLDER),
@@ -495,18 +489,6 @@ impl Objects {
             }
         });
         (objects, ended)
-    }
-}
-
-/// Work's result; `None` if it is not there when the deadline passes.
-async fn until<T>(deadline: Deadline, work: impl Future<Output = T>) -> Option<T> {
-    let mut work = pin!(work);
-    loop {
-        match tokio::time::timeout(deadline.block_for(), &mut work).await {
-            Ok(done) => return Some(done),
-            Err(_) if deadline.passed() => return None,
-            Err(_) => {}
-        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The one setting of L4, the same text everywhere: a place, and what departs from the defaults, as
 //! in `/var/cache/cenote,size=200GiB` or `s3://bucket/prefix,write=cold`.
 
+use crate::address::{Address, ParseAddressError};
 use crate::sums::Sealing;
 use cenote_base::units::{ByteSize, ParseByteSizeError};
 use std::fmt;
@@ -26,6 +27,8 @@ pub enum Place {
     Directory(PathBuf),
     /// Objects below a URL of an object store.
     Objects(String),
+    /// Keys of a Redis or Valkey server or cluster.
+    Server(Address),
 }
 
 /// Which blocks are written.
@@ -64,9 +67,18 @@ pub enum ParseSettingsError {
     /// A word may be a typing error, and must not make a directory.
     #[error("`{0}` is no place; write ./{0} for a directory here, or a URL")]
     Bare(String),
-    /// The URL names no object store that is known.
-    #[error("`{0}` is no object store; write a directory, or a URL that begins with s3:, gs:, az: or file:")]
+    /// The URL's scheme is none of an object store or server that is known.
+    #[error(
+        "`{0}:` is no object store and no server; write a directory, or a URL that begins with s3:, gs:, az:, file:, \
+         redis: or valkey:"
+    )]
     Scheme(String),
+    /// The URL names no server.
+    #[error(transparent)]
+    Address(#[from] ParseAddressError),
+    /// The limit is the server's own.
+    #[error("size: a Redis or Valkey server has its own limit; set its `maxmemory` and `maxmemory-policy` instead")]
+    SizeOfServer,
     /// An option is unknown or has a wrong value.
     #[error("`{0}` is no option; write size=SIZE, write=published, write=cold or deadline=SECONDS")]
     Option(String),
@@ -96,11 +108,14 @@ impl FromStr for Settings {
     type Err = ParseSettingsError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let mut parts = text.split(',').map(str::trim);
-        let mut settings = Self { place: place(parts.next().unwrap_or_default())?, ..Self::directory("") };
+        let (first, parts) = split(text);
+        let mut settings = Self { place: place(first)?, ..Self::directory("") };
         for part in parts {
-            let wrong = || ParseSettingsError::Option(part.to_owned());
+            let wrong = || ParseSettingsError::Option(shown(part, &settings.place));
             match part.split_once('=').ok_or_else(wrong)? {
+                ("size", _) if matches!(settings.place, Place::Server(_)) => {
+                    return Err(ParseSettingsError::SizeOfServer);
+                }
                 ("size", size) => {
                     let bytes: Result<ByteSize, _> = size.parse();
                     settings.bytes = Some(bytes.map_err(|error| ParseSettingsError::Bytes(part.to_owned(), error))?.0);
@@ -133,33 +148,70 @@ pub const fn check_size(bytes: u64) -> Result<(), ParseSettingsError> {
     if bytes < BYTES_MIN { Err(ParseSettingsError::Size(bytes)) } else { Ok(()) }
 }
 
+/// The place, and the options behind it. Hosts of a cluster have commas between them, too, and a password may
+/// have one.
+fn split(text: &str) -> (&str, impl Iterator<Item = &str>) {
+    let is_server = text.split_once("://").is_some_and(|(scheme, _)| Address::knows(scheme));
+    let begin = if is_server { text.rfind('@').unwrap_or(0) } else { 0 };
+    let is_option =
+        |part: &str| part.split_once('=').is_some_and(|(name, _)| name.bytes().all(|at| at.is_ascii_lowercase()));
+    let commas = text[begin..].match_indices(',').map(|(at, _)| begin + at);
+    let end = commas
+        .into_iter()
+        .find(|&at| !is_server || is_option(text[at + 1..].split(',').next().unwrap_or_default().trim()));
+    let (first, rest) = text.split_at(end.unwrap_or(text.len()));
+    (first.trim(), rest.split(',').skip(1).map(str::trim))
+}
+
 fn place(text: &str) -> Result<Place, ParseSettingsError> {
+    // Only the scheme is shown: the rest may hold a password.
+    let scheme = || ParseSettingsError::Scheme(text.split_once(':').map_or("", |(scheme, _)| scheme).to_owned());
     match text.split_once("://") {
         _ if text.is_empty() => Err(ParseSettingsError::NoPlace),
         None if text.contains('/') => Ok(Place::Directory(text.into())),
+        None if text.contains([':', '@']) => Err(scheme()),
         None => Err(ParseSettingsError::Bare(text.to_owned())),
+        Some((scheme, _)) if Address::knows(scheme) => Ok(Place::Server(text.parse()?)),
         Some((scheme, _)) if SCHEMES.contains(&scheme) => Ok(Place::Objects(text.trim_end_matches('/').to_owned())),
-        Some(_) => Err(ParseSettingsError::Scheme(text.to_owned())),
+        Some(_) => Err(scheme()),
     }
 }
 
+/// The part of an option that a message shows. Behind a server's URL without an `@` it may be one of a
+/// password, and then only a known name is shown.
+fn shown(part: &str, place: &Place) -> String {
+    let name = part.split_once('=').map_or("", |(name, _)| name);
+    match place {
+        Place::Server(_) if ["size", "write", "deadline"].contains(&name) => name.to_owned(),
+        Place::Server(_) => "a part behind the URL".to_owned(),
+        _ => part.to_owned(),
+    }
+}
+
+/// Without a password, for logs and messages.
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Directory(path) => path.display().fmt(f),
             Self::Objects(url) => f.write_str(url),
+            Self::Server(address) => address.fmt(f),
         }
     }
 }
 
-/// The text that parses to these settings.
+/// The text that parses to these settings, with the password of a server: for another process, not for a
+/// log.
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let write = match self.write {
             WriteBehind::Published => "published",
             WriteBehind::Cold => "cold",
         };
-        write!(f, "{},write={write},deadline={}", self.place, self.deadline.as_secs_f64())?;
+        match &self.place {
+            Place::Server(address) => f.write_str(address.secret_text())?,
+            place => place.fmt(f)?,
+        }
+        write!(f, ",write={write},deadline={}", self.deadline.as_secs_f64())?;
         self.bytes.map_or(Ok(()), |bytes| write!(f, ",size={bytes}"))
     }
 }
@@ -170,8 +222,14 @@ mod tests {
 
     #[test]
     fn a_setting_reads_as_it_is_shown() {
-        for text in ["/var/cache/cenote", "./kv,size=2GiB", "s3://bucket/kv,write=cold", "file:///tmp/kv,deadline=0.25"]
-        {
+        for text in [
+            "/var/cache/cenote",
+            "./kv,size=2GiB",
+            "s3://bucket/kv,write=cold",
+            "file:///tmp/kv,deadline=0.25",
+            "redis://me:secret@cache:6380/2?ttl=60,write=cold",
+            "redis-cluster://a:1,b:2,c?ttl=60,deadline=0.5",
+        ] {
             let settings: Settings = text.parse().expect("a setting");
             assert_eq!(settings.to_string().parse(), Ok(settings), "{text}");
         }
@@ -184,17 +242,45 @@ mod tests {
     fn a_wrong_setting_names_its_part() {
         for (text, part) in [
             ("", "missing"),
-            ("ftp://host/kv", "ftp://host/kv"),
+            ("ftp://host/kv", "`ftp:`"),
             ("kv", "./kv"),
             ("/kv,size=many", "size=many: `many` is not a size"),
             ("/kv,size=200GB", "units of 1000 or of 1024"),
             ("/kv,write=all", "write=all"),
             ("/kv,deadline=-1", "deadline=-1"),
             ("/kv,fast", "fast"),
+            ("redis://cache,size=2GiB", "maxmemory"),
+            ("redis://cache/db", "database is no number"),
             ("/kv,size=4KiB", "4 KiB"),
         ] {
             let error = text.parse::<Settings>().expect_err("it is wrong").to_string();
             assert!(error.contains(part), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn a_password_is_in_no_message() {
+        for text in [
+            "redis://:s3cret@h:x",
+            "redis://:a,b=s3cret@h,ttl=5",
+            "redis://:a,size=s3cret@h,size=1GiB",
+            "redis://:a,b=s3cret",
+            "redis://h,ab=s3cret",
+            "redis://h,deadline=s3cret",
+            "redis://h,size=s3cret",
+            "redis-sentinel://:s3cret@h",
+            "Redis://:s3cret@h",
+            "Redis://:a,b=s3cret@h",
+            "redis:s3cret@h",
+            "me@s3cret",
+        ] {
+            let error = text.parse::<Settings>().expect_err(text);
+            assert!(!error.to_string().contains("s3cret"), "{text}: {error}");
+        }
+        let settings: Settings = "redis://:a,b=c@h,deadline=5".parse().expect("a setting");
+        let Place::Server(address) = &settings.place else { panic!("a server") };
+        assert_eq!((address.password.as_deref(), settings.deadline.as_secs()), (Some("a,b=c"), 5));
+        assert_eq!(settings.place.to_string(), "redis://h");
+        assert_eq!(settings.to_string().parse(), Ok(settings));
     }
 }

@@ -150,12 +150,19 @@ impl Tier {
     /// Number of leading blocks that the tier lists, and that it is able to read now.
     #[must_use]
     pub fn count(&self, names: &[Name]) -> usize {
+        self.leading(names, |name| self.shared.backend.length(name).is_some())
+    }
+
+    /// Number of leading blocks that the tier lists or must ask its place for. It never is less than
+    /// [`Tier::count`], and more only for places without a list.
+    #[must_use]
+    pub fn may_have(&self, names: &[Name]) -> usize {
+        self.leading(names, |name| self.shared.backend.may_have(name))
+    }
+
+    fn leading(&self, names: &[Name], is_there: impl Fn(&Name) -> bool) -> usize {
         let deadline = self.shared.config.deadline;
-        if names.is_empty()
-            || self.stamp.is_inherited()
-            || !self.is_open()
-            || self.shared.backend.length(&names[0]).is_none()
-        {
+        if names.is_empty() || self.stamp.is_inherited() || !self.is_open() || !is_there(&names[0]) {
             return 0;
         }
         if self.shared.reads.is_stuck(deadline) {
@@ -163,36 +170,43 @@ impl Tier {
             self.shared.fail(&ColdError::Slow { at, ms: deadline.as_millis() as u64 });
             return 0;
         }
-        names.iter().take_while(|name| self.shared.backend.length(name).is_some()).count()
+        names.iter().take_while(|name| is_there(name)).count()
     }
 
     /// Begins to read blocks and to publish them above: the leading ones that the tier lists, as many
-    /// as [`MeasuredLadder::worth_promoting`] says. `None`: there is nothing to wait for.
+    /// as [`MeasuredLadder::worth_promoting`] says. A place without a list is asked first. `None`: there is
+    /// nothing to wait for.
     #[must_use]
     pub fn promote(&self, names: &[Name]) -> Option<Promotion> {
-        self.begin(&names[..self.count(names)])
+        self.begin(&names[..self.may_have(names)], true)
     }
 
-    /// As [`Tier::promote`], for blocks in any order: all that the tier lists.
+    /// As [`Tier::promote`], for blocks in any order: all that the tier has.
     #[must_use]
     pub fn promote_any(&self, names: &[Name]) -> Option<Promotion> {
-        let is_listed = |name: &&Name| self.count(std::slice::from_ref(*name)) == 1;
-        self.begin(&names.iter().filter(is_listed).copied().collect::<Vec<Name>>())
+        let is_there = |name: &&Name| self.may_have(std::slice::from_ref(*name)) == 1;
+        self.begin(&names.iter().filter(is_there).copied().collect::<Vec<Name>>(), false)
     }
 
-    fn begin(&self, listed: &[Name]) -> Option<Promotion> {
-        let (shared, first) = (&self.shared, listed.first()?);
-        shared.count(Count::Found, listed.len() as u64);
-        let deadline = shared.config.deadline;
-        let block = shared.described(first);
-        let (waiting, deadline_ns) = (shared.reads.len() as u64, nanoseconds(deadline));
-        let worth = shared.ladder().worth_promoting(&block, listed.len() as u64, waiting, deadline_ns);
-        let worth = usize::try_from(worth).unwrap_or(usize::MAX).min(listed.len());
-        shared.count(Count::ReadsSkipped, (listed.len() - worth) as u64);
+    /// Begins with blocks that the place may have.
+    fn begin(&self, names: &[Name], leading: bool) -> Option<Promotion> {
+        let shared = &self.shared;
+        if names.is_empty() {
+            return None;
+        }
+        let until = shared.config.clock.after(shared.config.deadline);
+        if names.iter().any(|name| shared.backend.length(name).is_none()) {
+            let asked = shared.reads.ask(names.to_vec(), leading, until);
+            if asked.is_none() {
+                shared.count(Count::ReadsRefused, names.len() as u64);
+            }
+            return asked;
+        }
+        let worth = shared.worth(names);
         if worth == 0 {
             return None;
         }
-        let (promotion, refused) = shared.reads.begin(&listed[..worth], shared.config.clock.after(deadline));
+        let (promotion, refused) = shared.reads.begin(&names[..worth], until);
         shared.count(Count::ReadsRefused, refused);
         Some(promotion)
     }
@@ -284,6 +298,28 @@ impl Shared {
     fn described(&self, name: &Name) -> ColdBlock {
         let bytes = self.backend.length(name).unwrap_or(0);
         ColdBlock { bytes, tokens: self.upper.tokens(name), is_in_l4: true }
+    }
+
+    /// Of these blocks those that the tier lists now; with `leading`, those before the first other one.
+    fn listed(&self, names: &[Name], leading: bool) -> Vec<Name> {
+        let is_listed = |name: &&Name| self.backend.length(name).is_some();
+        if leading {
+            names.iter().take_while(is_listed).copied().collect()
+        } else {
+            names.iter().filter(is_listed).copied().collect()
+        }
+    }
+
+    /// Number of leading blocks that are read, of listed ones. Counts all of them.
+    fn worth(&self, listed: &[Name]) -> usize {
+        let Some(first) = listed.first() else { return 0 };
+        self.count(Count::Found, listed.len() as u64);
+        let block = self.described(first);
+        let (waiting, deadline_ns) = (self.reads.len() as u64, nanoseconds(self.config.deadline));
+        let worth = self.ladder().worth_promoting(&block, listed.len() as u64, waiting, deadline_ns);
+        let worth = usize::try_from(worth).unwrap_or(usize::MAX).min(listed.len());
+        self.count(Count::ReadsSkipped, (listed.len() - worth) as u64);
+        worth
     }
 
     fn offer(&self, names: impl IntoIterator<Item = Name>) {

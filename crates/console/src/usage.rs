@@ -28,21 +28,23 @@ fn elsewhere(error: &Error, command: &Command, arguments: &[String], file: Optio
         command.get_arguments().find(|flag| flag.to_string() == *shown && flag.get_long().is_some())
     })?;
     let long = format!("--{}", flag.get_long()?);
-    if arguments.iter().any(|argument| argument.split('=').next() == Some(&long)) {
-        return None;
-    }
+    let is_secret = flag.is_hide_env_values_set();
     let fact = fact(error);
+    if arguments.iter().any(|argument| argument.split('=').next() == Some(&long)) {
+        // The parser would show the value.
+        return is_secret.then(|| Failure::new(format!("{long}: {fact}")));
+    }
     let variable = flag.get_env().filter(|name| std::env::var_os(name).is_some());
     if let Some(variable) = variable.and_then(|name| name.to_str()) {
-        let secret = flag.is_hide_env_values_set();
-        let given = if secret { variable.to_owned() } else { format!("{variable}={value}") };
+        let given = if is_secret { variable.to_owned() } else { format!("{variable}={value}") };
         return Some(
             Failure::new(format!("{given}: {fact}")).hint(format!("change or unset {variable}, or give {long}")),
         );
     }
     let is_setting = flag.get_default_values().iter().any(|default| default.to_str() == Some(value));
     let (file, key) = (file.filter(|_| is_setting)?.display(), flag.get_long()?);
-    Some(Failure::new(format!("{file}: `{key}` is `{value}`: {fact}")).hint(format!("change it there, or give {long}")))
+    let given = if is_secret { format!("`{key}`") } else { format!("`{key}` is `{value}`") };
+    Some(Failure::new(format!("{file}: {given}: {fact}")).hint(format!("change it there, or give {long}")))
 }
 
 /// The reason that the value is wrong.
@@ -91,12 +93,17 @@ mod tests {
 
     fn cenote() -> Command {
         let port = Arg::new("port").long("port").value_parser(clap::value_parser!(u16));
+        let key = Arg::new("key").long("key").hide_env_values(true).value_parser(clap::value_parser!(u16));
+        // A variable that every process has.
+        let path = Arg::new("path").long("path").env("PATH").hide_env_values(true);
+        let path = path.value_parser(clap::value_parser!(u16));
         let size = Arg::new("size").long("size").value_parser(clap::value_parser!(ByteSize));
         Command::new("cenote")
             .arg(Arg::new("log").long("log").global(true))
-            .subcommand(Command::new("serve").arg(port))
+            .subcommand(Command::new("serve").arg(port).arg(key))
             .subcommand(Command::new("pool").subcommand(Command::new("create").arg(size)))
             .subcommand(Command::new("doctor"))
+            .subcommand(Command::new("walk").arg(path))
     }
 
     fn told(line: &str, file: Option<&Path>) -> Option<String> {
@@ -112,6 +119,16 @@ mod tests {
         assert_eq!(told("serve --port=many", None), None);
         assert_eq!(told("serve --prot 1", None), None);
         assert_eq!(told("pool create --size -1", None), None, "the parser of sizes tells it");
+    }
+
+    #[test]
+    fn the_value_of_a_secret_flag_is_not_shown() {
+        let message = told("walk", None).expect("the variable is no number");
+        assert!(message.starts_with("PATH: invalid") && !message.contains('/'), "{message}");
+        for line in ["serve --key s3cret", "serve --key=s3cret"] {
+            let message = told(line, None).expect("the parser would show it");
+            assert!(message.starts_with("--key: ") && !message.contains("s3cret"), "{message}");
+        }
     }
 
     #[test]

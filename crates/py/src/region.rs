@@ -342,7 +342,8 @@ impl Region {
     fn cold<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let Some(cold) = self.open.cold() else { return Ok(None) };
         let all = PyDict::new(py);
-        for (name, value) in cold.stats() {
+        // It takes locks that the tier's threads hold.
+        for (name, value) in py.detach(|| cold.stats()) {
             all.set_item(name, value as u64)?;
         }
         Ok(Some(all))

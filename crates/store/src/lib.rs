@@ -225,8 +225,8 @@ pub trait PrefixStore: Send {
     /// An admitted request lacks this block. A store with a log of misses says why.
     fn missed(&mut self, miss: Miss);
 
-    /// Number of a sequence's blocks that a slower tier of this host lists, plus one if peers may have more:
-    /// what they have is not known before they are asked, and they bound their own bytes on the way. 0:
+    /// Number of a sequence's blocks that a slower tier lists, plus one if peers or a tier without a list may
+    /// have more: what they have is not known before they are asked, and bounded on its way by them. 0:
     /// [`PrefixStore::promote`] would copy nothing. Never waits.
     fn promotable(&self, of: Option<TenantKey>, names: &[BlockHash]) -> usize;
 

@@ -7,7 +7,8 @@ use cenote_policy::fetch::plan;
 use cenote_pool::Namespace;
 
 /// Begins to promote blocks that the region lacks: from L4 those that it lists, and the others from peers, as
-/// far as that takes less time than computing. `None`: neither has any that is worth it.
+/// far as that takes less time than computing. Blocks for which L4 must ask its place are sought in both.
+/// `None`: neither has any that is worth it.
 #[must_use]
 pub fn promote(
     (cold, peers): (Option<&ColdTier>, Option<&dyn Peers>),
@@ -18,14 +19,20 @@ pub fn promote(
     computing: &Computing,
 ) -> Option<Promotion> {
     let count = |hashes: &[BlockHash]| cold.map_or(0, |cold| cold.count(namespace, hashes));
+    let may_have = |hashes: &[BlockHash]| cold.map_or(0, |cold| cold.may_have(namespace, hashes));
     let (below, others, skipped) = match wanted {
         Wanted::Leading => {
-            let (below, from) = parts((cold, peers), namespace, missing, count(missing), computing);
+            let listed = count(missing);
+            let (below, from) = parts((cold, peers), namespace, missing, listed, computing);
+            let asked = may_have(missing);
+            let below = if asked > listed { asked } else { below };
             (missing[..below].to_vec(), missing[from..].to_vec(), from)
         }
         Wanted::All => {
-            let (listed, others) = missing.iter().partition(|hash| count(std::slice::from_ref(*hash)) == 1);
-            (listed, others, 0)
+            let (listed, others): (Vec<_>, Vec<_>) =
+                missing.iter().partition(|hash| count(std::slice::from_ref(*hash)) == 1);
+            let asked = others.iter().filter(|hash| may_have(std::slice::from_ref(*hash)) == 1);
+            (listed.iter().chain(asked).copied().collect(), others, 0)
         }
     };
     let cold = cold.and_then(|cold| match wanted {

@@ -404,8 +404,9 @@ impl<F: Fabric> PrefixStore for RegionStore<F> {
         let Some(namespace) = self.namespace_of(of) else { return 0 };
         let missing = self.missing(names);
         let listed = self.cold.as_ref().map_or(0, |cold| cold.count(&namespace, missing));
-        let asks = listed < missing.len() && self.peers.as_ref().is_some_and(|peers| peers.may_have());
-        listed + usize::from(asks)
+        let asked = self.cold.as_ref().map_or(0, |cold| cold.may_have(&namespace, missing));
+        let asks_peers = listed < missing.len() && self.peers.as_ref().is_some_and(|peers| peers.may_have());
+        listed + usize::from(asks_peers || asked > listed)
     }
 
     fn promote(&mut self, of: Option<TenantKey>, names: &[BlockHash]) -> Option<Promotion> {

@@ -112,9 +112,9 @@ pub struct PoolCreateArgs {
 pub struct PoolArgs {
     #[command(flatten)]
     pub region: RegionArgs,
-    /// Also show what this cold tier holds: a disk directory or an object store
+    /// Also show what this cold tier holds: a disk directory, an object store or a Redis server
     /// (docs/guides/cold.md)
-    #[arg(long, value_name = "PLACE", env = "CENOTE_COLD")]
+    #[arg(long, value_name = "PLACE", env = "CENOTE_COLD", hide_env_values = true)]
     pub cold: Option<Settings>,
     #[command(flatten)]
     pub output: OutputArgs,
@@ -186,8 +186,8 @@ pub struct PoolQuotaArgs {
 
 #[derive(Args, Debug)]
 pub struct PoolColdArgs {
-    /// The cold tier: a disk directory or an object store, as for `cenote serve`
-    #[arg(long, value_name = "PLACE", env = "CENOTE_COLD")]
+    /// The cold tier: a disk directory, an object store or a Redis server, as for `cenote serve`
+    #[arg(long, value_name = "PLACE", env = "CENOTE_COLD", hide_env_values = true)]
     pub cold: Settings,
     /// The new limit of its bytes, as in 200GiB
     #[arg(long, value_name = "SIZE")]

@@ -18,7 +18,7 @@ use cenote_pool::{
     AttachOptions, CheckReport, Counter, Freed, GcReport, HostsLock, LockManager, MemoryInfo, NamespaceInfo, Pool,
     PoolInfo, Superblock, Window, key_names,
 };
-use cenote_store::cold::{Settings, Used, check_size, resize, survey};
+use cenote_store::cold::{Place, Settings, Used, check_size, resize, survey};
 use cenote_store::snapshot::Restoring;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -156,9 +156,10 @@ struct Info {
 #[derive(Serialize)]
 struct ColdInfo {
     place: String,
-    blocks: u64,
-    bytes: u64,
-    bytes_max: u64,
+    /// These are missing for a server, which counts no keys of one program, and has a limit of its own.
+    blocks: Option<u64>,
+    bytes: Option<u64>,
+    bytes_max: Option<u64>,
 }
 
 impl ColdInfo {
@@ -169,12 +170,16 @@ impl ColdInfo {
 
     fn with(settings: &Settings, used: Used) -> Self {
         let Used { blocks, bytes, bytes_max } = used;
-        Self { place: settings.place.to_string(), blocks, bytes, bytes_max }
+        let counted = |value: u64| (!matches!(settings.place, Place::Server(_))).then_some(value);
+        let place = settings.place.to_string();
+        Self { place, blocks: counted(blocks), bytes: counted(bytes), bytes_max: counted(bytes_max) }
     }
 
     fn text(&self) -> String {
-        let (bytes, most) = (ByteSize(self.bytes), ByteSize(self.bytes_max));
-        format!("{} blocks, {bytes} of {most}, in {}", self.blocks, self.place)
+        let (Some(blocks), Some(bytes), Some(most)) = (self.blocks, self.bytes, self.bytes_max) else {
+            return format!("{} answers; its own `maxmemory` is the limit, and it does not count our keys", self.place);
+        };
+        format!("{blocks} blocks, {} of {}, in {}", ByteSize(bytes), ByteSize(most), self.place)
     }
 }
 

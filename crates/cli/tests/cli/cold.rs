@@ -5,6 +5,7 @@ use super::support::client::greedy;
 use super::support::process::{Server, cenote};
 use super::support::region::{Region, remove};
 use super::support::{tokens, until};
+use cenote_base::testing::redis;
 use std::path::Path;
 
 const PROMPTS: u64 = 6;
@@ -89,6 +90,71 @@ async fn a_killed_servers_blocks_are_on_disk() {
 #[tokio::test]
 async fn and_those_of_killed_workers() {
     restarted(&["--prefill", "1", "--decode", "1"]).await;
+}
+
+/// What one server has published is a hit for another one with an empty region.
+async fn shared_through(place: &str) -> (Server, Server) {
+    let cold = format!("{place},deadline=60");
+    let regions = [Region::name_only(), Region::name_only()];
+    let one = Server::start(&flags(&regions[0].name, &cold, &[])).await;
+    let mut texts = Vec::new();
+    for prompt in 0..PROMPTS {
+        let answer = one.client.complete(&greedy(&tokens(prompt, LENGTH), 4)).await;
+        assert_eq!(answer.cached_tokens, 0);
+        texts.push(answer.text);
+    }
+    let published = regions[0].info().await["blocks_ready"].as_u64().expect("a number");
+    assert!(published >= PROMPTS * LENGTH as u64 / 16, "{published} blocks");
+    until("the blocks are written", async || {
+        (one.client.metric("cenote_cold_written_total").await as u64 >= published).then_some(())
+    })
+    .await;
+    let other = Server::start(&flags(&regions[1].name, &cold, &[])).await;
+    let (mut cached, mut asked) = (0, 0);
+    for prompt in 0..PROMPTS {
+        let answer = other.client.complete(&greedy(&tokens(prompt, LENGTH), 4)).await;
+        assert_eq!(answer.text, texts[prompt as usize], "prompt {prompt}");
+        cached += answer.cached_tokens;
+        asked += LENGTH as u64 / 16 * 16;
+    }
+    assert!(cached as f64 >= 0.95 * asked as f64, "{cached} of {asked} tokens came from the place");
+    assert_eq!(other.client.metric("cenote_cold_errors_total").await as u64, 0);
+    (one, other)
+}
+
+#[tokio::test]
+async fn two_servers_share_blocks_through_redis_and_go_on_without_it() {
+    let Some(mut server) = redis::Server::start(&["--requirepass", "opensesame"]) else { return };
+    let place = format!("redis+unix://:opensesame@{}", server.socket().display());
+    let (one, other) = shared_through(&place).await;
+    let shown = cenote(["pool", "cold", "--cold", &place]).ok().await.out;
+    assert!(shown.contains("maxmemory") && !shown.contains("opensesame"), "{shown}");
+    cenote(["pool", "cold", "--cold", &place, "--size", "1GiB"]).fails(&["maxmemory"]).await;
+    server.kill();
+    // New prompts are computed: nothing waits for a server that is down.
+    let prompt = greedy(&tokens(99, LENGTH), 4);
+    let texts = [one.client.complete(&prompt).await.text, other.client.complete(&prompt).await.text];
+    assert_eq!(texts[0], texts[1]);
+    until("the loss is counted", async || {
+        (one.client.metric("cenote_cold_errors_total").await as u64 > 0).then_some(())
+    })
+    .await;
+    let words = one.words();
+    assert!(words.contains("the cold tier failed") && !words.contains("opensesame"), "{words}");
+    one.stop().await;
+    other.stop().await;
+    cenote(["pool", "cold", "--cold", &place]).fails(&["redis+unix://"]).await;
+}
+
+#[tokio::test]
+async fn two_servers_share_blocks_through_a_cluster() {
+    let Some(cluster) = redis::Cluster::start(3) else { return };
+    let (one, other) = shared_through(&cluster.url()).await;
+    for node in &cluster.nodes {
+        assert!(node.ask(&["DBSIZE"]).parse::<u64>().expect("a number") > 10, "blocks are on all nodes");
+    }
+    one.stop().await;
+    other.stop().await;
 }
 
 #[tokio::test]

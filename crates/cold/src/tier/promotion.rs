@@ -8,6 +8,8 @@ use std::time::Duration;
 
 /// Most blocks that wait for a reader.
 const READS_MAX: usize = 1 << 14;
+/// Most questions that wait for one.
+const ASKS_MAX: usize = 1 << 10;
 
 /// Blocks that one request waits for. Dropping it abandons nothing: blocks that are read become
 /// shared.
@@ -105,8 +107,27 @@ pub struct Read {
     started: u64,
 }
 
+/// A question of one request: which of these blocks does the place have? Those are read then.
+pub struct Ask {
+    /// The blocks.
+    pub names: Vec<Name>,
+    /// Only those before the first that is missing are wanted.
+    pub leading: bool,
+    /// What the request waits for; the question is one block of it.
+    pub promotion: Promotion,
+}
+
+/// What a reader does next.
+pub enum Turn {
+    /// It reads a block, then calls [`Reads::done`].
+    Read(Read),
+    /// It asks, then calls [`Reads::answered`] with this number.
+    Ask(Ask, u64),
+}
+
 #[derive(Default)]
 struct State {
+    asks: VecDeque<Ask>,
     queue: VecDeque<Name>,
     /// Requests of each queued or running read.
     waiters: HashMap<Name, Vec<Promotion>>,
@@ -114,6 +135,15 @@ struct State {
     running: HashMap<u64, u64>,
     started: u64,
     is_closed: bool,
+}
+
+impl State {
+    /// The number of a read or question that begins.
+    fn start(&mut self, clock: Clock) -> u64 {
+        self.started += 1;
+        self.running.insert(self.started, clock.now_ns());
+        self.started
+    }
 }
 
 /// All reads of a tier.
@@ -144,6 +174,12 @@ impl Reads {
     /// the number of blocks that were refused.
     pub fn begin(&self, names: &[Name], until: Deadline) -> (Promotion, u64) {
         let promotion = Promotion::of(0, until);
+        let refused = self.add(names, &promotion);
+        (promotion, refused)
+    }
+
+    /// As [`Reads::begin`], for a promotion that is there.
+    pub fn add(&self, names: &[Name], promotion: &Promotion) -> u64 {
         let (mut state, mut refused) = (self.state(), 0);
         for name in names {
             let is_new = !state.waiters.contains_key(name);
@@ -159,21 +195,46 @@ impl Reads {
         }
         drop(state);
         self.changed.notify_all();
-        (promotion, refused)
+        refused
     }
 
-    /// Takes a read; waits for one. `None`: the tier ends. Reads that no request waits for any more
-    /// are taken off and told to `late`.
-    pub fn take(&self, late: impl Fn()) -> Option<Read> {
+    /// Queues a question. `None`: too many wait.
+    pub fn ask(&self, names: Vec<Name>, leading: bool, until: Deadline) -> Option<Promotion> {
+        let promotion = Promotion::of(1, until);
+        let mut state = self.state();
+        if state.is_closed || state.asks.len() >= ASKS_MAX {
+            return None;
+        }
+        state.asks.push_back(Ask { names, leading, promotion: promotion.clone() });
+        drop(state);
+        self.changed.notify_all();
+        Some(promotion)
+    }
+
+    /// Takes a question or a read; waits for one. `None`: the tier ends. What no request waits for any more
+    /// is taken off; reads are told to `late`.
+    pub fn take(&self, late: impl Fn()) -> Option<Turn> {
         let mut state = self.state();
         loop {
             // Requests compute their blocks now, so nothing is read.
             if state.is_closed {
-                let State { queue, waiters, .. } = &mut *state;
+                let State { asks, queue, waiters, .. } = &mut *state;
+                let unasked: Vec<Ask> = asks.drain(..).collect();
                 let unread: Vec<_> = queue.drain(..).map(|name| waiters.remove(&name)).collect();
                 drop(state);
+                unasked.iter().for_each(|ask| ask.promotion.one_done());
                 unread.into_iter().for_each(release);
                 return None;
+            }
+            // A question is short, and its request waits for reads after it.
+            if let Some(ask) = state.asks.pop_front() {
+                if !ask.promotion.until().passed() {
+                    return Some(Turn::Ask(ask, state.start(self.clock)));
+                }
+                drop(state);
+                ask.promotion.one_done();
+                state = self.state();
+                continue;
             }
             match state.queue.pop_front() {
                 Some(name) if state.waiters[&name].iter().all(|waiter| waiter.0.until.passed()) => {
@@ -184,10 +245,8 @@ impl Reads {
                     state = self.state();
                 }
                 Some(name) => {
-                    state.started += 1;
-                    let started = state.started;
-                    state.running.insert(started, self.clock.now_ns());
-                    return Some(Read { name, started });
+                    let started = state.start(self.clock);
+                    return Some(Turn::Read(Read { name, started }));
                 }
                 None => {
                     // The bound only limits a missed wake-up.
@@ -208,6 +267,12 @@ impl Reads {
         drop(state);
         count(in_time);
         release(waiters);
+    }
+
+    /// Ends a question. The reads that it began count already.
+    pub fn answered(&self, ask: &Ask, started: u64) {
+        self.state().running.remove(&started);
+        ask.promotion.one_done();
     }
 
     /// Whether a read has taken longer than requests wait. Then no request should wait for further
@@ -292,7 +357,9 @@ mod tests {
         begin(0);
         time.advance(Duration::from_secs(1));
         begin(1);
-        let read = reads.take(|| assert_eq!(reads.len(), 1, "the late one is gone")).unwrap();
+        let Some(Turn::Read(read)) = reads.take(|| assert_eq!(reads.len(), 1, "the late one is gone")) else {
+            panic!("a read waits")
+        };
         assert_eq!((read.name, woken.try_recv()), (name(1), Ok((0, 1))));
         reads.done(&read, |in_time| assert!(in_time));
         assert_eq!(woken.try_recv(), Ok((1, 0)));
@@ -300,5 +367,29 @@ mod tests {
         reads.close();
         assert!(reads.take(|| panic!("not late")).is_none());
         assert_eq!(woken.try_recv(), Ok((2, 0)));
+    }
+
+    #[test]
+    fn a_question_comes_before_reads_and_ends_with_its_request() {
+        let time = ManualTime::start();
+        let reads = Reads::new(time.clock());
+        let name = Name { namespace: [1; 32], hash: BlockHash::from_words([1, 1]) };
+        let second = || time.clock().after(Duration::from_secs(1));
+        let late = reads.ask(vec![name], true, second()).unwrap();
+        time.advance(Duration::from_secs(1));
+        let (read, _) = reads.begin(&[name], second());
+        let asked = reads.ask(vec![name], true, second()).unwrap();
+        let Some(Turn::Ask(ask, started)) = reads.take(|| panic!("not late")) else { panic!("a question waits") };
+        assert!(late.wait() && !asked.is_over(), "no reader asks for a request that waits no longer");
+        assert_eq!(reads.add(&ask.names, &ask.promotion), 0);
+        reads.answered(&ask, started);
+        assert!(!asked.is_over(), "its block is being read");
+        let Some(Turn::Read(block)) = reads.take(|| panic!("not late")) else { panic!("a read waits") };
+        reads.done(&block, |in_time| assert!(in_time));
+        assert!(asked.wait() && read.wait());
+        let unasked = reads.ask(vec![name], true, second()).unwrap();
+        reads.close();
+        assert!(reads.take(|| ()).is_none() && unasked.wait());
+        assert!(reads.ask(vec![name], true, second()).is_none());
     }
 }

@@ -2,10 +2,12 @@ use super::*;
 use crate::backend::{Refreshed, Sealed};
 use crate::disk::{Fault, Faults, FaultyDisk};
 use crate::extent::{Extents, ExtentsConfig};
-use crate::record::Aligned;
+use crate::record::{Aligned, Sums};
+use crate::servers::Servers;
 use crate::tier::queue::WAITING_MAX;
 use crate::tier::writer::{BATCH, LOOK_EVERY, RETRY_AFTER};
 use cenote_base::BlockHash;
+use cenote_base::testing::redis::Server;
 use cenote_base::testing::{ManualTime, until};
 use std::collections::HashMap;
 use std::path::Path;
@@ -90,13 +92,18 @@ impl Drop for Healed {
 
 fn world(directory: &Path, write: WriteBehind) -> World {
     let time = ManualTime::start();
-    let (map, faults) = (Map::default(), Arc::new(Faults::new(time.clock())));
+    let faults = Arc::new(Faults::new(time.clock()));
     let disk = Arc::new(FaultyDisk::new(Arc::clone(&faults)));
     let extents =
         Extents::new(ExtentsConfig { directory: directory.to_owned(), bytes: Some(64 << 20) }, disk, time.clock());
+    world_above(Box::new(extents), faults, time, write)
+}
+
+fn world_above(backend: Box<dyn Backend>, faults: Arc<Faults>, time: &'static ManualTime, write: WriteBehind) -> World {
+    let map = Map::default();
     let config = TierConfig { seed: HashSeed([9; 32]), seal: None, write, deadline: DEADLINE, clock: time.clock() };
     let (entries, totals) = (Arc::clone(&map.0), Arc::clone(&map.1));
-    let tier = Tier::start(Box::new(map), Box::new(extents), config);
+    let tier = Tier::start(Box::new(map), backend, config);
     until("it lists", || tier.is_listed().then_some(()));
     World { _healed: Healed(Arc::clone(&faults)), map: entries, totals, faults, time, tier }
 }
@@ -434,4 +441,153 @@ fn a_place_is_used_while_its_list_is_read() {
     has_more.store(false, Ordering::Release);
     until("the list is complete", || tier.is_listed().then_some(()));
     assert!(tier.wait_open(time.clock().at(0)));
+}
+
+/// A place without a list: it knows what it was asked.
+#[derive(Default)]
+struct Asked {
+    records: Mutex<HashMap<Name, Vec<u8>>>,
+    known: Mutex<HashMap<Name, bool>>,
+    questions: Mutex<Vec<usize>>,
+    is_down: AtomicBool,
+}
+
+impl Asked {
+    fn slow(&self) -> Result<(), ColdError> {
+        let at = "test".to_owned();
+        if self.is_down.load(Ordering::SeqCst) { Err(ColdError::Slow { at, ms: 1 }) } else { Ok(()) }
+    }
+}
+
+impl Backend for Arc<Asked> {
+    fn open(&self, _: &HashSeed) -> Result<(), ColdError> {
+        Ok(())
+    }
+
+    fn length(&self, name: &Name) -> Option<u64> {
+        let is_there = self.known.lock().expect("no panic").get(name) == Some(&true);
+        is_there.then(|| crate::record::record_bytes(LENGTH as u64))
+    }
+
+    fn may_have(&self, name: &Name) -> bool {
+        self.known.lock().expect("no panic").get(name) != Some(&false)
+    }
+
+    fn ask(&self, names: &[Name], _: bool) -> Result<(), ColdError> {
+        self.slow()?;
+        self.questions.lock().expect("no panic").push(names.len());
+        let records = self.records.lock().expect("no panic");
+        self.known.lock().expect("no panic").extend(names.iter().map(|name| (*name, records.contains_key(name))));
+        Ok(())
+    }
+
+    fn used(&self) -> Used {
+        Used::default()
+    }
+
+    fn survey(&self) -> Result<Used, ColdError> {
+        Ok(Used::default())
+    }
+
+    fn read(&self, name: &Name, _: u64, memory: &mut Aligned) -> Result<Head, ColdError> {
+        self.slow()?;
+        let records = self.records.lock().expect("no panic");
+        let bytes = records.get(name).ok_or_else(|| ColdError::Gone("test".to_owned()))?;
+        memory.resize(bytes.len());
+        memory.bytes_mut().copy_from_slice(bytes);
+        Ok(Sums::of(&HashSeed([9; 32])).open(memory.bytes_mut(), Some(name), "test")?.0)
+    }
+
+    fn write(&self, records: &[Sealed<'_>], _: &[u8]) -> Result<(), ColdError> {
+        self.slow()?;
+        let written = records.iter().map(|record| (record.head.name, record.bytes.to_vec()));
+        self.records.lock().expect("no panic").extend(written);
+        Ok(())
+    }
+
+    fn refresh(&self) -> Result<Refreshed, ColdError> {
+        Ok(Refreshed::default())
+    }
+
+    fn sync(&self) -> Result<(), ColdError> {
+        Ok(())
+    }
+
+    fn resize(&self, _: u64) -> Result<(), ColdError> {
+        Ok(())
+    }
+}
+
+/// A list of a shared server's keys would need a scan of all of them.
+#[test]
+fn a_place_without_a_list_is_asked_by_a_reader() {
+    let (time, asked) = (ManualTime::start(), Arc::<Asked>::default());
+    let start = || {
+        let map = Map::default();
+        let config = TierConfig {
+            seed: HashSeed([9; 32]),
+            seal: None,
+            write: WriteBehind::Published,
+            deadline: DEADLINE,
+            clock: time.clock(),
+        };
+        let entries = Arc::clone(&map.0);
+        let tier = Tier::start(Box::new(map), Box::new(Arc::clone(&asked)), config);
+        until("it lists", || tier.is_listed().then_some(()));
+        (tier, entries)
+    };
+    let names = |numbers: std::ops::Range<u64>| numbers.map(name).collect::<Vec<_>>();
+    let (tier, map) = start();
+    map.lock().expect("no panic").extend((0..3).map(|number| (name(number), payload(number))));
+    tier.offer(names(0..3));
+    until("they are written", || tier.settle(time.clock().at(0)).then_some(()));
+    tier.offer(names(0..3));
+    until("they are asked for", || tier.settle(time.clock().at(0)).then_some(()));
+    let value = |tier: &Tier, count: Count| tier.counters().get(count);
+    assert_eq!([Count::Written, Count::Duplicates].map(|count| value(&tier, count)), [3, 3], "another one wrote them");
+    drop(tier);
+    // The next process knows of none.
+    asked.known.lock().expect("no panic").clear();
+    let (tier, map) = start();
+    assert_eq!((tier.count(&names(0..5)), tier.may_have(&names(0..5))), (0, 5));
+    assert!(arrives(&tier.promote(&names(0..5)).expect("the place may have them")));
+    assert_eq!(map.lock().expect("no panic").len(), 3);
+    let counts =
+        |tier: &Tier| [Count::Found, Count::Hits, Count::Misses, Count::Errors].map(|count| value(tier, count));
+    assert_eq!(counts(&tier), [3, 3, 0, 0]);
+    assert_eq!((tier.count(&names(0..5)), tier.may_have(&names(0..5))), (3, 3));
+    assert!(tier.promote(&names(3..5)).is_none(), "it has said that they are not there");
+    // Listed blocks are read without a question.
+    let questions = asked.questions.lock().expect("no panic").len();
+    assert!(arrives(&tier.promote_any(&names(0..5)).expect("three are listed")));
+    assert_eq!((asked.questions.lock().expect("no panic").len(), value(&tier, Count::Hits)), (questions, 6));
+    assert!(arrives(&tier.promote_any(&names(4..9)).expect("the place may have some")));
+    assert_eq!(asked.questions.lock().expect("no panic").last(), Some(&4));
+    // One that fails is a counted error, and the request computes.
+    asked.is_down.store(true, Ordering::SeqCst);
+    assert!(arrives(&tier.promote(&names(20..22)).expect("it may have them")));
+    assert_eq!(counts(&tier), [6, 6, 0, 1]);
+}
+
+#[test]
+fn what_a_server_evicts_is_no_error_and_one_that_is_down_drops_each_block_once() {
+    let Some(mut server) = Server::start(&[]) else { return };
+    let time = ManualTime::start();
+    let address = server.url().parse().expect("a URL");
+    let servers = Servers::new(&address, DEADLINE, time.clock()).expect("threads start");
+    let faults = Arc::new(Faults::new(time.clock()));
+    let world = world_above(Box::new(servers), faults, time, WriteBehind::Published);
+    world.put(0..3);
+    world.settle();
+    assert_eq!((world.value("cold_written_total"), world.count(0..3)), (3, 3));
+    assert_eq!(server.ask(&["FLUSHALL"]), "OK");
+    assert!(arrives(&world.promote(0..3)), "they fail");
+    let values = |names: [&str; 2]| names.map(|name| world.value(name));
+    assert_eq!(values(["cold_misses_total", "cold_errors_total"]), [3, 0]);
+    assert_eq!((world.tier.recent_error(), world.tier.last_error()), (None, None));
+    server.kill();
+    world.put(3..8);
+    until("they are dropped, and the writer pauses", || {
+        (values(["cold_dropped_failed_total", "cold_errors_total"]) == [5, 1]).then_some(())
+    });
 }

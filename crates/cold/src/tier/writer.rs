@@ -127,6 +127,13 @@ impl State {
 
     /// Copies blocks out of the region and writes them, in batches of bounded memory.
     fn write(&mut self, shared: &Shared, names: &[Name]) {
+        // A place that does not answer takes no blocks.
+        if let Err(error) = shared.backend.ask(names, false) {
+            shared.count(Count::DroppedFailed, names.len() as u64);
+            Self::failed(shared, &error);
+            shared.queue.pause(shared.config.clock.after(RETRY_AFTER));
+            return;
+        }
         let mut heads: Vec<Head> = Vec::with_capacity(names.len());
         let mut bytes = 0;
         for name in names {
@@ -181,16 +188,20 @@ impl State {
             kept.iter().map(|(head, range)| Sealed { head: *head, bytes: &bytes[range.clone()] }).collect();
         let clock = shared.config.clock;
         let begin_ns = clock.now_ns();
-        match shared.backend.write(&records, bytes) {
-            Ok(()) => {
-                let (blocks, length) = (kept.len() as u64, kept.iter().map(|(head, _)| head.length).sum());
-                shared.count(Count::Written, blocks);
-                shared.count(Count::WrittenBytes, length);
-                shared.ladder().has_written(blocks, length, clock.ns_since(begin_ns));
-                self.next_sync.get_or_insert_with(|| clock.after(SYNC_EVERY));
-            }
+        let result = shared.backend.write(&records, bytes);
+        // Of a batch in which one fails others may be there.
+        let is_written = |head: &Head| result.is_ok() || shared.backend.length(&head.name).is_some();
+        let written: Vec<u64> = kept.iter().filter(|(head, _)| is_written(head)).map(|(head, _)| head.length).collect();
+        let (blocks, length) = (written.len() as u64, written.iter().sum());
+        if blocks > 0 {
+            shared.count(Count::Written, blocks);
+            shared.count(Count::WrittenBytes, length);
+            self.next_sync.get_or_insert_with(|| clock.after(SYNC_EVERY));
+        }
+        match result {
+            Ok(()) => shared.ladder().has_written(blocks, length, clock.ns_since(begin_ns)),
             Err(error) => {
-                shared.count(Count::DroppedFailed, kept.len() as u64);
+                shared.count(Count::DroppedFailed, kept.len() as u64 - blocks);
                 Self::failed(shared, &error);
                 shared.queue.pause(shared.config.clock.after(RETRY_AFTER));
             }

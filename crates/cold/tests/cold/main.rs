@@ -6,3 +6,4 @@ mod full_disk;
 mod hostile;
 mod s3;
 mod seals;
+mod servers;

@@ -189,9 +189,9 @@ pub struct EngineArgs {
     #[arg(long, value_name = "KL", env = "CENOTE_KL_MAX")]
     #[serde(with = "optional_text")]
     pub kl_max: Option<f64>,
-    /// Disk directory or object store (s3:, gs:, az:) for blocks that outlive the region, with
-    /// options as in DIR,size=64GiB,write=published,deadline=2 (docs/guides/cold.md)
-    #[arg(long, value_name = "PLACE", env = "CENOTE_COLD")]
+    /// Disk directory, object store (s3:, gs:, az:) or Redis server (redis:, redis-cluster:) for blocks that
+    /// outlive the region, with options as in DIR,size=64GiB,write=published,deadline=2 (docs/guides/cold.md)
+    #[arg(long, value_name = "PLACE", env = "CENOTE_COLD", hide_env_values = true, hide_default_value = true)]
     #[serde(with = "optional_text")]
     pub cold: Option<cold::Settings>,
     /// Other hosts, for blocks that are missing here: addresses of their `cenote pool share`, as

@@ -249,9 +249,9 @@ pub struct NewRegionArgs {
     /// Secret key of block hashes, 64 hex digits [default: random]
     #[arg(long, value_name = "HEX", env = "CENOTE_HASH_SEED", hide_env_values = true, value_parser = parse_seed)]
     pub hash_seed: Option<[u8; 32]>,
-    /// Take the hash seed of this disk directory or object store, so that servers with the same
+    /// Take the hash seed of this disk directory, object store or Redis server, so that servers with the same
     /// --cold find its blocks (docs/guides/cold.md)
-    #[arg(long, value_name = "PLACE", env = "CENOTE_COLD")]
+    #[arg(long, value_name = "PLACE", env = "CENOTE_COLD", hide_env_values = true)]
     pub cold: Option<Settings>,
 }
 

@@ -125,7 +125,7 @@ class Region:
         - `flush` is `none`; `auto` is for a device that several hosts share without coherence.
         - `events` is the number of lines in each host's event log (0: no log).
         - `eviction` is `lru` (default), `sieve`, `s3-fifo` or `cost-aware`.
-        - `cold` takes the hash seed from this disk directory or object store, as `open` needs it.
+        - `cold` takes the hash seed from this disk directory, object store or Redis server, as `open` needs it.
         - `seal` is `none` (default); with `mac` others cannot forge KV, with `encrypt` nor read it.
           `seal_key_file` has the keys; by default the file that `CENOTE_SEAL_KEY_FILE` names. A key
           without a seal is refused for a new region.
@@ -157,7 +157,7 @@ class Region:
         `cenote pool info` shows `worker`. `host_slot` is the number of this machine among the
         machines that share the region. `hash_seed`, if given, must equal the seed of the region.
 
-        `cold` keeps published blocks on disk or in an object store, where they outlive the region:
+        `cold` keeps published blocks on disk, in an object store or a Redis server, where they outlive the region:
         `DIR`, or a URL (`s3:`, `gs:`, `az:`), with options as in
         `/var/cache/cenote,size=64GiB,write=published,deadline=2`. While the place cannot be used,
         its blocks are misses.

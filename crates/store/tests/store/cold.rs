@@ -2,7 +2,7 @@
 
 use crate::support::{self, region_in};
 use cenote_base::seal::{Seal, SealKeys};
-use cenote_base::testing::{ManualTime, PATIENCE, until};
+use cenote_base::testing::{ManualTime, PATIENCE, redis, until};
 use cenote_base::{Clock, Deadline, HashSeed, TokenId};
 use cenote_mem::{Coherent, RegionSource};
 use cenote_pool::{Pool, PoolConfig};
@@ -120,6 +120,53 @@ fn a_new_region_finds_what_an_earlier_one_published() {
     assert!(!second.promote(&prompt(2)), "L4 has none of these");
     let stats = second.store.stats();
     assert_eq!((stats["cold_hits_total"], stats["cold_misses_total"], stats["cold_blocks"]), (40.0, 0.0, 40.0));
+}
+
+#[test]
+fn a_region_finds_in_a_redis_server_what_another_one_published() {
+    let Some(server) = redis::Server::start(&[]) else { return };
+    let url = server.url();
+    let world = || World::new(Path::new(&url), 32 << 20, 1, "deadline=20");
+    let mut first = world();
+    first.save(&prompt(1));
+    assert!(first.cold.settle(patience()));
+    let mut second = world();
+    assert_eq!(second.load(&prompt(1)), 0);
+    let names = second.store.naming().names(None, &prompt(1));
+    assert_eq!(second.store.promotable(None, &names), 1, "a question costs one block");
+    assert!(second.promote(&prompt(1)));
+    assert_eq!(second.load(&prompt(1)), BLOCKS);
+    assert!(!second.promote(&prompt(1)), "everything is in the region");
+    assert!(second.promote(&prompt(2)), "the server is asked for these, too");
+    assert_eq!(second.load(&prompt(2)), 0);
+    assert!(!second.promote(&prompt(2)), "it has none of them, and is not asked again at once");
+    let stats = second.store.stats();
+    assert_eq!([stats["cold_hits_total"], stats["cold_misses_total"], stats["cold_errors_total"]], [40.0, 0.0, 0.0]);
+    // Without the server nothing waits, and the region has what it has.
+    drop(server);
+    let mut third_prompt = || second.promote(&prompt(3));
+    assert!(third_prompt(), "the question fails");
+    assert!(!third_prompt(), "no request waits for a server that is down");
+    assert_eq!(second.load(&prompt(1)), BLOCKS);
+    assert!(second.store.health() != cenote_base::Health::Ok);
+}
+
+#[test]
+fn a_sealed_region_has_sealed_keys_in_its_redis_server() {
+    let Some(server) = redis::Server::start(&[]) else { return };
+    let url = format!("{}?prefix=sealed", server.url());
+    let sealed =
+        |number| World::with_seal(Path::new(&url), 32 << 20, 1, "deadline=20", 1, sealing(Seal::Encrypt, number));
+    let mut first = sealed(1);
+    first.save(&prompt(1));
+    assert!(first.cold.settle(patience()));
+    let mut second = sealed(1);
+    assert!(second.promote(&prompt(1)));
+    assert_eq!(second.load(&prompt(1)), BLOCKS);
+    for other in [None, sealing(Seal::Encrypt, 2), sealing(Seal::Mac, 1)] {
+        let settings = Settings { seal: other, ..url.parse().expect("a setting") };
+        assert!(seed_of(&settings, &HashSeed([1; 32]), first.time.clock()).is_err_and(|error| error.is_refusal()));
+    }
 }
 
 #[test]

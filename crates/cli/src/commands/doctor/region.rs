@@ -135,11 +135,12 @@ fn cold(settings: &Settings, region: &RegionArgs) -> Option<Finding> {
     let seal = seal.filter(|seal| *seal != Seal::None).zip(keys);
     let place = &settings.place;
     if let Err(error) = survey(&Settings { seal, ..settings.clone() }, Clock::system()) {
+        let next = if matches!(place, Place::Server(_)) { "start" } else { "mount or make" };
         return Some(Finding {
             kind: "cold tier closed",
             what: format!("the cold tier in {place} cannot be read: {error}"),
             why: "Blocks that leave the region are lost, and a new region begins empty.",
-            next: format!("mount or make {place}; servers open it again by themselves"),
+            next: format!("{next} {place}; processes open it again by themselves"),
         });
     }
     let Place::Directory(directory) = place else { return None };

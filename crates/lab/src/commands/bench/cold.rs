@@ -160,7 +160,7 @@ fn snapshots(setting: &Setting) -> Result<Vec<Row>, Failure> {
 }
 
 /// The part of blocks or tokens that a new region found.
-fn found(name: &str, found: u64, all: u64) -> Row {
+pub fn found(name: &str, found: u64, all: u64) -> Row {
     let share = found as f64 / all as f64;
     Row { unit: "", ..Row::nanoseconds(name, &vec![found as f64]) }.ratio_at_least(share, FOUND_GOAL)
 }
@@ -168,7 +168,12 @@ fn found(name: &str, found: u64, all: u64) -> Row {
 /// Time to first token of the demo model: computed, from L4 in a new region, and from that region.
 fn first_tokens(setting: &Setting) -> Result<Vec<Row>, Failure> {
     let directory = directory()?;
-    let cold = Some(settings(directory.path())?);
+    first_tokens_from(setting, &settings(directory.path())?, "L4")
+}
+
+/// The same from a place, which rows call `name`.
+pub fn first_tokens_from(setting: &Setting, place: &Settings, name: &str) -> Result<Vec<Row>, Failure> {
+    let cold = Some(place.clone());
     let engine = EngineArgs { cold: cold.clone(), ..EngineArgs::of_model(None)? };
     let (repeat, tokens) = (setting.choose(9, 3) as u32, TOKENS);
     let mut least_found = u64::MAX;
@@ -196,7 +201,7 @@ fn first_tokens(setting: &Setting) -> Result<Vec<Row>, Failure> {
     let (l4, l3) = (share(&from_l4), share(&from_l3));
     Ok(vec![
         Row::milliseconds(format!("ttft tokens={tokens} computed"), &computed),
-        Row::milliseconds(format!("ttft tokens={tokens} from L4"), &from_l4).ratio_at_most(l4, TTFT_GOAL),
+        Row::milliseconds(format!("ttft tokens={tokens} from {name}"), &from_l4).ratio_at_most(l4, TTFT_GOAL),
         Row::milliseconds(format!("ttft tokens={tokens} from L3"), &from_l3).ratio(l3),
         // The last block is not full, and the last token is always computed.
         found(&format!("tokens found of {tokens}"), least_found, tokens.into()),

@@ -121,7 +121,8 @@ pub fn run(args: &BenchTiersArgs) -> Result<(), Failure> {
         }
     }
     if measures(TiersPart::Cold) {
-        let setting = Setting { regions: Regions::until_signal()?, quick: args.quick, nixl: None, mooncake: None };
+        let setting =
+            Setting { regions: Regions::until_signal()?, quick: args.quick, nixl: None, mooncake: None, server: None };
         for part in cold::PARTS {
             let of = |row| TierRow { row: Row { bench: "tiers", design: "cenote", ..row }, ..TierRow::default() };
             rows.extend((part.measure)(&setting)?.into_iter().map(of));

@@ -30,8 +30,8 @@ class Settings:
     eviction: str | None = None
     """Eviction policy of a new region: `lru` (default), `sieve`, `s3-fifo`, `cost-aware`."""
     cold: str | None = None
-    """Disk directory or object store for blocks that outlive the region, such as
-    `/var/cache/cenote,size=64GiB` or `s3://bucket/kv`."""
+    """Disk directory, object store or Redis server for blocks that outlive the region, such as
+    `/var/cache/cenote,size=64GiB`, `s3://bucket/kv` or `redis://cache:6379`."""
     peers: str | None = None
     """Other hosts, for blocks that are missing here: addresses of their `cenote pool share`, such as
     `10.0.0.2:7411,10.0.0.3:7411,deadline=0.5`; by default what `CENOTE_PEERS` says."""
