@@ -4,6 +4,7 @@
 mod bench;
 mod plan;
 mod reproduce;
+mod sessions;
 mod sim;
 mod soak;
 mod study;
@@ -15,6 +16,7 @@ pub use bench::{
 };
 pub use plan::{PlanCommands, PlanRackArgs, StatisticArg};
 pub use reproduce::ReproduceArgs;
+pub use sessions::BenchSessionsArgs;
 pub use sim::{CapacityArg, InstantArg, LoadArg, RoutingArg, SimArgs, pool_name};
 pub use soak::SoakArgs;
 pub use study::{

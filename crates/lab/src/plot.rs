@@ -42,15 +42,20 @@ th{white-space:normal;overflow-wrap:normal;vertical-align:bottom}td:first-child,
 /// phone.
 #[must_use]
 pub fn page(title: &str, body: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" \
+         content=\"width=device-width,initial-scale=1\"><title>{}</title>\n<style>\n{}</style>\n{body}</html>\n",
+        escaped(title),
+        style()
+    )
+}
+
+/// The style with the colours of the first series.
+fn style() -> String {
     let colours = |of: fn(&(&'static str, &'static str)) -> &'static str| -> String {
         COLOURS.iter().enumerate().map(|(index, pair)| format!(";--s{index}:{}", of(pair))).collect()
     };
-    let style = STYLE.replace("LIGHT", &colours(|pair| pair.0)).replace("DARK", &colours(|pair| pair.1));
-    format!(
-        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" \
-         content=\"width=device-width,initial-scale=1\"><title>{}</title>\n<style>\n{style}</style>\n{body}</html>\n",
-        escaped(title)
-    )
+    STYLE.replace("LIGHT", &colours(|pair| pair.0)).replace("DARK", &colours(|pair| pair.1))
 }
 
 /// The colour of a series, different for each index.
@@ -192,18 +197,87 @@ impl Ruler {
 /// An SVG plot of `series` with a legend below; empty if no point can be shown.
 #[must_use]
 pub fn plot(title: &str, x_axis: Axis<'_>, y_axis: Axis<'_>, series: &[Series]) -> String {
+    draw(title, x_axis, y_axis, series).map_or_else(String::new, |drawn| drawn.figure())
+}
+
+/// A plot, to be put into a page or a file.
+#[derive(Clone, Debug)]
+pub struct Drawn {
+    title: String,
+    /// Elements of SVG.
+    marks: String,
+    /// Names of the series.
+    names: Vec<String>,
+}
+
+impl Drawn {
+    /// An element of a page, with a legend below.
+    #[must_use]
+    pub fn figure(&self) -> String {
+        let mut legend = String::new();
+        for (index, name) in self.names.iter().enumerate() {
+            let _ = writeln!(legend, "<li><i style=\"background:{}\"></i>{}</li>", colour(index), escaped(name));
+        }
+        format!(
+            "<figure><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">\n{}</svg>\n\
+             <ul class=\"legend\">\n{legend}</ul></figure>\n",
+            escaped(&self.title),
+            self.marks
+        )
+    }
+}
+
+/// Height of a line of a legend.
+const LEGEND_LINE: f64 = 22.0;
+/// Width of a character of a legend, about.
+const LEGEND_CHARACTER: f64 = 7.5;
+
+/// An SVG file of plots, one below the other, with a legend at the end. All have the series of the first.
+/// It follows the reader's light or dark mode.
+#[must_use]
+pub fn picture<'a>(plots: impl IntoIterator<Item = &'a Drawn>) -> String {
+    let plots: Vec<&Drawn> = plots.into_iter().collect();
+    let names = plots.first().map_or(&[][..], |drawn| &drawn.names);
+    let below = plots.len() as f64 * HEIGHT;
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {}\" role=\"img\" aria-label=\"{}\">\n\
+         <style>\n{}text{{font-family:system-ui,sans-serif}}</style>\n\
+         <rect width=\"100%\" height=\"100%\" style=\"fill:var(--paper)\"/>\n",
+        below + 1.5 * LEGEND_LINE,
+        escaped(&plots.iter().map(|drawn| drawn.title.as_str()).collect::<Vec<_>>().join(", ")),
+        style()
+    );
+    for (index, drawn) in plots.iter().enumerate() {
+        let _ = writeln!(out, "<g transform=\"translate(0 {})\">\n{}</g>", index as f64 * HEIGHT, drawn.marks);
+    }
+    let mut x = MARGIN_LEFT;
+    for (index, name) in names.iter().enumerate() {
+        let _ = writeln!(
+            out,
+            "<circle cx=\"{x:.0}\" cy=\"{:.0}\" r=\"5\" style=\"fill:{}\"/><text x=\"{:.0}\" y=\"{:.0}\">{}</text>",
+            below + 0.8 * LEGEND_LINE - 4.5,
+            colour(index),
+            x + 10.0,
+            below + 0.8 * LEGEND_LINE,
+            escaped(name)
+        );
+        x += 34.0 + LEGEND_CHARACTER * name.chars().count() as f64;
+    }
+    out + "</svg>\n"
+}
+
+/// Draws `series`; `None` if no point can be shown.
+#[must_use]
+pub fn draw(title: &str, x_axis: Axis<'_>, y_axis: Axis<'_>, series: &[Series]) -> Option<Drawn> {
     let fits = |scale: Scale, value: f64| value.is_finite() && (scale == Scale::Linear || value > 0.0);
     let shows = |&&(x, y, _): &&(f64, f64, String)| fits(x_axis.scale, x) && fits(y_axis.scale, y);
     let all = || series.iter().flat_map(|series| series.points.iter().filter(shows));
-    if all().next().is_none() {
-        return String::new();
-    }
+    all().next()?;
     let x_ruler = Ruler::new(x_axis.scale, all().map(|point| point.0).collect::<Vec<_>>().into_iter());
     let y_ruler = Ruler::new(y_axis.scale, all().map(|point| point.1).collect::<Vec<_>>().into_iter());
     let x = |part: f64| MARGIN_LEFT + part * (WIDTH - MARGIN_LEFT - MARGIN);
     let y = |part: f64| HEIGHT - MARGIN - part * (HEIGHT - 2.0 * MARGIN);
-    let mut out =
-        format!("<figure><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">\n", escaped(title));
+    let mut out = String::new();
     // On a phone, text is larger, so every other label of the horizontal axis is hidden.
     let mut line = |from: (f64, f64), to: (f64, f64), label: &str, at: (f64, f64), text: &str| {
         let _ = writeln!(
@@ -231,7 +305,6 @@ pub fn plot(title: &str, x_axis: Axis<'_>, y_axis: Axis<'_>, series: &[Series]) 
         MARGIN - 24.0,
         escaped(y_axis.label)
     );
-    let mut legend = String::new();
     for (index, one) in series.iter().enumerate() {
         let colour = colour(index);
         let mut points: Vec<&(f64, f64, String)> = one.points.iter().filter(shows).collect();
@@ -249,9 +322,9 @@ pub fn plot(title: &str, x_axis: Axis<'_>, y_axis: Axis<'_>, series: &[Series]) 
                 escaped(&point.2)
             );
         }
-        let _ = writeln!(legend, "<li><i style=\"background:{colour}\"></i>{}</li>", escaped(&one.name));
     }
-    out + "</svg>\n<ul class=\"legend\">\n" + &legend + "</ul></figure>\n"
+    let names = series.iter().map(|one| one.name.clone()).collect();
+    Some(Drawn { title: title.to_owned(), marks: out, names })
 }
 
 #[cfg(test)]
@@ -319,6 +392,16 @@ mod tests {
                 "{index}"
             );
         }
+    }
+
+    #[test]
+    fn a_file_has_all_plots_and_one_legend() {
+        let drawn = draw("t", LINEAR, LINEAR, &[series(&[(0.0, 0.0), (1.0, 1.0)])]).expect("points");
+        let file = picture([&drawn, &drawn]);
+        assert!(file.starts_with("<svg xmlns=") && file.ends_with("</svg>\n"), "{file}");
+        assert_eq!((file.matches("<g ").count(), file.matches("a&lt;b").count()), (2, 1), "{file}");
+        assert!(file.contains("--s0:#0b7285") && file.contains("translate(0 460)"), "{file}");
+        assert!(draw("t", LINEAR, LINEAR, &[]).is_none());
     }
 
     #[test]

@@ -12,7 +12,10 @@ mod generate;
 mod mooncake;
 mod times;
 
-pub use agentic::{AGENTIC_BLOCK_TOKENS, LOAD_BLOCKS_MAX, Sessions, read_agentic};
+pub use agentic::{
+    AGENTIC_BLOCK_TOKENS, Conversation, Conversations, LOAD_BLOCKS_MAX, Sessions, Turn, read_agentic,
+    read_conversations,
+};
 pub use azure::read_azure;
 pub use burstgpt::read_burstgpt;
 pub use cenote_policy::block_cache::BlockNumber;

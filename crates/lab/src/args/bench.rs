@@ -1,5 +1,6 @@
 //! Flags of `cenote-lab bench`.
 
+use super::sessions::BenchSessionsArgs;
 use super::sim::{SessionArgs, TraceFormatArg};
 use cenote_base::units::ByteSize;
 use cenote_console::args::{CodecArg, DesignArg, EngineArgs, RegionArgs, positive};
@@ -16,6 +17,11 @@ pub enum BenchCommands {
     Pool(BenchCoreArgs),
     /// Replay a trace on an engine with a region that is too small, with and without a codec
     Trace(Box<BenchTraceArgs>),
+    /// Replay sessions of agents against servers: time to first token and hit rate by turn
+    ///
+    /// Starts `cenote serve` without a region, with one, with one that is too small, and with that and L4; or
+    /// asks running servers of the OpenAI API. Clients wait for an answer and a think time before the next turn.
+    Sessions(Box<BenchSessionsArgs>),
     /// Look up prompts, beside a bare hash table of the same size
     Index(BenchCoreArgs),
     /// Take locks between emulated hosts: the bakery beside the manager
@@ -27,7 +33,7 @@ pub enum BenchCommands {
     /// Memory by handle, requests in batches, polling, NUMA binding and huge pages
     Memory(BenchCoreArgs),
     /// Write to a disk and read from it, beside plain files; first tokens from there
-    Cold(BenchCoreArgs),
+    Cold(BenchColdArgs),
     /// N-gram tables: row numbers, gathers beside private memory, the paper's figures, hot rows, kills
     Engram(BenchCoreArgs),
     /// Publish and read blocks of sealed regions, beside an unsealed one
@@ -123,6 +129,15 @@ pub struct BenchCoreArgs {
     pub design: Vec<DesignArg>,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct BenchColdArgs {
+    /// Also measure L4 in this Redis or Valkey server, as in redis://HOST:PORT; it keeps the blocks of a run for ten minutes
+    #[arg(long, value_name = "URL")]
+    pub server: Option<String>,
+    #[command(flatten)]
+    pub core: BenchCoreArgs,
 }
 
 #[derive(Args, Debug)]

@@ -1,6 +1,6 @@
 //! `cenote-lab bench`: the pool's speed against the machine's limits, in the same run.
 //!
-//! `ttft` measures a whole engine, `codec` only codecs, `predict` only predictors of tokens. The others measure the pool alone: this
+//! `ttft` and `trace` measure a whole engine, `sessions` servers, `codec` only codecs, `predict` only predictors of tokens. The others measure the pool alone: this
 //! process and its children share a region, and every timed block is published, found and read
 //! through the pool, so its checksum and generation were verified.
 
@@ -10,6 +10,7 @@ mod blocks;
 mod child;
 mod codec;
 mod cold;
+mod cold_server;
 mod engram;
 mod gather;
 mod index;
@@ -21,6 +22,7 @@ mod reach;
 mod regions;
 mod rows;
 mod seal;
+mod sessions;
 mod tiers;
 mod trace;
 mod ttft;
@@ -39,7 +41,7 @@ use cenote_console::output;
 use regions::Regions;
 use rows::{Row, rows_table};
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 #[derive(Serialize)]
 struct Report {
@@ -57,6 +59,16 @@ struct Setting {
     nixl: Option<PathBuf>,
     /// A Python with Mooncake's package, if one is named.
     mooncake: Option<PathBuf>,
+    /// URL of a Redis or Valkey server, if one is named.
+    server: Option<String>,
+}
+
+/// What some benches measure beside Cenote, if it is named: see [`Setting`].
+#[derive(Default)]
+struct Beside {
+    nixl: Option<PathBuf>,
+    mooncake: Option<PathBuf>,
+    server: Option<String>,
 }
 
 impl Setting {
@@ -75,7 +87,7 @@ struct Part {
 /// Those of `bench all`: they need memory only.
 const IN_MEMORY: [&str; 4] = ["pool", "index", "lock", "alloc"];
 
-const BENCHES: [(&str, &[Part]); 10] = [
+const BENCHES: [(&str, &[Part]); 11] = [
     ("pool", pool::PARTS),
     ("index", index::PARTS),
     ("lock", lock::PARTS),
@@ -83,6 +95,7 @@ const BENCHES: [(&str, &[Part]); 10] = [
     ("gather", gather::PARTS),
     ("memory", memory::PARTS),
     ("cold", cold::PARTS),
+    ("cold", cold_server::PARTS),
     ("engram", engram::PARTS),
     ("seal", seal::PARTS),
     ("reach", reach::PARTS),
@@ -92,6 +105,7 @@ pub fn run(command: &BenchCommands) -> Result<(), Failure> {
     match command {
         BenchCommands::Ttft(args) => ttft::run(args),
         BenchCommands::Trace(args) => trace::run(args),
+        BenchCommands::Sessions(args) => sessions::run(args),
         BenchCommands::Codec(args) => codec::run(args),
         BenchCommands::Predict(args) => predict::run(args),
         BenchCommands::Tiers(args) => tiers::run(args),
@@ -101,11 +115,16 @@ pub fn run(command: &BenchCommands) -> Result<(), Failure> {
         BenchCommands::Alloc(args) => core(&["alloc"], &[DesignArg::Cenote], args),
         BenchCommands::Gather(args) => core(&["gather"], &[DesignArg::Cenote], args),
         BenchCommands::Memory(args) => core(&["memory"], &[DesignArg::Cenote], args),
-        BenchCommands::Cold(args) => core(&["cold"], &[DesignArg::Cenote], args),
+        BenchCommands::Cold(args) => {
+            let beside = Beside { server: args.server.clone(), ..Beside::default() };
+            core_with(&["cold"], &[DesignArg::Cenote], &args.core, beside)
+        }
         BenchCommands::Engram(args) => core(&["engram"], &[DesignArg::Cenote], args),
         BenchCommands::Seal(args) => core(&["seal"], &[DesignArg::Cenote], args),
         BenchCommands::Reach(args) => {
-            core_with(&["reach"], &[DesignArg::Cenote], &args.core, args.nixl.as_deref(), args.mooncake.as_deref())
+            let (nixl, mooncake) = (args.nixl.clone(), args.mooncake.clone());
+            let beside = Beside { nixl, mooncake, ..Beside::default() };
+            core_with(&["reach"], &[DesignArg::Cenote], &args.core, beside)
         }
         BenchCommands::All(args) => core(&IN_MEMORY, &[DesignArg::Cenote, DesignArg::Plain], args),
     }
@@ -113,17 +132,11 @@ pub fn run(command: &BenchCommands) -> Result<(), Failure> {
 
 /// Runs these benches in the requested designs, or else in `usual`.
 fn core(names: &[&str], usual: &[DesignArg], args: &BenchCoreArgs) -> Result<(), Failure> {
-    core_with(names, usual, args, None, None)
+    core_with(names, usual, args, Beside::default())
 }
 
-/// As [`core`], with NIXL's library, and a Python that has Mooncake.
-fn core_with(
-    names: &[&str],
-    usual: &[DesignArg],
-    args: &BenchCoreArgs,
-    nixl: Option<&Path>,
-    mooncake: Option<&Path>,
-) -> Result<(), Failure> {
+/// As [`core`], beside what is named.
+fn core_with(names: &[&str], usual: &[DesignArg], args: &BenchCoreArgs, beside: Beside) -> Result<(), Failure> {
     let parts = BENCHES.iter().filter(|(bench, _)| names.contains(bench)).flat_map(|(bench, parts)| {
         let wanted = |part: &&Part| args.only.is_empty() || args.only.iter().any(|only| only == part.name);
         parts.iter().filter(wanted).map(move |part| (*bench, part))
@@ -134,8 +147,8 @@ fn core_with(
         let all: Vec<&str> = all.map(|part| part.name).collect();
         return Err(Failure::new("--only: there is no such part").hint(format!("parts: {}", all.join(", "))));
     }
-    let (nixl, mooncake) = (nixl.map(Path::to_owned), mooncake.map(Path::to_owned));
-    let mut setting = Setting { regions: Regions::until_signal()?, quick: args.quick, nixl, mooncake };
+    let Beside { nixl, mooncake, server } = beside;
+    let mut setting = Setting { regions: Regions::until_signal()?, quick: args.quick, nixl, mooncake, server };
     let designs = if args.design.is_empty() { usual } else { &args.design };
     let progress = output::progress("measuring", (parts.len() * designs.len()) as u64);
     let mut rows = Vec::new();

@@ -63,6 +63,19 @@ async fn a_new_region_finds_what_the_cold_tier_holds() {
 }
 
 #[tokio::test]
+async fn a_new_region_finds_what_a_redis_server_holds() {
+    let Some(server) = cenote_base::testing::redis::Server::start(&[]) else { return };
+    let parts = ["bench", "cold", "--quick", "--only", "cold-server,cold-server-ttft", "--json", "--server"];
+    let report = bare_lab([&parts[..], &[&server.url()]].concat()).ok().await.json();
+    let rows = report["rows"].as_array().expect("rows");
+    let found = rows.iter().filter(|row| row["name"].as_str().is_some_and(|name| name.contains("found of")));
+    let met: Vec<Option<bool>> = found.map(|row| row["met"].as_bool()).collect();
+    assert_eq!(met, [Some(true); 2], "{report}");
+    let cluster = ["bench", "cold", "--only", "cold-server", "--server", "redis-cluster://127.0.0.1:1"];
+    bare_lab(cluster).fails(&["no single Redis"]).await;
+}
+
+#[tokio::test]
 async fn guesses_are_timed_without_a_text_and_counted_with_one() {
     let folder = tempfile::tempdir().expect("a folder");
     let text = folder.path().join("text.txt");

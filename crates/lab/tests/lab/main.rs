@@ -5,6 +5,7 @@ mod bench;
 mod codecs;
 mod hosts;
 mod plan;
+mod sessions;
 mod sim;
 mod soak;
 #[path = "../../../cli/tests/cli/support/mod.rs"]

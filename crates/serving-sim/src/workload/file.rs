@@ -1,8 +1,8 @@
 //! A trace in a file of one of the formats.
 
 use super::{
-    AGENTIC_BLOCK_TOKENS, MOONCAKE_BLOCK_TOKENS, Read, Sessions, TraceError, read_agentic, read_azure, read_burstgpt,
-    read_mooncake,
+    AGENTIC_BLOCK_TOKENS, BadLine, Conversations, MOONCAKE_BLOCK_TOKENS, Read, Sessions, TraceError, read_agentic,
+    read_azure, read_burstgpt, read_mooncake,
 };
 use std::io::BufReader;
 use std::path::Path;
@@ -58,16 +58,28 @@ impl TraceFormat {
     }
 }
 
+fn remarks(notes: &[String], bad: &[BadLine]) -> Vec<String> {
+    let mut lines = notes.to_vec();
+    lines.extend(bad.iter().take(BAD_LINES_TOLD).map(|bad| format!("{bad}; left out")));
+    if let Some(more) = bad.len().checked_sub(BAD_LINES_TOLD).filter(|more| *more > 0) {
+        lines.push(format!("{more} more lines were left out"));
+    }
+    lines
+}
+
+impl Conversations {
+    /// How they were drawn, and what was left out. In lines.
+    #[must_use]
+    pub fn remarks(&self) -> Vec<String> {
+        remarks(&self.notes, &self.bad)
+    }
+}
+
 impl Read {
     /// How the load was made, and what was left out. In lines.
     #[must_use]
     pub fn remarks(&self) -> Vec<String> {
-        let mut lines = self.notes.clone();
-        lines.extend(self.bad.iter().take(BAD_LINES_TOLD).map(|bad| format!("{bad}; left out")));
-        if let Some(more) = self.bad.len().checked_sub(BAD_LINES_TOLD).filter(|more| *more > 0) {
-            lines.push(format!("{more} more lines were left out"));
-        }
-        lines
+        remarks(&self.notes, &self.bad)
     }
 
     /// Says so if prompts have another number of blocks than their tokens make.

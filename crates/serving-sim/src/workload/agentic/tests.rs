@@ -117,3 +117,38 @@ fn sessions_with_too_many_blocks_are_refused_before_they_take_memory() {
     let error = read_agentic(empty.as_bytes(), 64, false, &at_once(1)).expect("a load").workload.num_blocks();
     assert_eq!(error, 0);
 }
+
+#[test]
+fn conversations_have_the_blocks_of_the_load_and_their_think_times() {
+    let text = SESSION.repeat(2);
+    let drawn = read_conversations(text.as_bytes(), 64, true, &at_once(2), |_| true).expect("sessions");
+    assert_eq!((drawn.drawn.len(), drawn.eligible), (2, (2, 2)));
+    let first = &drawn.drawn[0];
+    // By time; the third is 19.5 - (1.25 + 0) seconds after the second, and records nothing.
+    let thinks: Vec<_> = first.turns().map(|turn| (turn.think, turn.input_tokens, turn.output_tokens)).collect();
+    assert_eq!(thinks, [(0, 260, 9), (500_000_000, 200, 5), (18_250_000_000, 330, 0)]);
+    let names = |one: &Conversation, turn| one.names(turn).collect::<Vec<_>>();
+    assert_eq!(names(first, 0)[..3], names(first, 2)[..3]);
+    assert_ne!(names(first, 0)[3], names(first, 2)[3]);
+    assert!(names(&drawn.drawn[1], 0).iter().all(|name| !names(first, 0).contains(name)));
+
+    let assumed = Sessions { shares_prefix: true, ..at_once(2) };
+    let shared = read_conversations(text.as_bytes(), 64, true, &assumed, |_| true).expect("sessions").drawn;
+    assert_eq!(names(&shared[0], 0)[..3], names(&shared[1], 0)[..3]);
+    assert_ne!(names(&shared[0], 0)[3], names(&shared[1], 0)[3]);
+}
+
+#[test]
+fn only_sessions_that_fit_are_drawn() {
+    let long = SESSION.replace("260, 9, [[1, 4]]", "640, 9, [[1, 10]]");
+    let text = format!("{SESSION}{long}");
+    let fits = |prompts: &mut dyn Iterator<Item = u32>| prompts.filter(|tokens| *tokens >= 600).count() == 0;
+    let found = read_conversations(text.as_bytes(), 64, true, &at_once(4), fits).expect("one fits");
+    assert_eq!((found.drawn.len(), found.eligible), (4, (1, 2)));
+    assert!(found.drawn.iter().all(|one| one.turns().next().is_some_and(|turn| turn.input_tokens == 260)));
+    let none = read_conversations(text.as_bytes(), 64, true, &at_once(4), |_| false);
+    assert!(matches!(none, Err(TraceError::Empty)));
+    let bad = SESSION.replace("0, 0.0, 1.5", "0, -1, 1.5");
+    let bad = read_conversations(bad.as_bytes(), 64, false, &at_once(1), |_| true).expect_err("no line is valid");
+    assert!(bad.to_string().contains("request 1: -1 is not a time"), "{bad}");
+}
