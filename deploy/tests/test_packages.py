@@ -89,7 +89,9 @@ def test_the_image_is_small_and_whole(image: Path, layout: Path) -> None:
 
     unpacked = gzip.decompress(blob(layout, layer))
     assert settings["rootfs"]["diff_ids"] == ["sha256:" + hashlib.sha256(unpacked).hexdigest()]
-    assert len(unpacked) < 60_000_000
+    # The tests' own command has assertions and fewer optimisations, and is larger than one of a release.
+    is_released = os.environ.get("CENOTE_DEPLOY_RELEASED") == "1"
+    assert len(unpacked) < (60_000_000 if is_released else 80_000_000)
     assert settings["config"]["Entrypoint"] == ["/usr/bin/cenote"]
     used = {"sha256:" + path.name for path in (layout / "blobs/sha256").iterdir()}
     assert used == {one["digest"] for one in (entry, manifest["config"], layer)}

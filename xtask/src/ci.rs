@@ -5,7 +5,7 @@ pub mod inputs;
 pub mod nextest;
 mod stamps;
 
-use crate::{apart, apt, book, deploy, model, python, rtl, tidy};
+use crate::{apart, apt, book, deploy, documented, model, python, rtl, tidy};
 use inputs::{Packages, Tree, version};
 use stamps::Stamps;
 use std::collections::BTreeSet;
@@ -133,6 +133,10 @@ fn operations(root: &Path, steps: &mut Steps) -> Result<(), String> {
     let mut of_book = names(&["docs", "xtask/book-requirements.txt", "xtask/src/book.rs", "xtask/src/markdown.rs"]);
     of_book.extend(pages);
     steps.once_or_missing("book", &of_book, &[], || book::build(root))?;
+    let mut of_commands = steps.packages.inputs("cenote-lab");
+    of_commands.extend(steps.packages.inputs("cenote-cli"));
+    of_commands.extend(names(&["docs/guides", "docs/evidence", "README.md", "xtask/src"]));
+    steps.once("commands of the documents", &of_commands, &[], || documented::run(root, &[]))?;
     let helm = version("helm", &["version"]);
     if helm.is_empty() {
         steps.notices.push("NOT CHECKED: `helm lint` of the chart; helm is not installed".to_owned());

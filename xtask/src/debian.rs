@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// The release of most programs, whatever the machine itself runs.
 pub const SUITE: &str = "trixie";
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+pub const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// What the tree is made of: the order, and a line for each archive.
 const LIST: &str = "packages.txt";
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
@@ -126,10 +126,7 @@ impl Apt {
         for part in ["state/lists/partial", "cache/archives/partial", "parts"] {
             make_folder(&folder.join(part))?;
         }
-        let mut command = Command::new("apt-get");
-        command.args(["indextargets", "--format", "$(REPO_URI) $(RELEASE)", "Identifier: Packages"]);
-        let listed = output(&mut command, "apt-get (this task needs a Debian machine)", log, SHORT_LIMIT)?;
-        let mirror = mirror(&listed).ok_or("apt has no Debian mirror among its sources")?;
+        let mirror = mirror_of_machine(log)?;
         if !Path::new(KEYRING).exists() {
             return Err(format!("{KEYRING} is missing; install the package debian-archive-keyring"));
         }
@@ -200,6 +197,17 @@ impl Apt {
         let what = format!("{program} {}", arguments.first().unwrap_or(&""));
         output(&mut command, &what, &self.log, limit)
     }
+}
+
+/// This machine's mirror of Debian.
+///
+/// # Errors
+/// This is no Debian machine, or it has none.
+pub fn mirror_of_machine(log: &Path) -> Result<String, String> {
+    let mut command = Command::new("apt-get");
+    command.args(["indextargets", "--format", "$(REPO_URI) $(RELEASE)", "Identifier: Packages"]);
+    let listed = output(&mut command, "apt-get (this task needs a Debian machine)", log, SHORT_LIMIT)?;
+    mirror(&listed).map(str::to_owned).ok_or_else(|| "apt has no Debian mirror among its sources".to_owned())
 }
 
 /// Archives are named `NAME_VERSION_ARCHITECTURE.deb`.

@@ -3,7 +3,7 @@
 use crate::ci::inputs::version;
 use crate::package::{Kind, Order};
 use crate::process::{make_empty, make_folder, read_lossy, shown};
-use crate::{debian, python, release};
+use crate::{debian, python, release, strangers};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -80,13 +80,16 @@ pub fn test(root: &Path, binary: Option<&Path>, tests: &[&str]) -> Result<Option
     make_empty(&out)?;
     let kinds = [Kind::Deb, Kind::Image];
     let made = Order { root, kinds: &kinds, binary: &command, debian: &base, out: &out }.make()?;
-    release::collect(root, &out, true)?;
+    release::collect_unreleased(root, &out)?;
     let mut pytest = pytest(root, &python);
     pytest.args(["--ignore", CHART_TESTS]).args(tests).env("CENOTE_DEPLOY_COMMAND", &command);
+    pytest.env("CENOTE_DEPLOY_RELEASED", if binary.is_some() { "1" } else { "0" });
     pytest.env("CENOTE_DEPLOY_PROGRAMS", &programs.folder).env("CENOTE_DEPLOY_BASE", base.join("debian/tools"));
     pytest.env("CENOTE_DEPLOY_DEB", &made[0]).env("CENOTE_DEPLOY_IMAGE", &made[1]);
     shown(&mut pytest, "pytest of deploy/tests", TESTS_LIMIT)?;
-    Ok(lacking())
+    let strangers = if tests.is_empty() { strangers::check_image(root, &out)? } else { None };
+    let lacks: Vec<String> = lacking().into_iter().chain(strangers).collect();
+    Ok((!lacks.is_empty()).then(|| lacks.join("; ")))
 }
 
 /// What this machine lacks for some tests, which pytest has skipped then.

@@ -1,18 +1,20 @@
-//! Tasks of this repository: `cargo xtask tidy`, `cargo xtask book`, `cargo xtask ci`, `cargo xtask python-env`,
+//! Tasks of this repository: `cargo xtask tidy`, `cargo xtask book`, `cargo xtask documented`, `cargo xtask ci`, `cargo xtask python-env`,
 //! `cargo xtask python`, `cargo xtask wheel`, `cargo xtask package`, `cargo xtask release`,
 //! `cargo xtask deploy`, `cargo xtask vllm`, `cargo xtask sglang`,
 //! `cargo xtask peers`, `cargo xtask install-c`, `cargo xtask simulate`, `cargo xtask two-host`,
-//! `cargo xtask model`, `cargo xtask reach`, `cargo xtask dynamo`, `cargo xtask train`, `cargo xtask steady`, `cargo xtask soak`, `cargo xtask rtl`, `cargo xtask fuzz`.
+//! `cargo xtask model`, `cargo xtask reach`, `cargo xtask dynamo`, `cargo xtask train`, `cargo xtask steady`, `cargo xtask soak`, `cargo xtask strangers`, `cargo xtask rtl`, `cargo xtask fuzz`.
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "a command line tool measures its steps")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks")]
 
 mod apart;
 mod apt;
+mod arm;
 mod book;
 mod ci;
 mod debian;
 mod deploy;
+mod documented;
 mod fuzz;
 mod install_c;
 mod markdown;
@@ -30,6 +32,7 @@ mod sglang;
 mod simulate;
 mod soak;
 mod steady;
+mod strangers;
 mod tidy;
 mod two_host;
 mod vllm;
@@ -42,6 +45,8 @@ const USAGE: &str = "usage: cargo xtask <task>
   tidy        rules of the source tree that no compiler checks
   diagrams    draws the graphs of docs/internals/imports.md
   book        the documentation as a site with search, in target/book; checks all links of all pages
+  documented  checks the commands that README, guides and evidence print, and runs those of the guides; parts of
+              names of pages may follow
   ci          everything: format, clippy, tidy, documentation, tests. A step is skipped if it passed on this machine
               with the same inputs; --all repeats everything
   steady      the tests of all packages, or of those named, --runs N times beside --busy N processes; goes on where an
@@ -49,7 +54,7 @@ const USAGE: &str = "usage: cargo xtask <task>
   python-env  the Python environment of the tests that are in Python
   python      builds the Python package and runs its tests, those with vLLM and SGLang excepted
   wheel       the Python package with the command `cenote`, for machines with an older C library, tested; `wheel native`
-              makes one for this machine, and runs no tests
+              makes one for this machine, and runs no tests; `wheel arm` one for aarch64, tried under an emulator
   package     a Debian package and a container image in target/packages: deb, image; --binary FILE packs that command
               instead of building one for older C libraries, --out FOLDER
   release     all artefacts of a version with notes, licences, bills of materials and checksums, in
@@ -70,6 +75,8 @@ const USAGE: &str = "usage: cargo xtask <task>
   simulate    the pool on a model of hosts with private caches; --help tells its flags
   soak        engines of three models for hours while processes and a host die: --hours N, --resume DIR (target/soak),
               and all flags of `cenote-lab soak` (docs/evidence/soak.md)
+  strangers   from an empty file system to a hit with one artefact: wheel, deb, image, source; writes the output into
+              docs/guides/first-minutes.md, or compares with --check; --artefacts FOLDER: with those of it
   two-host    two emulated hosts that share one CXL memory device; names of scenarios may follow
   rtl         the cache engine in SystemVerilog: lint, compare, mutate, synthesize, route; names of
               steps may follow (rtl/README.md)
@@ -86,10 +93,12 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(&root),
         ["diagrams"] => tidy::draw(&root),
         ["book"] => book::run(&root),
+        ["documented", pages @ ..] => documented::run(&root, pages),
         ["ci"] => ci::run(&root, false),
         ["ci", "--all"] => ci::run(&root, true),
         ["python"] => python::prepare(&root).and_then(|python| python::test_package(&root, &python)),
         ["wheel"] => python::portable_wheel(&root).map(|wheel| println!("{}", wheel.display())),
+        ["wheel", "arm"] => arm::run(&root),
         ["wheel", "native"] => python::prepare(&root)
             .and_then(|python| python::build_wheel(&root, &python))
             .map(|wheel| println!("{}", wheel.display())),
@@ -103,6 +112,7 @@ fn main() -> ExitCode {
         ["reach"] => reach::run(&root),
         ["dynamo"] => apart::check(&root, apart::DYNAMO),
         ["train"] => apart::check(&root, apart::TRAIN),
+        ["strangers", arguments @ ..] => strangers::run(&root, arguments),
         ["soak", arguments @ ..] => soak::run(&root, arguments),
         ["steady", arguments @ ..] => steady::run(&root, arguments),
         ["busy"] => steady::busy(),

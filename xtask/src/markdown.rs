@@ -49,6 +49,18 @@ fn lines(text: &str) -> impl Iterator<Item = (bool, &str)> {
     })
 }
 
+/// Fenced blocks of a language: the line of each block's first line, and its text.
+pub fn blocks<'a>(text: &'a str, language: &str) -> Vec<(usize, &'a str)> {
+    let fence = format!("```{language}\n");
+    let mut found = Vec::new();
+    for (at, _) in text.match_indices(&fence).filter(|(at, _)| *at == 0 || text[..*at].ends_with('\n')) {
+        let from = at + fence.len();
+        let length = text[from..].find("\n```").map_or(text.len() - from, |end| end + 1);
+        found.push((line_of(text, from), &text[from..from + length]));
+    }
+    found
+}
+
 /// Names of a page's headings, as viewers and the book make them, where an equal one gets a number; and ids that
 /// the page sets itself.
 pub fn anchors(text: &str) -> BTreeSet<String> {

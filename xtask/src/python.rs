@@ -143,6 +143,24 @@ pub fn portable_wheel(root: &Path) -> Result<PathBuf, String> {
     Ok(wheel)
 }
 
+/// Builds wheel and command for Arm, on any machine; returns both. The linker brings the C library's symbols.
+///
+/// # Errors
+/// The compiler's library for Arm is missing, or a step failed; its own output is above.
+pub fn arm_wheel(root: &Path) -> Result<(PathBuf, PathBuf), String> {
+    const FLAGS: [&str; 2] = ["--target", crate::arm::TARGET];
+    let python = prepare(root)?;
+    let builder = portable_builder(root)?;
+    let flags = [&PORTABLE_FLAGS[..], &FLAGS].concat();
+    let kept = root.join("target/wheels/cenote-arm");
+    let command = |root: &Path, target: &Path| {
+        packed_command(root, &builder, &python, &flags, target)?;
+        fs::copy(target, &kept).map(|_| ()).map_err(|error| format!("{}: {error}", kept.display()))
+    };
+    let wheel = build(root, &builder, &python, "release", &flags, "arm", command)?;
+    Ok((wheel, kept))
+}
+
 /// Puts the command at `target`, built as for [`portable_wheel`].
 ///
 /// # Errors
@@ -269,7 +287,11 @@ fn maturin(
     let folders = builder.parent().map(Path::to_owned).into_iter().chain(std::env::split_paths(&path));
     build.env("PATH", std::env::join_paths(folders).map_err(|error| format!("PATH: {error}"))?);
     build.args(["-m", "maturin", "build", "--quiet", "--profile", profile]).args(flags).arg("--manifest-path");
-    build.arg(root.join(package).join("Cargo.toml")).arg("--interpreter").arg(python).arg("--out").arg(wheels);
+    build.arg(root.join(package).join("Cargo.toml")).arg("--out").arg(wheels);
+    // This machine's interpreter says nothing of another processor's; the stable interface needs none.
+    if !flags.contains(&"--target") {
+        build.arg("--interpreter").arg(python);
+    }
     shown(&mut build, &format!("maturin build of {package}"))?;
     let wheel = fs::read_dir(wheels).ok().and_then(|mut all| all.next()).and_then(Result::ok);
     Ok(wheel.ok_or("maturin made no wheel")?.path())

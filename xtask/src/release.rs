@@ -14,26 +14,83 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Artefacts by name, with the packages of the workspace that each links.
 const LINKED: [(&str, &[&str]); 3] =
     [("command", &["cenote-cli"]), ("wheel", &["cenote-cli", "cenote-py"]), ("libcenote", &["cenote-capi"])];
+const GIT_LIMIT: Duration = Duration::from_secs(60);
 const SUMS: &str = "SHA256SUMS";
 /// For a build of the benchmarks and their run.
 const BENCH_LIMIT: Duration = Duration::from_secs(7200);
 
-/// `cargo xtask release [--dry-run [--binary FILE]]`. A dry run makes what is cheap: packages of FILE or of
-/// the tests' command instead of a build for older C libraries, and no wheel.
+/// `cargo xtask release [--rehearse] [--here]`, or `--dry-run [--binary FILE]`.
+///
+/// All artefacts of the commit are built and tested in a clone of it, so that nothing beside the commit gets
+/// into them; `--here` uses this checkout, which must then have no changes. A rehearsal takes its notes from
+/// what is unreleased. A dry run makes what is cheap: packages of FILE or of the tests' command instead of a
+/// build for older C libraries, and no wheel.
 ///
 /// # Errors
 /// The tree has changes, the changelog has no such version, or a step failed; the message names it.
 pub fn run(root: &Path, arguments: &[&str]) -> Result<(), String> {
-    let (is_dry, binary) = match arguments {
-        [] => (false, None),
-        ["--dry-run"] => (true, None),
-        ["--dry-run", "--binary", file] => (true, Some(PathBuf::from(file))),
-        _ => return Err("give nothing, or --dry-run, or --dry-run --binary FILE".to_owned()),
-    };
-    if !is_dry {
-        check_tree(root)?;
+    match arguments {
+        ["--dry-run"] => make(root, Extent::Dry(None)),
+        ["--dry-run", "--binary", file] => make(root, Extent::Dry(Some(PathBuf::from(file)))),
+        flags if flags.iter().all(|flag| ["--rehearse", "--here"].contains(flag)) => {
+            let extent = if flags.contains(&"--rehearse") { Extent::Rehearsal } else { Extent::Release };
+            check_tree(root)?;
+            notes_of(root, &extent)?;
+            if flags.contains(&"--here") { make(root, extent) } else { make_in_a_clone(root, flags) }
+        }
+        _ => Err("give [--rehearse] [--here], or --dry-run [--binary FILE]".to_owned()),
     }
-    let out = root.join("target/release-artefacts").join(VERSION);
+}
+
+/// How much is made.
+enum Extent {
+    Release,
+    /// All, with the notes of what is unreleased.
+    Rehearsal,
+    /// What is cheap, with this command if one is given.
+    Dry(Option<PathBuf>),
+}
+
+/// Runs the same in a clone, and copies the artefacts.
+fn make_in_a_clone(root: &Path, flags: &[&str]) -> Result<(), String> {
+    let clone = root.join("target/release-clone");
+    let commit = output(
+        Command::new("git").args(["rev-parse", "HEAD"]).current_dir(root),
+        "git rev-parse",
+        &root.join("target/release-commit.txt"),
+        GIT_LIMIT,
+    )?;
+    if !clone.join(".git").exists() {
+        make_empty(&clone)?;
+        python::shown(Command::new("git").args(["clone", "--quiet"]).arg(root).arg(&clone), "git clone")?;
+    }
+    // What earlier builds left in its target folder is known to cargo by content.
+    let git = |words: &[&str]| python::shown(Command::new("git").args(words).current_dir(&clone), "git in the clone");
+    git(&["fetch", "--quiet", "origin", "HEAD"])?;
+    git(&["checkout", "--quiet", "--force", "--detach", commit.trim()])?;
+    git(&["clean", "-dfq"])?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut again = Command::new(cargo);
+    again.args(["xtask", "release", "--here"]).args(flags).current_dir(&clone);
+    python::shown(again.env_remove("CARGO_TARGET_DIR"), "the release in the clone")?;
+    let (made, out) = (artefacts(&clone), artefacts(root));
+    make_empty(&out)?;
+    names_in(&made)?.iter().try_for_each(|name| copy_into(&made.join(name), &out))?;
+    println!("{}", out.display());
+    Ok(())
+}
+
+fn artefacts(root: &Path) -> PathBuf {
+    root.join("target/release-artefacts").join(VERSION)
+}
+
+fn make(root: &Path, extent: Extent) -> Result<(), String> {
+    let notes = notes_of(root, &extent)?;
+    let (is_dry, binary) = match extent {
+        Extent::Dry(binary) => (true, binary),
+        Extent::Release | Extent::Rehearsal => (false, None),
+    };
+    let out = artefacts(root);
     make_empty(&out)?;
     let mut left_out = Vec::new();
     match deploy::deny(root)? {
@@ -58,7 +115,7 @@ pub fn run(root: &Path, arguments: &[&str]) -> Result<(), String> {
         libcenote(root, &out)?;
         benchmarks(root, &out)?;
     }
-    collect(root, &out, is_dry)?;
+    collect(root, &out, notes)?;
     for name in names_in(&out)? {
         println!("{:>12}  {name}", read(&out.join(&name))?.len());
     }
@@ -67,17 +124,30 @@ pub fn run(root: &Path, arguments: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// Adds notes, licences, bills of materials and checksums to a folder of artefacts.
+/// The notes of this version, or of what is unreleased.
+fn notes_of(root: &Path, extent: &Extent) -> Result<String, String> {
+    let changelog = read_lossy(&root.join("CHANGELOG.md"))?;
+    let heading = if matches!(extent, Extent::Release) { VERSION } else { "Unreleased" };
+    notes(&changelog, heading).ok_or_else(|| {
+        format!(
+            "CHANGELOG.md has no section `## {heading}`; rename that of what is unreleased and commit it, or \
+             rehearse with --rehearse"
+        )
+    })
+}
+
+/// Adds to a folder of artefacts what a rehearsal adds, or on the commit of a release what that adds.
 ///
 /// # Errors
-/// The changelog has no such version, or a file cannot be made.
-pub fn collect(root: &Path, out: &Path, is_dry: bool) -> Result<(), String> {
+/// The changelog says nothing of either, or a file cannot be made.
+pub fn collect_unreleased(root: &Path, out: &Path) -> Result<(), String> {
+    let notes = notes_of(root, &Extent::Rehearsal).or_else(|_| notes_of(root, &Extent::Release))?;
+    collect(root, out, notes)
+}
+
+/// Adds notes, licences, bills of materials and checksums to a folder of artefacts.
+fn collect(root: &Path, out: &Path, notes: String) -> Result<(), String> {
     make_folder(out)?;
-    let changelog = read_lossy(&root.join("CHANGELOG.md"))?;
-    let heading = if is_dry { "Unreleased" } else { VERSION };
-    let notes = notes(&changelog, heading).ok_or_else(|| {
-        format!("CHANGELOG.md has no section `## {heading}`; rename that of what is unreleased, and commit it")
-    })?;
     write(&out.join("NOTES.md"), notes)?;
     for (name, packages) in LINKED {
         let crates = metadata::linked(root, packages)?;
@@ -107,6 +177,9 @@ fn notes(changelog: &str, version: &str) -> Option<String> {
 fn check_tree(root: &Path) -> Result<(), String> {
     let said = Command::new("git").args(["status", "--porcelain"]).current_dir(root).output();
     let said = said.map_err(|error| format!("git: {error}"))?;
+    if !said.status.success() {
+        return Err(format!("git status: {}", String::from_utf8_lossy(&said.stderr).trim()));
+    }
     let changed = String::from_utf8_lossy(&said.stdout).lines().count();
     if changed == 0 { Ok(()) } else { Err(format!("{changed} files differ from the commit; commit or stash them")) }
 }
