@@ -1,7 +1,6 @@
 //! Snapshots with changed, cut, doubled and swapped parts, restored into a fresh region.
 #![no_main]
 
-use cenote_fuzz::memory::within;
 use cenote_fuzz::snapshots::{MEMORY_MAX, Snapshots};
 use libfuzzer_sys::fuzz_target;
 
@@ -9,4 +8,4 @@ thread_local! {
     static WORLD: Snapshots = Snapshots::new();
 }
 
-fuzz_target!(|input: &[u8]| WORLD.with(|world| within(MEMORY_MAX, || world.run(input))));
+fuzz_target!(|input: &[u8]| WORLD.with(|world| world.run_within(MEMORY_MAX, input)));

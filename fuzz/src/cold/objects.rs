@@ -373,9 +373,9 @@ impl Bucket {
     }
 }
 
-/// Looks until the list is complete.
+/// Looks until the list is complete. Each look but the last finds at least one object.
 fn list(place: &Objects) {
-    for _ in 0..200 {
+    for _ in 0..LISTED_MAX {
         match place.refresh().inspect_err(|error| drop(error.to_string())) {
             Ok(refreshed) if refreshed.has_more => {}
             _ => return,

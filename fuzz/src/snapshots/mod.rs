@@ -13,6 +13,7 @@ mod format;
 
 use super::edit::{Touched, edit, number, put};
 use super::input::Input;
+use super::memory::within;
 use super::scratch::Scratch;
 use cenote_base::prng::Prng;
 use cenote_base::{BlockHash, HashSeed};
@@ -27,8 +28,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Most memory that an input may take. The file has less than a mebibyte, and its parts are read into
-/// one buffer.
+/// Most memory that opening or restoring a file may take beside the file, in the fuzz target. Its parts are read
+/// into one buffer.
 pub const MEMORY_MAX: u64 = 48 << 20;
 /// Largest region that an input's settings make.
 const REGION_BYTES_MAX: u64 = 4 << 20;
@@ -173,11 +174,19 @@ impl Snapshots {
         snapshots
     }
 
-    /// Runs an input.
+    /// Runs an input. Memory is not bounded, since other threads of the process may take some.
     ///
     /// # Panics
     /// The product broke a rule.
     pub fn run(&self, input: &[u8]) {
+        self.run_within(u64::MAX, input);
+    }
+
+    /// Runs an input; the product takes no more than this memory. What the edits take does not count.
+    ///
+    /// # Panics
+    /// The product broke a rule.
+    pub fn run_within(&self, most: u64, input: &[u8]) {
         let mut input = Input::new(input);
         let choices = input.byte();
         let scratch = Scratch::new("snapshots");
@@ -185,12 +194,13 @@ impl Snapshots {
         (0..choices & EDITS_MAX).for_each(|_| changed.change(&mut input, &self.file));
         let path = scratch.file("snapshot");
         scratch.write("snapshot", &changed.bytes);
-        let settings = open(&path).inspect_err(show).ok().filter(|settings| settings.region_bytes <= REGION_BYTES_MAX);
+        let settings = within(most, || open(&path)).inspect_err(show).ok();
+        let settings = settings.filter(|settings| settings.region_bytes <= REGION_BYTES_MAX);
         // As the command does: a region of the snapshot's settings, if they make one.
         let made = settings.filter(|settings| choices & 8 == 0 && settings.flush == Flush::None);
         let made = made.and_then(|settings| pool_of(&settings.config, settings.region_bytes));
         let pool = made.unwrap_or_else(empty);
-        let restored = self.restore(&pool, &path, &changed);
+        let restored = self.restore(most, &pool, &path, &changed);
         if changed.touched.as_ref().is_some_and(Vec::is_empty) {
             assert_eq!(restored, Some(self.whole), "an intact snapshot does not come back");
         }
@@ -199,12 +209,12 @@ impl Snapshots {
             (0..2).for_each(|_| changed.change(&mut input, &self.file));
             scratch.write("snapshot", &changed.bytes);
             changed.touched = None;
-            self.restore(&pool, &path, &changed);
+            self.restore(most, &pool, &path, &changed);
         }
     }
 
-    fn restore(&self, pool: &TestPool, path: &Path, changed: &Changed) -> Option<Restored> {
-        let restored = restore(pool, path).inspect_err(show).ok();
+    fn restore(&self, most: u64, pool: &TestPool, path: &Path, changed: &Changed) -> Option<Restored> {
+        let restored = within(most, || restore(pool, path)).inspect_err(show).ok();
         let found = self.found(pool);
         if !changed.forges {
             for key in pool.object_keys() {
