@@ -1,5 +1,8 @@
 //! `cargo xtask book`: the documentation as a site with search, in `target/book`. Its contents are those of the
-//! index of the documentation. Afterwards all links of all pages lead somewhere.
+//! index of the documentation. Afterwards all links of all pages lead somewhere. With `--interfaces` it also has the
+//! pages of rustdoc and of pdoc.
+
+mod interfaces;
 
 use crate::markdown::{links, resolve};
 use crate::process::{make_empty, make_folder, names_in, read, read_lossy, shown, write};
@@ -24,7 +27,7 @@ const SETTINGS: &str = "[book]\ntitle = \"Cenote\"\nlanguage = \"en\"\n\n[build]
 ///
 /// # Errors
 /// mdBook failed, or a link leads nowhere; the message has each.
-pub fn build(root: &Path) -> Result<Option<String>, String> {
+pub fn build(root: &Path, has_interfaces: bool) -> Result<Option<String>, String> {
     let python = match python::environment(root, "target/book-tools", REQUIREMENTS, "venv") {
         Ok(python) => python,
         Err(reason) => return Ok(Some(reason)),
@@ -39,7 +42,12 @@ pub fn build(root: &Path) -> Result<Option<String>, String> {
         make_folder(to.parent().expect("it lies in a folder"))?;
         write(&to, read(&root.join(path))?)?;
     }
-    write(&source.join("src/SUMMARY.md"), summary(&read_lossy(&root.join(INDEX))?, &pages))?;
+    let mut summary = summary(&read_lossy(&root.join(INDEX))?, &pages);
+    if has_interfaces {
+        summary += interfaces::ENTRY;
+        interfaces::add(root, &python, &source.join("src"))?;
+    }
+    write(&source.join("src/SUMMARY.md"), summary)?;
     let mut mdbook = Command::new(python.with_file_name("mdbook"));
     mdbook.arg("build").arg("--dest-dir").arg(&book).arg(&source).env("RUST_LOG", "warn");
     shown(&mut mdbook, "mdbook build", LIMIT)?;
@@ -51,12 +59,17 @@ pub fn build(root: &Path) -> Result<Option<String>, String> {
     if has_search { Ok(None) } else { Err("the book has no index for its search".to_owned()) }
 }
 
-/// `cargo xtask book`.
+/// `cargo xtask book [--interfaces]`.
 ///
 /// # Errors
 /// As [`build`]; or its tools are missing.
-pub fn run(root: &Path) -> Result<(), String> {
-    build(root)?.map_or(Ok(()), Err)?;
+pub fn run(root: &Path, arguments: &[&str]) -> Result<(), String> {
+    let has_interfaces = match arguments {
+        [] => false,
+        ["--interfaces"] => true,
+        _ => return Err("give nothing, or --interfaces".to_owned()),
+    };
+    build(root, has_interfaces)?.map_or(Ok(()), Err)?;
     println!("{}", root.join("target/book/index.html").display());
     Ok(())
 }

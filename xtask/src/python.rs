@@ -69,6 +69,25 @@ pub fn test_package(root: &Path, python: &Path) -> Result<(), String> {
     test_wheel(root, python, &wheel)
 }
 
+/// Builds the package in the development profile and installs it; returns the folder of what is installed.
+///
+/// # Errors
+/// Names the failed step; its own output is above.
+pub fn installed(root: &Path) -> Result<PathBuf, String> {
+    let python = prepare(root)?;
+    let wheel = build(root, &python, &python, "dev", &[], "dev", tested_command)?;
+    install(&python, &wheel)?;
+    let mut place = Command::new(&python);
+    place.args(["-c", "import sysconfig; print(sysconfig.get_path('platlib'))"]);
+    let said = place.output().map_err(|error| format!("{}: {error}", python.display()))?;
+    Ok(PathBuf::from(String::from_utf8_lossy(&said.stdout).trim()))
+}
+
+fn install(python: &Path, wheel: &Path) -> Result<(), String> {
+    let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--force-reinstall"];
+    shown(Command::new(python).args(install).arg(wheel), "pip install of the package")
+}
+
 /// Libraries with which tests stand in for a GPU's driver and for NIXL, and the variables that name them.
 const FAKES: [(&str, &str); 2] = [("fake_driver", "CENOTE_FAKE_DRIVER"), ("fake_nixl", "CENOTE_FAKE_NIXL")];
 
@@ -110,8 +129,7 @@ fn test_wheel(root: &Path, python: &Path, wheel: &Path) -> Result<(), String> {
     let folder = root.join("crates/py");
     let fakes = fakes(root)?;
     let wheels = wheel.parent().expect("it lies in a folder");
-    let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--force-reinstall"];
-    shown(Command::new(python).args(install).arg(wheel), "pip install of the package")?;
+    install(python, wheel)?;
     let tests = ["-m", "pytest", "--quiet", "-rs", "-p", "no:cacheprovider", "tests"];
     // Those need an engine, in an environment of its own.
     let engines = ["--ignore", "tests/vllm", "--ignore", "tests/sglang"];
@@ -211,7 +229,7 @@ fn build(
 
 /// Licences and bill of materials of all that the wheel links.
 fn legal(root: &Path, folder: &Path) -> Result<(), String> {
-    let crates = metadata::linked(root, &["cenote-cli", "cenote-py"])?;
+    let crates = metadata::linked(root, &["cenote", "cenote-py"])?;
     make_folder(folder)?;
     write(&folder.join("third-party-licenses.txt"), licenses::text(root, &crates)?)?;
     write(&folder.join("sbom.cdx.json"), sbom::text(&crates, "cenote-py", commit_time(root)))

@@ -12,7 +12,7 @@ const FOLDER: &str = "target/reach";
 const LIBRARY: &str = ".nixl_cu12.mesonpy.libs/libnixl_capi.so";
 
 /// The tests, by package and test program, and the part of the program.
-const TESTS: [(&str, &str, &str); 2] = [("cenote-reach", "reach", ""), ("cenote-cli", "cli", "reach::")];
+const TESTS: [(&str, &str, &str); 2] = [("cenote-reach", "reach", ""), ("cenote", "cli", "reach::")];
 /// A process that tests start themselves.
 const PROCESS: &str = "lan::process";
 /// Begins a command that may change the links of its own network. Needs no rights, where users may have namespaces.

@@ -13,7 +13,7 @@ use std::time::Duration;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Artefacts by name, with the packages of the workspace that each links.
 const LINKED: [(&str, &[&str]); 3] =
-    [("command", &["cenote-cli"]), ("wheel", &["cenote-cli", "cenote-py"]), ("libcenote", &["cenote-capi"])];
+    [("command", &["cenote"]), ("wheel", &["cenote", "cenote-py"]), ("libcenote", &["cenote-capi"])];
 const GIT_LIMIT: Duration = Duration::from_secs(60);
 const SUMS: &str = "SHA256SUMS";
 /// For a build of the benchmarks and their run.
@@ -98,6 +98,7 @@ fn make(root: &Path, extent: Extent) -> Result<(), String> {
         Some(reason) if is_dry => left_out.push(format!("licences, bans and sources of crates: {reason}")),
         Some(reason) => return Err(reason),
     }
+    crates(root, !is_dry)?;
     let command = command(root, is_dry, binary)?;
     let debian = root.join("target/packages-debian");
     let kinds = [Kind::Deb, Kind::Image];
@@ -191,6 +192,20 @@ fn command(root: &Path, is_dry: bool, binary: Option<PathBuf>) -> Result<PathBuf
     let file = root.join("target/packages-command/cenote");
     make_folder(file.parent().expect("it lies in a folder"))?;
     if is_dry { python::tested_command(root, &file) } else { python::portable_command(root, &file) }.map(|()| file)
+}
+
+/// Tries to publish the command's crates: `cargo install cenote` needs them in an index. With `builds` each is
+/// built from its package alone. Nothing is uploaded.
+///
+/// # Errors
+/// cargo failed; its own output is above.
+pub fn crates(root: &Path, builds: bool) -> Result<(), String> {
+    let mut publish = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    publish.args(["publish", "--workspace", "--dry-run", "--allow-dirty", "--quiet"]).current_dir(root);
+    if !builds {
+        publish.arg("--no-verify");
+    }
+    python::shown(&mut publish, "cargo publish --dry-run")
 }
 
 /// libcenote, its header and its file for pkg-config in one archive.

@@ -10,7 +10,7 @@ use std::process::Command;
 pub fn run(root: &Path, arguments: &[&str]) -> Result<(), String> {
     let cargo = || Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     let mut build = cargo();
-    build.args(["build", "--release", "--quiet", "--package", "cenote-cli", "--package", "cenote-lab"]);
+    build.args(["build", "--release", "--quiet", "--package", "cenote", "--package", "cenote-lab"]);
     crate::python::shown(build.current_dir(root), "cargo build of both commands")?;
     let mut soak = cargo();
     soak.args(["run", "--release", "--quiet", "--package", "cenote-lab", "--", "soak"]);

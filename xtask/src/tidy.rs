@@ -79,8 +79,10 @@ impl Tree {
             // A file may be deleted and still tracked.
             let Ok(bytes) = std::fs::read(root.join(path)) else { continue };
             paths.push(path.to_owned());
+            // What a link leads to is checked where it lies.
             if let Ok(text) = String::from_utf8(bytes)
                 && !text.contains('\0')
+                && !root.join(path).is_symlink()
             {
                 files.push(SourceFile::new(path, &text));
             }

@@ -6,14 +6,18 @@ use cenote_mem::files::{self, Draft, OwnFolder};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-/// Of models/demo, without what only training and studies read.
+/// A text like those on which the model was trained.
+pub const TEXT: &str = include_str!("../demo/demo.txt");
+
+/// Of models/demo, without what only training and studies read. The crate's folder `demo` has links to them, which
+/// a package of the crate holds as files.
 const FILES: [(&str, &[u8]); 6] = [
-    ("README.md", include_bytes!("../../../models/demo/README.md")),
-    ("config.json", include_bytes!("../../../models/demo/config.json")),
-    ("generation_config.json", include_bytes!("../../../models/demo/generation_config.json")),
-    ("model.safetensors", include_bytes!("../../../models/demo/model.safetensors")),
-    ("tokenizer.json", include_bytes!("../../../models/demo/tokenizer.json")),
-    ("tokenizer_config.json", include_bytes!("../../../models/demo/tokenizer_config.json")),
+    ("README.md", include_bytes!("../demo/README.md")),
+    ("config.json", include_bytes!("../demo/config.json")),
+    ("generation_config.json", include_bytes!("../demo/generation_config.json")),
+    ("model.safetensors", include_bytes!("../demo/model.safetensors")),
+    ("tokenizer.json", include_bytes!("../demo/tokenizer.json")),
+    ("tokenizer_config.json", include_bytes!("../demo/tokenizer_config.json")),
 ];
 /// Folders below a cache's own one. The last part is the served model's name.
 const FOLDERS: [&str; 2] = ["models", "demo"];

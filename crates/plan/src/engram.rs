@@ -420,8 +420,8 @@ mod tests {
 
     #[test]
     fn rows_shorter_than_a_block_have_one_scale() {
-        let demo = include_bytes!("../../../models/demo-engram/config.json");
-        let config = NgramConfig::parse(demo).unwrap();
+        let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/demo-engram/config.json");
+        let config = NgramConfig::parse(&std::fs::read(demo).unwrap()).unwrap();
         let setting = Setting { workload: Workload { layers: 4, ..Workload::PAPER }, ..setting() };
         let plan = EngramPlan::new(&config, stored_format(&config), &setting).unwrap();
         // The sizes of the tensors in `engram.safetensors` beside it.

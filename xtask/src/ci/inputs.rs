@@ -42,6 +42,8 @@ struct Package {
     is_member: bool,
     /// Whether a library of it is for other programs than those in Rust.
     is_foreign: bool,
+    /// Whether an index of crates gets it.
+    is_published: bool,
 }
 
 /// All packages by name.
@@ -85,7 +87,8 @@ impl Packages {
             let folder = path.strip_suffix("/Cargo.toml").unwrap_or_default().to_owned();
             let is_member = !table.contains_key("workspace");
             let is_foreign = table.get("lib").is_some_and(|lib| lib.get("crate-type").is_some());
-            packages.insert(name, Package { folder, uses, inputs, is_member, is_foreign });
+            let is_published = package.get("publish").and_then(toml::Value::as_bool).unwrap_or(false);
+            packages.insert(name, Package { folder, uses, inputs, is_member, is_foreign, is_published });
         }
         Ok(Self(packages))
     }
@@ -102,6 +105,11 @@ impl Packages {
     /// A package's folder below the root; empty for an unknown one.
     pub fn folder(&self, name: &str) -> &str {
         self.0.get(name).map_or("", |package| &package.folder)
+    }
+
+    /// Whether an index of crates gets a package.
+    pub fn is_published(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(|package| package.is_published)
     }
 
     /// Names of the members of the main workspace.
@@ -246,7 +254,7 @@ mod tests {
         }
         assert!(!inputs.contains("crates/engine"));
         let members: Vec<&str> = packages.members().collect();
-        assert!(members.contains(&"cenote-cli") && members.contains(&"xtask"));
+        assert!(members.contains(&"cenote") && members.contains(&"xtask"));
         assert!(!members.contains(&"cenote-dynamo") && !members.contains(&"cenote-train"));
     }
 }

@@ -51,7 +51,7 @@ const TESTS_FAILED: i32 = 100;
 const BESIDE: &str = "SKIPPED without ";
 
 /// Packages of commands.
-const COMMANDS: [&str; 2] = ["cenote-cli", "cenote-lab"];
+const COMMANDS: [&str; 2] = ["cenote", "cenote-lab"];
 
 /// A run of tests.
 pub struct Run<'a> {

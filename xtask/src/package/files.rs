@@ -23,8 +23,8 @@ pub struct Texts {
 }
 
 pub fn texts(work: &Work) -> Result<Texts, String> {
-    let linked = metadata::linked(&work.root, &["cenote-cli"])?;
-    Ok(Texts { licenses: licenses::text(&work.root, &linked)?, sbom: sbom::text(&linked, "cenote-cli", work.time) })
+    let linked = metadata::linked(&work.root, &["cenote"])?;
+    Ok(Texts { licenses: licenses::text(&work.root, &linked)?, sbom: sbom::text(&linked, "cenote", work.time) })
 }
 
 /// Copies a file with a mode, and makes its folder.

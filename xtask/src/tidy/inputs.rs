@@ -1,5 +1,6 @@
 //! A crate's sources name no file of the repository that the test command does not count as their
-//! input: a test that passed would not run again when that file changes.
+//! input: a test that passed would not run again when that file changes. Sources of a published crate compile
+//! no file from outside of its folder, which an index does not get.
 
 use super::{Finding, SourceFile, Tree};
 use crate::ci::inputs::{COMMON, Packages};
@@ -25,6 +26,16 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         let below = |folder: &str| file.path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'));
         let Some((name, folder)) = members.iter().find(|(_, folder)| below(folder)) else { continue };
         let inputs = packages.inputs(name);
+        let lies_in_sources = file.path[folder.len()..].starts_with("/src/");
+        for (at, path) in if lies_in_sources && packages.is_published(name) { compiled(file) } else { Vec::new() } {
+            let lies_within = path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'));
+            if tree.exists(&path) && !lies_within {
+                let advice = format!(
+                    "`{path}` is no part of the published crate `{name}`; put a symbolic link to it into its folder"
+                );
+                findings.push(file.finding_at(at, advice));
+            }
+        }
         for (at, path) in named(file, folder) {
             if tree.exists(&path) && !path.is_empty() && !covers(&inputs, &path) {
                 let advice = format!(
@@ -45,17 +56,26 @@ fn covers(inputs: &BTreeSet<String>, path: &str) -> bool {
 
 /// The paths that a source file names, from the root.
 fn named(file: &SourceFile, folder: &str) -> Vec<(usize, String)> {
-    let here = file.path.rsplit_once('/').map_or("", |(here, _)| here);
-    let kinds = [(&BESIDE_FILE[..], here), (&BELOW_CRATE, folder), (&BELOW_ROOT, "")];
+    let mut found = compiled(file);
+    found.extend(paths(file, &BELOW_CRATE, folder));
+    found.extend(paths(file, &BELOW_ROOT, ""));
+    found
+}
+
+/// Those that are compiled with it.
+fn compiled(file: &SourceFile) -> Vec<(usize, String)> {
+    paths(file, &BESIDE_FILE, file.path.rsplit_once('/').map_or("", |(here, _)| here))
+}
+
+/// Paths after one of these texts, relative to a folder.
+fn paths(file: &SourceFile, heads: &[&str], base: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
-    for (heads, base) in kinds {
-        for head in heads {
-            for (at, _) in file.text.match_indices(head) {
-                let start = at + head.rfind('"').map_or(0, |quote| quote + 1);
-                let rest = &file.text[start..];
-                let text = &rest[..rest.find('"').unwrap_or(0)];
-                found.extend(resolve(base, text.trim_start_matches('/')).map(|path| (at, path)));
-            }
+    for head in heads {
+        for (at, _) in file.text.match_indices(head) {
+            let start = at + head.rfind('"').map_or(0, |quote| quote + 1);
+            let rest = &file.text[start..];
+            let text = &rest[..rest.find('"').unwrap_or(0)];
+            found.extend(resolve(base, text.trim_start_matches('/')).map(|path| (at, path)));
         }
     }
     found
@@ -89,6 +109,18 @@ mod tests {
             ("models/m.bin", ""),
         ]);
         check(&tree).iter().map(|finding| finding.line).collect()
+    }
+
+    #[test]
+    fn a_published_crate_compiles_its_own_files_only() {
+        let found = |text: &str, publish: &str| {
+            let manifest = format!("[package]\nname = \"cenote-x\"\npublish = {publish}\n");
+            let files = [("crates/x/Cargo.toml", &*manifest), ("crates/x/src/lib.rs", text), ("models/m.bin", "")];
+            check(&Tree::of(&files)).len()
+        };
+        assert_eq!(found("include_bytes!(\"../../../models/m.bin\")", "true"), 1);
+        assert_eq!(found("include_bytes!(\"../../../models/m.bin\")", "false"), 0);
+        assert_eq!(found("include_bytes!(\"../models/m.bin\")", "true"), 0);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::serve::Workers;
 use crate::args::{DemoArgs, WorkerSettings};
 use cenote_base::{Clock, Engine, TokenId};
 use cenote_console::args::{EngineArgs, WatchArgs};
+use cenote_console::demo_model;
 use cenote_console::engine;
 use cenote_console::failure::Failure;
 use cenote_console::measure::{BenchRow, bench_table, percentiles};
@@ -101,8 +102,7 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode, Failure> {
 fn prompts(args: &DemoArgs) -> Result<Vec<Vec<TokenId>>, Failure> {
     let spinner = output::spinner("reading the text");
     let model = engine::load(&args.engine, None)?;
-    let text = include_str!("../../../../models/demo/demo.txt");
-    let tokens = model.tokenizer().encode(text).map_err(Failure::new)?;
+    let tokens = model.tokenizer().encode(demo_model::TEXT).map_err(Failure::new)?;
     spinner.finish_and_clear();
     let (length, count) = (args.prompt_tokens as usize, args.repeat as usize + 1);
     let room = model.max_model_len().saturating_sub(args.max_tokens as usize);

@@ -4,6 +4,7 @@
 use super::client::{Answered, Client};
 use cenote_base::{Clock, Engine, TokenId};
 use cenote_console::args::{EngineArgs, WatchArgs};
+use cenote_console::demo_model;
 use cenote_console::engine::{self, Running};
 use cenote_console::failure::Failure;
 use cenote_console::region::TemporaryRegion;
@@ -78,8 +79,7 @@ impl Live {
         let running = tokio::task::block_in_place(|| {
             engine::start_observed(args, Some(region.args()), &WatchArgs::default(), "live", observer)
         })?;
-        let text = include_str!("../../../../models/demo/demo.txt");
-        let text = running.engine.model().tokenizer().encode(text).map_err(Failure::new)?;
+        let text = running.engine.model().tokenizer().encode(demo_model::TEXT).map_err(Failure::new)?;
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let url = format!("http://{}", listener.local_addr()?);
         let config = HttpConfig { request_timeout: TIMEOUT, ..HttpConfig::default() };

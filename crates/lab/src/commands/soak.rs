@@ -182,7 +182,7 @@ impl<'a> Soak<'a> {
         };
         if !program.is_file() {
             return Err(Failure::new(format!("{}: there is no such command", program.display()))
-                .hint("build cenote-cli in the same folder, or name the command with --program"));
+                .hint("build `cenote` in the same folder, or name the command with --program"));
         }
         let samples = sample::read(&folder.file("samples"))?;
         let call = samples.last().map_or(1, |last| last.call + 1);

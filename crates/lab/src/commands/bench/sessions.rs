@@ -161,7 +161,7 @@ impl<'a> Own<'a> {
         };
         if args.url.is_empty() && !program.is_file() {
             return Err(Failure::new(format!("{}: there is no such command", program.display()))
-                .hint("build cenote-cli in the same folder, name the command with --program, or a server with --url"));
+                .hint("build `cenote` in the same folder, name the command with --program, or a server with --url"));
         }
         let folder = tempfile::Builder::new().prefix("cenote-sessions-").tempdir()?;
         Ok(Self { args, program, folder, published: None, small_bytes: None })
