@@ -145,51 +145,64 @@ pub trait EvictionPolicy: Send + Sync {
     fn victims(&self, clock: u64, state: &State, candidates: &[Candidate], want: usize) -> Choice;
 }
 
-/// The policies by name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Eviction {
-    /// [`Lru`].
-    #[default]
-    Lru,
-    /// [`Sieve`].
-    Sieve,
-    /// [`S3Fifo`].
-    S3Fifo,
-    /// [`CostAware`].
-    CostAware,
+/// Declares the policies: each has a type of its own and its number in a region's superblock
+/// (`docs/internals/format.md`), which never changes.
+macro_rules! policies {
+    ($first:ident = 0, $($name:ident = $number:literal,)*) => {
+        /// The policies, by their numbers in a region's superblock. The first is the default.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum Eviction {
+            #[doc = concat!("[`", stringify!($first), "`].")]
+            #[default]
+            $first = 0,
+            $(#[doc = concat!("[`", stringify!($name), "`].")] $name = $number,)*
+        }
+
+        impl Eviction {
+            /// Every policy.
+            pub const ALL: [Self; [0, $($number),*].len()] = [Self::$first, $(Self::$name),*];
+
+            /// The policy itself.
+            #[must_use]
+            pub const fn policy(self) -> &'static dyn EvictionPolicy {
+                match self {
+                    Self::$first => &$first,
+                    $(Self::$name => &$name,)*
+                }
+            }
+
+            /// Marks blocks as hit at `clock`, by loading and storing their words. Dispatches on the policy
+            /// once for all words.
+            #[inline]
+            pub fn touch<W>(
+                self,
+                clock: u64,
+                words: impl IntoIterator<Item = W>,
+                load: impl Fn(&W) -> u64,
+                store: impl Fn(&W, u64),
+            ) {
+                match self {
+                    Self::$first => touch_all(&$first, clock, words, load, store),
+                    $(Self::$name => touch_all(&$name, clock, words, load, store),)*
+                }
+            }
+        }
+    };
+}
+
+policies! {
+    Lru = 0,
+    Sieve = 1,
+    S3Fifo = 2,
+    CostAware = 3,
 }
 
 impl Eviction {
-    /// Every policy.
-    pub const ALL: [Self; 4] = [Self::Lru, Self::Sieve, Self::S3Fifo, Self::CostAware];
-
-    /// The policy itself.
+    /// The policy with this number in a superblock.
     #[must_use]
-    pub const fn policy(self) -> &'static dyn EvictionPolicy {
-        match self {
-            Self::Lru => &Lru,
-            Self::Sieve => &Sieve,
-            Self::S3Fifo => &S3Fifo,
-            Self::CostAware => &CostAware,
-        }
-    }
-
-    /// Marks blocks as hit at `clock`, by loading and storing their words. Dispatches on the policy
-    /// once for all words.
-    #[inline]
-    pub fn touch<W>(
-        self,
-        clock: u64,
-        words: impl IntoIterator<Item = W>,
-        load: impl Fn(&W) -> u64,
-        store: impl Fn(&W, u64),
-    ) {
-        match self {
-            Self::Lru => touch_all(&Lru, clock, words, load, store),
-            Self::Sieve => touch_all(&Sieve, clock, words, load, store),
-            Self::S3Fifo => touch_all(&S3Fifo, clock, words, load, store),
-            Self::CostAware => touch_all(&CostAware, clock, words, load, store),
-        }
+    pub fn from_number(number: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|eviction| *eviction as u64 == number)
     }
 }
 

@@ -232,7 +232,7 @@ impl Superblock {
         let namespaces = (words.tables >> 16) as u16;
         let flush = Flush::from_number(words.flush & 0xff);
         let hosts_lock = HostsLock::from_number(words.flush >> 8 & 0xff);
-        let eviction = Eviction::ALL.into_iter().find(|eviction| *eviction as u64 == words.flush >> 16 & 0xff);
+        let eviction = Eviction::from_number(words.flush >> 16 & 0xff);
         let design = Design::ALL.into_iter().find(|design| *design as u64 == words.flush >> 24 & 0xff);
         let seal = Seal::from_number(words.flush >> 32);
         let (Some(flush), Some(hosts_lock), Some(eviction), Some(design), Some(seal), true) =

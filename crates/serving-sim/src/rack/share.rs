@@ -245,7 +245,7 @@ mod tests {
         let mut prng = Prng::new(5);
         let mut skipped = 0;
         for round in 0..24 {
-            let eviction = [Eviction::Lru, Eviction::Sieve, Eviction::S3Fifo, Eviction::CostAware][round % 4];
+            let eviction = Eviction::ALL[round % Eviction::ALL.len()];
             let hosts = 2 + prng.below(4) as usize;
             let mut rack = Rack::new(eviction, Some(400), 2_000, Hosts::new(hosts));
             for _ in 0..prng.below(6) {
