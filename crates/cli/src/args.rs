@@ -16,7 +16,8 @@ pub use plan::{PlanCommands, PlanEngramArgs, PlanKvArgs, SettingArgs};
 pub use pool::{
     MemoryOf, PoolArgs, PoolCheckArgs, PoolColdArgs, PoolCommands, PoolCreateArgs, PoolDestroyArgs, PoolDiffArgs,
     PoolEventsArgs, PoolExplainArgs, PoolFenceArgs, PoolGcArgs, PoolHistoryArgs, PoolListArgs, PoolManageArgs,
-    PoolMetricsArgs, PoolQuotaArgs, PoolRestoreArgs, PoolRotateArgs, PoolShareArgs, PoolSnapshotArgs, PoolWhatifArgs,
+    PoolMetricsArgs, PoolQuotaArgs, PoolRestoreArgs, PoolRotateArgs, PoolShareArgs, PoolShareMemoryArgs,
+    PoolSnapshotArgs, PoolWhatifArgs,
 };
 pub use worker::{RoleArg, WorkerArgs, WorkerSettings};
 

@@ -72,7 +72,7 @@ const STANDING: [(&str, &str, &str); 10] = [
     ("sync/locks.rs", "is_given", "invalidation"),
     ("tables/memory.rs", "put_piece", "flush"),
     ("tables/opened.rs", "show_opened", "flush"),
-    ("tables/rows.rs", "clear_row", "fence"),
+    ("tables/rows.rs", "probe", "fence"),
     ("tables/rows.rs", "probe", "invalidation"),
 ];
 

@@ -52,9 +52,11 @@ def connected(region: cenote.Region) -> cenote.Region:
 class Share:
     """A process that shares a region, and its address."""
 
-    def __init__(self, region: str, key: str, nixl: str | None = None) -> None:
+    def __init__(self, region: str, key: str, nixl: str | None = None, user: str | None = None) -> None:
         self.nixl = nixl or library()
         flags = ["--region", region, "--listen", "127.0.0.1:0", "--key-file", key, "--nixl", self.nixl]
+        if user:
+            flags += ["--user", user]
         self.process = subprocess.Popen([str(COMMAND), "pool", "share", *flags], stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.address = self.process.stdout.readline().strip()

@@ -6,7 +6,7 @@
 //!
 //! - [`Remote`] reads pieces of a peer's region by a deadline: [`nixl`], or a fake with faults.
 //! - [`Reader`] finds blocks through it and verifies them.
-//! - [`Share`] registers a region and tells peers with the key where it is. It decides nothing.
+//! - [`Memory`] registers a region, and [`Share`] tells peers with the key where it is. They decide nothing.
 //! - [`Beside`] asks peers for what the local region lacks, on threads beside the engine.
 //!
 //! docs/guides/reach.md has the set-up, and says what a peer with the key can do.
@@ -23,6 +23,7 @@ mod exchanges;
 pub mod fake;
 #[cfg(feature = "testing")]
 pub mod lan;
+mod memory;
 #[allow(unsafe_code, reason = "calls of a C library")]
 pub mod nixl;
 mod reader;
@@ -34,7 +35,8 @@ pub use access::{Access, AccessError, Given, KEY_FILE_VARIABLE, NIXL_VARIABLE, P
 pub use auth::Key;
 pub use beside::{Beside, Connect};
 pub use counters::{Count, Counters};
+pub use memory::{Memory, Registration, ShareError};
 pub use reader::{Fetched, Reader};
 pub use remote::{Landing, Pace, Piece, ReadError, Remote};
 pub use settings::{ParseSettingsError, Settings};
-pub use share::{Offer, Share, ShareError, connect, offer_of};
+pub use share::{Offer, Share, connect, offer_of};

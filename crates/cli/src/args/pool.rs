@@ -80,6 +80,9 @@ pub enum PoolCommands {
     /// this address among its peers: docs/guides/reach.md says what else they can do. It goes on until
     /// SIGINT or SIGTERM, and follows a region that is removed and made anew.
     Share(PoolShareArgs),
+    /// The process of `pool share` that holds the region's memory
+    #[command(hide = true)]
+    ShareMemory(PoolShareMemoryArgs),
     /// Save a region's blocks, models and objects to a file
     ///
     /// The region may be in use. `cenote pool restore` brings it back, also on another machine:
@@ -396,6 +399,48 @@ pub struct PoolShareArgs {
     /// NIXL's library libnixl_capi.so [default: the dynamic linker looks for it]
     #[arg(long, value_name = "FILE", env = "CENOTE_NIXL")]
     pub nixl: Option<PathBuf>,
+    /// Run the process that holds the memory as this user: NAME, NAME:GROUP, or numbers; needs root
+    #[arg(long, value_name = "USER", env = "CENOTE_SHARE_USER", value_parser = Account::parse)]
+    pub user: Option<Account>,
+}
+
+/// A user and a group, by their numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Account {
+    pub user: u32,
+    pub group: u32,
+}
+
+impl Account {
+    fn parse(text: &str) -> Result<Self, String> {
+        let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
+        let failed = |error: nix::Error| format!("the users of this machine cannot be read: {error}");
+        let known = match user.parse() {
+            Ok(number) => nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(number)).map_err(failed)?,
+            Err(_) => nix::unistd::User::from_name(user).map_err(failed)?,
+        };
+        let number = known.as_ref().map(|user| user.uid.as_raw()).or_else(|| user.parse().ok());
+        let user = number.ok_or_else(|| format!("this machine has no user `{user}`"))?;
+        let group = match group {
+            None => known.map(|user| user.gid.as_raw()).ok_or("this user has no group here; give USER:GROUP")?,
+            Some(group) => match group.parse() {
+                Ok(number) => number,
+                Err(_) => nix::unistd::Group::from_name(group)
+                    .map_err(failed)?
+                    .map(|group| group.gid.as_raw())
+                    .ok_or_else(|| format!("this machine has no group `{group}`"))?,
+            },
+        };
+        Ok(Self { user, group })
+    }
+}
+
+#[derive(Args, Debug)]
+pub struct PoolShareMemoryArgs {
+    #[command(flatten)]
+    pub region: RegionArgs,
+    #[arg(long)]
+    pub nixl: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
@@ -433,4 +478,21 @@ pub struct PoolDestroyArgs {
     /// Remove it even if live processes use it or it is unreadable
     #[arg(long)]
     pub force: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accounts_are_names_or_numbers() {
+        let root = Account { user: 0, group: 0 };
+        for text in ["root", "0", "root:root", "0:0", "root:0"] {
+            assert_eq!(Account::parse(text), Ok(root), "{text}");
+        }
+        assert_eq!(Account::parse("4000000001:7"), Ok(Account { user: 4_000_000_001, group: 7 }));
+        for text in ["4000000001", "no-such-user", "root:no-such-group", "", ":", "-1:0"] {
+            assert!(Account::parse(text).is_err(), "{text}");
+        }
+    }
 }

@@ -54,6 +54,7 @@ pub fn run(command: PoolCommands) -> Result<ExitCode, Failure> {
         PoolCommands::Fence(args) => fence(&args),
         PoolCommands::Manage(args) => manage(&args),
         PoolCommands::Share(args) => super::share::run(&args),
+        PoolCommands::ShareMemory(args) => super::share::run_holder(&args),
         PoolCommands::Snapshot(args) => super::snapshot::save(&args),
         PoolCommands::Restore(args) => super::snapshot::restore(&args),
         PoolCommands::Destroy(args) => destroy(&args),

@@ -155,11 +155,20 @@ async fn a_killed_share_costs_misses_and_a_new_one_is_found() {
     hosts.reader.expect_clean().await;
 }
 
+/// A process and those that its first thread has started.
+fn with_children(pid: u32) -> Vec<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("it lives");
+    let children = children.split_whitespace().map(|word| word.parse().expect("a number"));
+    std::iter::once(pid).chain(children).collect()
+}
+
 #[tokio::test]
 #[ignore = "needs NIXL: cargo xtask reach"]
 async fn a_stopped_share_costs_one_deadline_and_then_none() {
     let hosts = Hosts::start(&[("UCX_TLS", "tcp,self")], "1").await;
-    signal(hosts.share.pid, Signal::STOP);
+    let both = with_children(hosts.share.pid);
+    assert_eq!(both.len(), 2, "the process with the key, and that with the memory");
+    both.iter().for_each(|&pid| signal(pid, Signal::STOP));
     let body = |prompt: u64| greedy(&tokens(prompt, LENGTH), 6);
     // The first of these waits for its deadline, unless the peer's thread looked before.
     for prompt in 20..23 {
@@ -169,7 +178,7 @@ async fn a_stopped_share_costs_one_deadline_and_then_none() {
     hosts.wait_for("cenote_remote_peers_suspect", 1.0).await;
     let late = hosts.reader_server.client.metric("cenote_remote_late_total").await;
     assert!(late <= LENGTH as f64 / 16.0, "{late} blocks were late: one request waited");
-    signal(hosts.share.pid, Signal::CONT);
+    both.iter().for_each(|&pid| signal(pid, Signal::CONT));
     hosts.wait_for("cenote_remote_peers_good", 1.0).await;
     let (first, second, _) = hosts.both(24).await;
     assert_eq!(first, second);

@@ -5,7 +5,7 @@ use cenote_base::Clock;
 use cenote_base::testing::until;
 use cenote_mem::RegionSource;
 use cenote_reach::nixl::Nixl;
-use cenote_reach::{Key, Reader, Share, connect, offer_of};
+use cenote_reach::{Key, Memory, Reader, Share, connect, offer_of};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -74,10 +74,11 @@ fn a_region_is_read_by_nixl_until_it_is_made_anew() {
         Pool::attach(Arc::clone(&fabric), &options).expect("a fresh region")
     };
     let key = Key::new([3; 32]);
-    let share = Arc::new(Share::new(source.clone(), Arc::clone(&nixl), key.clone(), Clock::system()));
+    let share = Arc::new(Share::new(key.clone(), Clock::system()));
+    let mut memory = Memory::new(source.clone(), Arc::clone(&nixl));
     let is_over = Arc::new(AtomicBool::new(false));
     let (address, thread) = exchange::serve(&share, &is_over);
-    assert!(share.follow().is_err(), "there is no region yet");
+    assert!(memory.follow().is_err(), "there is no region yet");
     exchange::garbage(&address);
     assert_eq!(offer_of(&address, &key, patience()).expect("it answers"), None);
     assert!(offer_of(&address, &Key::new([4; 32]), patience()).is_err());
@@ -90,8 +91,9 @@ fn a_region_is_read_by_nixl_until_it_is_made_anew() {
         let new = NewBlock { names: crate::support::names(hash), ..NewBlock::new(&namespace, hash, depth) };
         assert_eq!(pool.publish(&new, &[&bytes]), Publish::Published);
     }
-    let offer = share.follow().expect("it is shared");
-    assert_eq!((share.follow().expect("still").registration, offer.registration), (1, 1));
+    let offer = memory.follow().expect("it is shared");
+    share.set(Some(&offer));
+    assert_eq!((memory.follow().expect("still").registration, offer.registration), (1, 1));
     let seed = pool.superblock().config.seed;
     let other = cenote_base::HashSeed([8; 32]);
     let refused = connect(&nixl, &address, &key, &other, "other", patience()).err().expect("another seed");
@@ -107,9 +109,10 @@ fn a_region_is_read_by_nixl_until_it_is_made_anew() {
 
     drop(pool);
     Mapping::remove(&source).expect("it is there");
-    assert!(share.follow().is_err());
+    assert!(memory.follow().is_err());
     let pool = make(2);
-    let again = share.follow().expect("the new one is shared");
+    let again = memory.follow().expect("the new one is shared");
+    share.set(Some(&again));
     assert!(again.registration == 2 && again.region != offer.region);
     until("the old registration reads no more, or reads the old region", || {
         reader.check(patience()).is_err().then_some(())

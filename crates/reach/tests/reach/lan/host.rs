@@ -12,7 +12,7 @@ use cenote_pool::{
     AttachOptions, Namespace, NamespaceRecord, NewBlock, Pool, PoolConfig, Publish, ReadOutcome, Superblock,
 };
 use cenote_reach::nixl::Nixl;
-use cenote_reach::{Beside, Key, ReadError, Reader, Remote, Settings, Share, connect};
+use cenote_reach::{Beside, Key, Memory, ReadError, Reader, Remote, Settings, Share, connect};
 use cenote_store::{Computing, Peers, Wanted};
 use std::io::{BufRead, Write};
 use std::net::TcpListener;
@@ -42,6 +42,7 @@ struct Host {
     source: RegionSource,
     nixl: Arc<Nixl>,
     share: Arc<Share>,
+    memory: Memory,
     pool: SharedPool,
     namespace: Namespace,
     beside: Option<Arc<Beside<Arc<Coherent>>>>,
@@ -108,8 +109,9 @@ impl Host {
         let library = std::env::var("CENOTE_TEST_NIXL").expect("CENOTE_TEST_NIXL names libnixl_capi.so");
         let nixl = Nixl::open(Some(library.as_ref())).expect("NIXL");
         let (pool, namespace) = region(&setting, setting.number as u8 + 1);
-        let share = Arc::new(Share::new(source(), Arc::clone(&nixl), key(), Clock::system()));
-        share.follow().expect("a region");
+        let share = Arc::new(Share::new(key(), Clock::system()));
+        let mut memory = Memory::new(source(), Arc::clone(&nixl));
+        share.set(Some(&memory.follow().expect("a region")));
         let listener = TcpListener::bind((setting.address.as_str(), PORT)).expect("a port");
         listener.set_nonblocking(true).expect("a socket");
         let serving = Arc::clone(&share);
@@ -120,7 +122,7 @@ impl Host {
                 true
             });
         });
-        Self { setting, source: source(), nixl, share, pool, namespace, beside: None, churning: None }
+        Self { setting, source: source(), nixl, share, memory, pool, namespace, beside: None, churning: None }
     }
 
     fn chain(&self, prompt: u32) -> Vec<BlockHash> {
@@ -251,7 +253,7 @@ impl Host {
     fn remake(&mut self, life: u8) {
         Mapping::remove(&self.source).expect("it is there");
         (self.pool, self.namespace) = region(&self.setting, life);
-        self.share.follow().expect("the new region");
+        self.share.set(Some(&self.memory.follow().expect("the new region")));
     }
 
     /// Obeys a line.

@@ -5,7 +5,7 @@ use cenote_base::{Clock, Deadline};
 use cenote_console::args::RegionArgs;
 use cenote_console::failure::Failure;
 use cenote_console::{output, peers};
-use cenote_reach::{Key, Share};
+use cenote_reach::{Key, Memory, Share};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
@@ -95,8 +95,9 @@ pub fn run_child(args: &ReachShareChildArgs) -> Result<(), Failure> {
     let (source, nixl) = (args.region.source()?.clone(), peers::nixl(args.nixl.as_deref())?);
     let listener = TcpListener::bind("127.0.0.1:0")?;
     listener.set_nonblocking(true)?;
-    let share = Arc::new(Share::new(source, nixl, Key::new(key), Clock::system()));
-    share.follow().map_err(|error| Failure::new(error.to_string()))?;
+    let share = Arc::new(Share::new(Key::new(key), Clock::system()));
+    let mut memory = Memory::new(source, nixl);
+    share.set(Some(&memory.follow().map_err(|error| Failure::new(error.to_string()))?));
     output::print(&listener.local_addr()?.to_string())?;
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
