@@ -49,6 +49,14 @@ def connected(region: cenote.Region) -> cenote.Region:
     return region
 
 
+def lives(process: int) -> bool:
+    """Whether a process has not ended; that of nobody's may be a zombie then."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except OSError:
+        return False
+
+
 class Share:
     """A process that shares a region, and its address."""
 
@@ -66,9 +74,18 @@ class Share:
         """The settings of a reader."""
         return {"peers": f"{self.address},deadline={deadline:g}", "peer_key_file": key, "nixl": self.nixl}
 
+    @property
+    def holders(self) -> list[int]:
+        """The process with the region's memory, which this one has started."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return [int(word) for word in children.read_text().split()] if self.process.poll() is None else []
+
     def kill(self) -> None:
+        """Ends both processes: the other one notices it."""
+        holders = self.holders
         self.process.kill()
         self.process.wait(PATIENCE)
+        until("the end of the process with the memory", lambda: not any(map(lives, holders)))
 
     def __enter__(self) -> Share:
         return self

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sharing import Share, connected, create, key_file
+from sharing import Share, connected, create, key_file, lives
 from waiting import until
 
 import cenote
@@ -16,9 +16,7 @@ VARIABLE = b"an-unusual-value-of-a-variable-74e1"
 
 
 def held_by(share: Share) -> int:
-    """The process that the sharing one has started."""
-    children = Path(f"/proc/{share.process.pid}/task/{share.process.pid}/children")
-    return int(until("a process with the memory", lambda: children.read_text().split())[0])
+    return until("a process with the memory", lambda: share.holders)[0]
 
 
 def memory_of(process: int) -> Iterator[bytes]:
@@ -76,9 +74,9 @@ def test_the_process_with_the_memory_is_started_again(shared: Share, name: str, 
 
 
 def test_the_process_with_the_memory_ends_with_the_other(shared: Share) -> None:
-    held = Path(f"/proc/{held_by(shared)}")
+    held = held_by(shared)
     shared.kill()
-    until("its end", lambda: not held.exists())
+    assert not lives(held)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="another user needs root")
