@@ -11,6 +11,7 @@ module latency_bench (
     input  logic [255:0] word,
     output logic [36:0]  y_fadd,
     output logic [36:0]  y_fmul,
+    output logic [36:0]  y_fdiv_pipe,
     output logic [15:0]  y_to_f16,
     output logic [15:0]  y_to_bf16,
     output logic [15:0]  y_to_16,
@@ -39,6 +40,7 @@ module latency_bench (
     output logic         v_fdiv,
     output logic         v_scale,
     output logic         v_oaken_grid,
+    output logic         v_oaken_grids,
     output logic         v_crc32_zeros,
     output logic         v_channel_front,
     output logic         v_port_share,
@@ -68,7 +70,7 @@ module latency_bench (
   // Outputs of the same latency.
   logic [12905:0] unused;
   logic unused_bits;
-  assign unused_bits = ^{unused, word[255:98], unused_part, unused_back, unused_served};
+  assign unused_bits = ^{unused, word[255:98], unused_part, unused_back, unused_served, unused_grid, unused_grids, unused_mark};
 
   fadd check_fadd (
       .clk,
@@ -394,17 +396,45 @@ module latency_bench (
       .m_inverse(unused[3561:3525]),
       .m_bad(unused[3562])
   );
+  fdiv_pipe check_fdiv_pipe (
+      .clk,
+      .en(1'b1),
+      .a,
+      .b,
+      .y(y_fdiv_pipe)
+  );
   oaken_grid check_oaken_grid (
       .clk,
       .rst,
-      .start(go),
-      .least_half(16'd0),
-      .most_half({1'b0, half[14:0]}),
-      .done(v_oaken_grid),
-      .least(unused[3599:3563]),
-      .step(unused[3636:3600]),
-      .inverse(unused[3673:3637]),
-      .cut(unused[3679:3674])
+      .en(1'b1),
+      .s_valid(go),
+      .s_sides(1'b1),
+      .s_least(16'd0),
+      .s_most({1'b0, half[14:0]}),
+      .s_user(1'b0),
+      .m_valid(v_oaken_grid),
+      .m_least(unused[3599:3563]),
+      .m_step(unused[3636:3600]),
+      .m_inverse(unused[3673:3637]),
+      .m_cut(unused[3679:3674]),
+      .m_user(unused_grid)
+  );
+  logic unused_grid, unused_mark;
+  logic [351:0] unused_grids;
+  oaken_grids check_oaken_grids (
+      .clk,
+      .rst,
+      .en(1'b1),
+      .s_valid(go),
+      .s_ready(unused_grids[0]),
+      .s_bounds({3{1'b0, half[14:0], 16'd0}}),
+      .s_user(1'b0),
+      .m_valid(v_oaken_grids),
+      .m_least(unused_grids[111:1]),
+      .m_step(unused_grids[222:112]),
+      .m_inverse(unused_grids[333:223]),
+      .m_cuts(unused_grids[351:334]),
+      .m_user(unused_mark)
   );
   // A number without bits.
   crc32_zeros check_crc32_zeros (

@@ -14,9 +14,10 @@ module float_bench (
     output logic [31:0] product,
     output logic [31:0] quotient,
     output logic        done,
+    output logic [31:0] quotient_pipe,
     output logic [31:0] widened
 );
-  logic [36:0] x, y, add, multiply, divide, half;
+  logic [36:0] x, y, add, multiply, divide, divide_pipe, half;
 
   from_f32 open_a (
       .single(a),
@@ -53,6 +54,13 @@ module float_bench (
       .done,
       .y(divide)
   );
+  fdiv_pipe pipe (
+      .clk,
+      .en(1'b1),
+      .a(x),
+      .b(y),
+      .y(divide_pipe)
+  );
   to_f16 narrow (
       .clk,
       .en(1'b1),
@@ -82,6 +90,10 @@ module float_bench (
   to_f32 close_quotient (
       .open(divide),
       .single(quotient)
+  );
+  to_f32 close_quotient_pipe (
+      .open(divide_pipe),
+      .single(quotient_pipe)
   );
   to_f32 close_half (
       .open(half),

@@ -8,8 +8,9 @@
 // entries are more or fewer than the numbers, or bounds are not finite or in reverse order.
 // `row_blocks`, the blocks of a token of a head, `heads` and `bf16` stay while pages are inside; a page
 // has at most TOKENS tokens.
-// Latency 12 cycles from a block to its first beat. Initiation interval 1 for a beat; a page takes
-// 36 cycles for the bounds of each token.
+// Latency 12 cycles from a block to its first beat, and 36 more if its token's bounds come with it.
+// Initiation interval 1 for a beat, 2 for bounds, which may be a page ahead of the blocks; a page takes
+// a cycle more for the end of its entries.
 module oaken_decode #(
     parameter int TOKENS = 64
 ) (
@@ -41,38 +42,46 @@ module oaken_decode #(
   localparam int A = $clog2(TOKENS);
   localparam int GridBits = 37 + 37 + 6;
 
-  // Grids of all tokens, one after the other.
-  logic loaded, busy, last_token, start;
-  logic [2:0] done;
+  // Grids of tokens, in a ring with room for two pages: bounds of later pages come while blocks of
+  // this one leave. An entry also says whether its token is the page's last one, and whether its
+  // bounds are unsound.
+  logic [A+1:0] taken, filled, base, at, next;
+  logic room, accepts, grids_ready, grid_valid, grid_bad, grid_last, there, token_ends, unsound;
+  logic [110:0] leasts, steps, unused_inverse;
+  logic [17:0] cuts;
   logic [3*GridBits-1:0] grid, table_out;
-  logic [3*GridBits-1:0] grids[0:TOKENS-1];
-  logic [A-1:0] fill, token, tokens_less_1;
+  logic [3*GridBits+1:0] grids[0:2*TOKENS-1];
 
-  assign t_ready = !loaded && !busy;
-  assign start = t_valid && t_ready;
+  assign room = taken - base != (A + 2)'(2 * TOKENS);
+  assign t_ready = grids_ready && room;
+  assign accepts = t_valid && t_ready;
+  oaken_grids #(
+      .U(2)
+  ) of_tokens (
+      .clk,
+      .rst,
+      .en(1'b1),
+      .s_valid(t_valid && room),
+      .s_ready(grids_ready),
+      .s_bounds(t_bounds),
+      .s_user({sound != 3'b111, t_last}),
+      .m_valid(grid_valid),
+      .m_least(leasts),
+      .m_step(steps),
+      .m_inverse(unused_inverse),
+      .m_cuts(cuts),
+      .m_user({grid_bad, grid_last})
+  );
   for (genvar g = 0; g < 3; g++) begin : g_grid
-    logic [36:0] unused_inverse;
-    oaken_grid #(
-        .FIVE (g != 1),
-        .SIDES(g != 2)
-    ) one (
-        .clk,
-        .rst,
-        .start,
-        .least_half(t_bounds[g*32+:16]),
-        .most_half(t_bounds[g*32+16+:16]),
-        .done(done[g]),
-        .least(grid[g*GridBits+43+:37]),
-        .step(grid[g*GridBits+6+:37]),
-        .inverse(unused_inverse),
-        .cut(grid[g*GridBits+:6])
-    );
+    assign grid[g*GridBits+:GridBits] = {leasts[g*37+:37], steps[g*37+:37], cuts[g*6+:6]};
   end
+  assign {unsound, token_ends, table_out} = grids[at[A:0]];
+  assign there = at != filled;
+  assign next = at + 1'b1;
 
   // Bounds of each group: finite, and the least is not above the greatest. Zeros of both signs are
   // equal.
   logic [2:0] sound;
-  logic unsound;
   for (genvar g = 0; g < 3; g++) begin : g_sound
     logic [15:0] low, high;
     logic signed [15:0] low_order, high_order;
@@ -84,7 +93,7 @@ module oaken_decode #(
   end
 
   // Blocks. A block's entries are in the window as soon as all of them arrived.
-  logic en, go, half, ends, more, drop, page_ends, row_ends, too_few, too_many, fails, enough, known;
+  logic en, go, half, ends, more, drop, page_ends, row_ends, is_last_head, too_few, too_many, fails, enough, known;
   logic [511:0] window;
   logic [6:0] avail, take, count;
   logic [7:0] block, head;
@@ -105,17 +114,18 @@ module oaken_decode #(
   );
   assign count = d_outliers[6:0];
   assign row_ends = block == row_blocks - 8'd1;
-  assign page_ends = half && row_ends && token == tokens_less_1 && head == heads - 8'd1;
+  assign page_ends = half && row_ends && token_ends && is_last_head;
+  assign is_last_head = head == heads - 8'd1;
   assign enough = avail >= count && !d_outliers[7];
   // The entries' end must be known with the page's last block.
   assign known = !page_ends || ends || more || avail > count;
   assign too_few = (ends && avail < count) || d_outliers[7] || count > 7'd64;
   assign too_many = page_ends && (!ends || avail > count);
-  assign go = loaded && d_valid && (too_few || unsound || (enough && known));
+  assign go = there && d_valid && (too_few || unsound || (enough && known));
   assign fails = too_few || too_many || unsound;
   // Blocks of a page that failed are skipped, without output.
   logic failed;
-  assign d_ready = failed ? loaded : en && go && half;
+  assign d_ready = failed ? there : en && go && half;
   assign take = (go && en && half && !failed) ? (fails ? 7'd0 : count) : 7'd0;
   assign drop = go && en && half && !failed && (fails || page_ends);
 
@@ -134,25 +144,14 @@ module oaken_decode #(
   logic [31:0] a_outlier, a_inner, a_fifth;
   logic [3*GridBits-1:0] a_grid;
   assign en = !m_valid || m_ready;
-  assign table_out = grids[token];
   // A page moves on by half a block, also through blocks that are skipped.
-  assign moves = failed ? loaded && d_valid : en && go;
+  assign moves = failed ? there && d_valid : en && go;
 
   always_ff @(posedge clk) begin
-    if (start) begin
-      busy <= 1'b1;
-      last_token <= t_last;
-      unsound <= unsound || sound != 3'b111;
-    end
-    if (done[0]) begin
-      busy <= 1'b0;
-      grids[fill] <= grid;
-      fill <= fill + 1'b1;
-      if (last_token) begin
-        loaded <= 1'b1;
-        tokens_less_1 <= fill;
-        fill <= '0;
-      end
+    if (accepts) taken <= taken + 1'b1;
+    if (grid_valid) begin
+      grids[filled[A:0]] <= {grid_bad, grid_last, grid};
+      filled <= filled + 1'b1;
     end
     if (en) begin
       a_valid <= go && !failed && (!fails || half);
@@ -169,29 +168,22 @@ module oaken_decode #(
       if (half || failed) begin
         half  <= 1'b0;
         block <= row_ends ? 8'd0 : block + 8'd1;
-        if (row_ends) begin
-          token <= (token == tokens_less_1) ? '0 : token + 1'b1;
-          if (token == tokens_less_1) begin
-            head <= head + 8'd1;
-            if (head == heads - 8'd1) begin
-              head   <= '0;
-              loaded <= 1'b0;
-              failed <= 1'b0;
-              unsound <= 1'b0;
-            end
-          end
+        // Each head reads the page's grids from the first on.
+        if (row_ends) at <= (token_ends && !is_last_head) ? base : next;
+        if (row_ends && token_ends) head <= is_last_head ? '0 : head + 8'd1;
+        if (!failed && fails) failed <= 1'b1;
+        if (row_ends && token_ends && is_last_head) begin
+          failed <= 1'b0;
+          base <= next;
         end
-        if (!failed && fails && !(row_ends && token == tokens_less_1 && head == heads - 8'd1))
-          failed <= 1'b1;
       end
     end
     if (rst) begin
-      busy <= 1'b0;
-      loaded <= 1'b0;
+      taken <= '0;
+      filled <= '0;
+      base <= '0;
+      at <= '0;
       failed <= 1'b0;
-      unsound <= 1'b0;
-      fill <= '0;
-      token <= '0;
       block <= '0;
       head <= '0;
       half <= 1'b0;
@@ -253,7 +245,4 @@ module oaken_decode #(
   assign m_valid = valid[10];
   assign m_last  = lasts[10];
   assign m_error = errors[10];
-
-  logic unused;
-  assign unused = ^done[2:1];
 endmodule

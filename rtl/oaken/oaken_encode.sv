@@ -7,8 +7,8 @@
 // outlier entries (place, group, fifth bit), a byte each, and their number; the token's bounds,
 // least and greatest half of each group; marks of the first and last beat of a token. `m_bad`
 // stays for a token: it has values that are not finite or too large, and no codes.
-// Latency from a token's last beat to its first: 60 cycles. Initiation interval 1 if a token has 37
-// beats or more; shorter ones wait 37 cycles for their grids.
+// Latency from a token's last beat to its first: 59 cycles. Initiation interval 1 for tokens of at most
+// DEPTH - 40 beats; longer ones, of at most DEPTH, wait in the buffer for their grids.
 module oaken_encode #(
     parameter int DEPTH = 128
 ) (
@@ -73,7 +73,7 @@ module oaken_encode #(
   end
 
   // Bounds run on while the token buffer is full, because it waits for them.
-  logic bounded, bounds_bad, b_valid, b_bad, grid_start, grid_busy, c_valid, c_ready, unused_ready;
+  logic bounded, bounds_bad, b_valid, b_bad, b_ready, c_valid, c_ready, c_bad, unused_ready;
   logic [95:0] bounds, b_bounds;
   oaken_bounds bounding (
       .clk,
@@ -99,34 +99,53 @@ module oaken_encode #(
       .s_ready(unused_ready),
       .s_data({bounds_bad, bounds}),
       .m_valid(b_valid),
-      .m_ready(c_valid && c_ready),
+      .m_ready(b_ready && t_room),
       .m_data({b_bad, b_bounds}),
       .level(waiting)
   );
 
-  // A grid for each group. Codes of the middle group have four bits.
-  logic [2:0] done;
-  logic [110:0] least, step, inverse;
+  // Grids of tokens; their bounds wait beside them. The grids have room for 18 tokens.
+  logic t_room, unused_bounded;
+  logic [95:0] c_bounds;
+  logic [5:0] unused_level;
+  logic [110:0] least, inverse, unused_step;
   logic [17:0] cuts;
   logic [29:0] sides;
-  for (genvar g = 0; g < 3; g++) begin : g_grid
+  oaken_grids #(
+      .STEP(1'b0)
+  ) grids (
+      .clk,
+      .rst,
+      .en(!c_valid || c_ready),
+      .s_valid(b_valid && t_room),
+      .s_ready(b_ready),
+      .s_bounds(b_bounds),
+      .s_user(b_bad),
+      .m_valid(c_valid),
+      .m_least(least),
+      .m_step(unused_step),
+      .m_inverse(inverse),
+      .m_cuts(cuts),
+      .m_user(c_bad)
+  );
+  fifo #(
+      .W(96),
+      .DEPTH(32)
+  ) bounds_of_grids (
+      .clk,
+      .rst,
+      .s_valid(b_valid && b_ready),
+      .s_ready(t_room),
+      .s_data(b_bounds),
+      .m_valid(unused_bounded),
+      .m_ready(c_valid && c_ready),
+      .m_data(c_bounds),
+      .level(unused_level)
+  );
+  // The codes of both sides that are nearest to the cut. The middle group has four bits.
+  for (genvar g = 0; g < 3; g++) begin : g_sides
     localparam logic [5:0] Codes = (g == 1) ? 6'd16 : 6'd32;
     logic [5:0] cut, below, above;
-    oaken_grid #(
-        .FIVE (g != 1),
-        .SIDES(g != 2)
-    ) grid (
-        .clk,
-        .rst,
-        .start(grid_start),
-        .least_half(b_bounds[g*32+:16]),
-        .most_half(b_bounds[g*32+16+:16]),
-        .done(done[g]),
-        .least(least[g*37+:37]),
-        .step(step[g*37+:37]),
-        .inverse(inverse[g*37+:37]),
-        .cut(cuts[g*6+:6])
-    );
     assign cut = cuts[g*6+:6];
     always_comb begin
       if (g == 2) begin
@@ -141,21 +160,6 @@ module oaken_encode #(
     logic unused_top;
     assign unused_top = below[5] ^ above[5];
   end
-  assign grid_start = b_valid && !grid_busy && !c_valid;
-  always_ff @(posedge clk) begin
-    if (grid_start) grid_busy <= 1'b1;
-    if (done[0]) begin
-      grid_busy <= 1'b0;
-      c_valid   <= 1'b1;
-    end
-    if (c_valid && c_ready) c_valid <= 1'b0;
-    if (rst) begin
-      grid_busy <= 1'b0;
-      c_valid   <= 1'b0;
-    end
-  end
-  logic unused;
-  assign unused = ^{step, done[2:1]};
 
   localparam int GridBits = 111 + 111 + 30;
   logic q_valid, q_ready, q_first, q_last, q_bad;
@@ -177,7 +181,7 @@ module oaken_encode #(
       .s_last(lasts[3]),
       .c_valid,
       .c_ready,
-      .c_tag({b_bad, b_bounds, least, inverse, sides}),
+      .c_tag({c_bad, c_bounds, least, inverse, sides}),
       .m_valid(q_valid),
       .m_ready(q_ready),
       .m_data({q_groups, q_rests}),

@@ -35,6 +35,7 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("oaken_encode", oaken::encode),
     ("oaken_decode", oaken::decode),
     ("oaken_reset", oaken::reset),
+    ("oaken_stream", oaken::stream),
     ("oaken_store", store::oaken_store),
     ("oaken_engine", load::oaken_engine),
     ("atu", translation::atu),

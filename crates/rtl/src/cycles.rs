@@ -2,11 +2,10 @@
 //! parameters for models of the hardware; a test compares it with a new measurement.
 
 use crate::bench::Failure;
-use crate::checks::{engine, frames, memory, oaken, path, qpack, speckv};
-use crate::kv::{TestPage, bell};
+use crate::checks::{engine, frames, load, memory, oaken, path, qpack, speckv};
+use crate::kv::{TestPage, bell_page};
 use cenote_base::prng::Prng;
-use cenote_codec::{Order, Shape, Side};
-use half::f16;
+use cenote_codec::Shape;
 use std::fmt::Write as _;
 
 /// The shape of measured pages, that of the demo model: 64 beats of 32 halves.
@@ -17,14 +16,9 @@ const PAGES: usize = 6;
 /// A number of cycles, or of cycles per page, by name.
 pub type Measured = Vec<(String, u64)>;
 
-/// Bell-shaped pages, which have no long runs of zeros.
 fn sample(count: usize) -> Vec<TestPage> {
     let mut prng = Prng::new(0xc1c);
-    let page = |_| {
-        let values: Vec<f16> = (0..SHAPE.values()).map(|_| f16::from_f32(bell(&mut prng))).collect();
-        TestPage::new("measured page", Side::K, 0, SHAPE, Order::TokenMajor, &values)
-    };
-    (0..count).map(page).collect()
+    (0..count).map(|_| bell_page(&mut prng, SHAPE)).collect()
 }
 
 /// Latencies and intervals of the engines of codecs, of frames, and of the engine with registers.
@@ -75,6 +69,7 @@ impl Times {
 /// A module breaks a rule of streams.
 pub fn measure() -> Result<Measured, Failure> {
     let mut all = engines()?;
+    all.extend(load::times()?);
     all.extend(memory::times()?);
     all.extend(path::times()?);
     Ok(all)
@@ -110,7 +105,7 @@ pub fn table(measured: &Measured) -> String {
         ("qpack_encode", "QPack encoder", ", of which 32 fill the first group"),
         ("qpack_decode", "QPack decoder", ""),
         ("oaken_encode", "Oaken encoder", ", from a token's first beat"),
-        ("oaken_decode", "Oaken decoder", ", most of them the grids of 16 tokens"),
+        ("oaken_decode", "Oaken decoder", ", from a page's first bounds"),
         ("frame_write", "header and checksum of a frame", ", of which 64 store the payload"),
         ("frame_read", "their check", ""),
         ("cache_engine.encode", "page to frame by SpecKV, with AXI", ""),

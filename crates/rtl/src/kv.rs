@@ -111,6 +111,12 @@ pub fn bell(prng: &mut Prng) -> f32 {
     ((sum - 3.0) * std::f64::consts::SQRT_2) as f32
 }
 
+/// A page of halves with such values, which has no long runs of zeros.
+pub fn bell_page(prng: &mut Prng, shape: Shape) -> TestPage {
+    let values: Vec<f16> = (0..shape.values()).map(|_| f16::from_f32(bell(prng))).collect();
+    TestPage::new("page of bell-shaped values", Side::K, 0, shape, Order::TokenMajor, &values)
+}
+
 /// A random shape that all modules take.
 pub fn any_shape(prng: &mut Prng) -> Shape {
     let dim = [32, 64, 64, 128, 40, 34, 96][prng.below(7) as usize];

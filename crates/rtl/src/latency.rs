@@ -8,9 +8,10 @@ use std::fs;
 use std::path::Path;
 
 /// Modules of `rtl/common/latency_bench.sv` whose data are seen.
-const DATA: [&str; 14] = [
+const DATA: [&str; 15] = [
     "fadd",
     "fmul",
+    "fdiv_pipe",
     "to_f16",
     "to_bf16",
     "to_16",
@@ -26,7 +27,7 @@ const DATA: [&str; 14] = [
 ];
 /// Those that say when a beat leaves, the words before their latency, and the cycles in which the bench
 /// or its memory prepares their beat.
-const STREAMS: [(&str, &str, u64); 31] = [
+const STREAMS: [(&str, &str, u64); 32] = [
     ("oaken_bounds", "Latency", 0),
     ("delta_enc", "Latency", 0),
     ("delta_dec", "Latency", 0),
@@ -43,6 +44,7 @@ const STREAMS: [(&str, &str, u64); 31] = [
     ("fdiv", "Latency", 0),
     ("scale", "Latency", 0),
     ("oaken_grid", "Latency", 0),
+    ("oaken_grids", "Latency", 0),
     ("crc32_zeros", "Latency", 0),
     ("channel_front", "Latency", 0),
     ("port_share", "Latency", 0),
@@ -141,6 +143,8 @@ const BEATS: u64 = 64;
 const TOKENS: u64 = crate::cycles::SHAPE.tokens as u64;
 const OF_TOKEN: u64 = BEATS / TOKENS;
 const OF_GROUP: u64 = BEATS / 2;
+/// What the bounds of a page's first token take, as the head of `oaken_decode` says behind its latency.
+const GRIDS: u64 = 36;
 const LENGTH_BITS: u64 = (BEATS * 64).ilog2() as u64 + 1;
 /// What [`crate::cycles`] measures, the module, the words before its latency, and cycles that are not
 /// in its head.
@@ -150,7 +154,7 @@ const ENGINES: [(&str, &str, &str, u64); 12] = [
     ("qpack_encode.latency", "qpack_encode", "Latency", OF_GROUP),
     ("qpack_decode.latency", "qpack_decode", "Latency", 0),
     ("oaken_encode.latency", "oaken_encode", "beat to its first:", OF_TOKEN - 1),
-    ("oaken_decode.latency", "oaken_decode", "Latency", 36 * TOKENS),
+    ("oaken_decode.latency", "oaken_decode", "Latency", GRIDS),
     ("frame_write.latency", "frame_write", "Latency", BEATS - 1 + LENGTH_BITS),
     ("frame_read.latency", "frame_read", "Latency", 0),
     // A slice before it, and the order of frames behind it.

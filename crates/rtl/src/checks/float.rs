@@ -4,6 +4,7 @@ use super::same;
 use crate::bench::{Bench, Failure};
 use cenote_base::prng::Prng;
 use half::{bf16, f16};
+use std::collections::VecDeque;
 
 /// A single of any kind, often close to another one, so that sums cancel and round.
 fn any(prng: &mut Prng, other: f32) -> f32 {
@@ -90,6 +91,35 @@ pub fn arithmetic(seed: u64, rounds: u64) -> Result<(), Failure> {
         bench.run(40, |bench| bench.model.get(done) == 1)?;
         same(&format!("quotient of {first:e} and {second:e}"), &bench.model.get(quotient), &exact.to_bits())?;
         bench.step()?;
+    }
+    quotients(&mut bench, &mut prng, rounds)
+}
+
+/// Cycles of the divider with a stage for each bit.
+const DIVISION: usize = 27;
+
+/// Quotients of a new pair in every cycle.
+fn quotients(bench: &mut Bench, prng: &mut Prng, rounds: u64) -> Result<(), Failure> {
+    let [a, b, quotient] = ["a", "b", "quotient_pipe"].map(|name| bench.model.pin(name));
+    let mut inside = VecDeque::new();
+    for _ in 0..200 * rounds {
+        let first = any(prng, 1.0);
+        let second = any(prng, first);
+        bench.model.set(a, first.to_bits());
+        bench.model.set(b, second.to_bits());
+        bench.step()?;
+        inside.push_back((first, second));
+        if inside.len() < DIVISION {
+            continue;
+        }
+        let Some((first, second)) = inside.pop_front() else { continue };
+        let (exact, rtl) = (first / second, bench.model.get(quotient));
+        if first.is_finite() && second.is_finite() && exact.is_normal() {
+            same(&format!("quotient of {first:e} and {second:e}, in a row"), &rtl, &exact.to_bits())?;
+        }
+        if first.is_finite() && second == 0.0 {
+            same(&format!("quotient of {first:e} and zero"), &(rtl << 1), &0)?;
+        }
     }
     Ok(())
 }

@@ -4,6 +4,8 @@ use super::oaken::Case;
 use super::streams::bytes_of;
 use super::{same, same_bytes};
 use crate::bench::{Bench, Failure, Pace};
+use crate::cycles::{Measured, SHAPE};
+use crate::kv::bell_page;
 use cenote_base::prng::Prng;
 use cenote_codec::{OakenWriter, Shape, Side};
 use std::collections::BTreeMap;
@@ -23,6 +25,8 @@ struct Engine {
     seen: usize,
     /// Answers with the cycle from which on they may leave.
     due: Vec<(u64, u32, u64)>,
+    /// The least cycles of an answer, and how many cycles more it may take, and one.
+    latency_min: u64,
     latency_max: u64,
     /// Pages given so far, which are numbered.
     pages: u64,
@@ -38,7 +42,21 @@ impl Engine {
         bench.set("clear", 0);
         bench.reset();
         let (lines, due) = (BTreeMap::new(), Vec::new());
-        Self { bench, tokens, free, loads, output, asks, answers, lines, seen: 0, due, latency_max: 1, pages: 7 }
+        Self {
+            bench,
+            tokens,
+            free,
+            loads,
+            output,
+            asks,
+            answers,
+            lines,
+            seen: 0,
+            due,
+            latency_min: 0,
+            latency_max: 1,
+            pages: 7,
+        }
     }
 
     /// Resets the engine and the answers of the memory; lines stay.
@@ -66,7 +84,7 @@ impl Engine {
                 // A write is in memory when it is answered, not before.
                 self.lines.insert(address, Vec::new());
             }
-            let when = self.bench.cycle + prng.below(self.latency_max);
+            let when = self.bench.cycle + self.latency_min + prng.below(self.latency_max);
             self.due.push((when, self.seen as u32, address));
             self.seen += 1;
         }
@@ -210,4 +228,46 @@ pub fn oaken_engine(seed: u64, rounds: u64) -> Result<(), Failure> {
         engine.bench.set("clear", 0);
     }
     same("resets in a load", &(in_loads > 0), &true)
+}
+
+/// Latency of the memory of measured loads.
+const LATENCY: u64 = 12;
+
+/// Cycles of pages of [`SHAPE`] at a memory: from page to page when tokens are stored, and from a load's
+/// request to its page's last beat.
+///
+/// # Errors
+/// The engine breaks a rule of streams.
+pub fn times() -> Result<Measured, Failure> {
+    let mut prng = Prng::new(0xc1c);
+    let mut engine = Engine::new(1);
+    engine.latency_min = LATENCY;
+    engine.give_pages(24);
+    let pages = 4;
+    let case = Case::measured(&bell_page(&mut prng, Shape { tokens: pages * SHAPE.tokens, ..SHAPE }));
+    engine.set(&case);
+    case.token_beats().into_iter().flatten().for_each(|beat| engine.bench.send(engine.tokens, beat));
+    let input = engine.tokens;
+    engine.run(&mut prng, |bench| bench.is_sent(input))?;
+    let taken = engine.bench.sent_at(input);
+    let interval = (taken[taken.len() - 1] - taken[0] + 1).div_ceil(u64::from(pages));
+
+    engine.reset();
+    engine.give_pages(24);
+    let case = Case::measured(&bell_page(&mut prng, SHAPE));
+    case.token_beats().into_iter().flatten().for_each(|beat| engine.bench.send(engine.tokens, beat));
+    engine.run(&mut prng, |bench| bench.is_sent(input))?;
+    // All lines are in memory before the load is asked for.
+    for _ in 0..200 {
+        engine.step(&mut prng)?;
+    }
+    engine.bench.send(engine.loads, Vec::new());
+    let output = engine.output;
+    engine.run(&mut prng, |bench| bench.got(output).last().is_some_and(|beat| beat[16] == 1))?;
+    let (asked, given) = (engine.bench.sent_at(engine.loads)[0], engine.bench.got_at(output));
+    let load = given[given.len() - 1] - asked;
+    Ok(vec![
+        ("oaken_engine.store.page_interval".to_owned(), interval),
+        (format!("oaken_engine.load_at_latency_{LATENCY}"), load),
+    ])
 }

@@ -5,7 +5,7 @@ use super::streams::{bytes_of, words_of};
 use super::{same, same_bytes};
 use crate::bench::{Beat, Bench, Failure, Pace};
 use crate::cycles::Times;
-use crate::kv::{TestPage, any_page};
+use crate::kv::{TestPage, any_page, bell_page};
 use cenote_base::prng::Prng;
 use cenote_codec::{CodecId, Frame, Groups, Oaken, Order, PageCodec, PageMut, Shape, Side, Thresholds};
 use half::f16;
@@ -29,6 +29,11 @@ impl Case {
         page.kind.layer = 0;
         let codec = Oaken::new(Groups::default(), vec![[thresholds.clone(), thresholds.clone()]], 1);
         Self { page, thresholds, codec }
+    }
+
+    /// A page with the thresholds of its own values.
+    pub fn measured(page: &TestPage) -> Self {
+        Self::new(page, Thresholds::of_sample(&Groups::default(), &page.values()))
     }
 
     /// Thresholds by the profile's rule, or any nested intervals.
@@ -124,6 +129,37 @@ impl Case {
         self.thresholds.intervals().iter().flat_map(|(low, high)| [low.to_bits(), high.to_bits()]).collect()
     }
 
+    /// The payload that an encoder's beats of a page are; `None`: a token was declined.
+    fn put_together(&self, beats: &[Beat]) -> Result<Option<Vec<u8>>, Failure> {
+        let (heads, tokens, dim) = self.shape();
+        let in_head = dim / 32;
+        if beats.iter().any(|beat| beat[18] == 1) {
+            return Ok(None);
+        }
+        let (mut bounds, mut dense, mut counts, mut entries) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for token in beats.chunks(heads * in_head) {
+            bounds.extend(bytes_of(&token[0][13..16]));
+            for (at, beat) in token.iter().enumerate() {
+                same("first beat of a token", &beat[16], &u32::from(at == 0))?;
+                same("last beat of a token", &beat[17], &u32::from(at == token.len() - 1))?;
+            }
+        }
+        let beat_at = |head: usize, token: usize, at: usize| &beats[(token * heads + head) * in_head + at];
+        for head in 0..heads {
+            for token in 0..tokens {
+                for at in 0..in_head {
+                    let beat = beat_at(head, token, at);
+                    dense.extend(bytes_of(&beat[..4]));
+                    entries.extend_from_slice(&bytes_of(&beat[4..12])[..beat[12] as usize]);
+                    if at % 2 == 0 {
+                        counts.push((beat[12] + beat_at(head, token, at + 1)[12]) as u8);
+                    }
+                }
+            }
+        }
+        Ok(Some([bounds, dense, counts, entries].concat()))
+    }
+
     fn payload(&self) -> Option<Vec<u8>> {
         let mut payload = Vec::new();
         self.codec.encode_payload(&self.page.page(), &mut payload).ok().map(|()| payload)
@@ -178,39 +214,12 @@ impl Encoder {
         case.token_beats().into_iter().flatten().for_each(|beat| self.bench.send(self.input, beat));
     }
 
-    /// The payload that the beats are, put together as a payload has them; `None`: a
-    /// token was declined.
+    /// The payload of a page; `None`: a token was declined.
     fn receive(&mut self, case: &Case) -> Result<Option<Vec<u8>>, Failure> {
         let (heads, tokens, dim) = case.shape();
-        let (output, in_head) = (self.output, dim / 32);
-        let total = heads * tokens * in_head;
+        let (output, total) = (self.output, heads * tokens * dim / 32);
         self.bench.run(LIMIT, |bench| bench.got(output).len() == total)?;
-        let beats = self.bench.take(output);
-        if beats.iter().any(|beat| beat[18] == 1) {
-            return Ok(None);
-        }
-        let (mut bounds, mut dense, mut counts, mut entries) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for token in beats.chunks(heads * in_head) {
-            bounds.extend(bytes_of(&token[0][13..16]));
-            for (at, beat) in token.iter().enumerate() {
-                same("first beat of a token", &beat[16], &u32::from(at == 0))?;
-                same("last beat of a token", &beat[17], &u32::from(at == token.len() - 1))?;
-            }
-        }
-        let beat_at = |head: usize, token: usize, at: usize| &beats[(token * heads + head) * in_head + at];
-        for head in 0..heads {
-            for token in 0..tokens {
-                for at in 0..in_head {
-                    let beat = beat_at(head, token, at);
-                    dense.extend(bytes_of(&beat[..4]));
-                    entries.extend_from_slice(&bytes_of(&beat[4..12])[..beat[12] as usize]);
-                    if at % 2 == 0 {
-                        counts.push((beat[12] + beat_at(head, token, at + 1)[12]) as u8);
-                    }
-                }
-            }
-        }
-        Ok(Some([bounds, dense, counts, entries].concat()))
+        case.put_together(&self.bench.take(output))
     }
 }
 
@@ -366,8 +375,7 @@ pub fn pages(seed: u64, pages: &[TestPage]) -> Result<(), Failure> {
     let mut prng = Prng::new(seed);
     let (mut encoder, mut decoder) = (Encoder::new(seed), Decoder::new(seed));
     for page in pages {
-        let values = page.values();
-        let case = Case::new(page, Thresholds::of_sample(&Groups::default(), &values));
+        let case = Case::measured(page);
         (encoder.bench.pace, decoder.bench.pace) = (Pace::any(&mut prng), Pace::any(&mut prng));
         encoder.send(&case);
         let payload = encoder.receive(&case)?;
@@ -402,8 +410,8 @@ pub fn reset(seed: u64, rounds: u64) -> Result<(), Failure> {
         compare_payload(&case, payload.as_deref())?;
         let (Some(lost_payload), Some(payload)) = (lost.payload(), case.payload()) else { continue };
         decoder.send(&lost, &lost_payload);
-        // Blocks wait for the grids of all tokens.
-        let (some, mut is_inside) = (prng.below(300), false);
+        // Blocks wait for the grids of their tokens.
+        let (some, mut is_inside) = (prng.below(150), false);
         for step in 0..600 {
             decoder.bench.step()?;
             is_inside = decoder.bench.is_inside(decoder.blocks, decoder.output, 16);
@@ -421,10 +429,58 @@ pub fn reset(seed: u64, rounds: u64) -> Result<(), Failure> {
     same("resets with a page inside", &inside.map(|count| count > 0), &[true; 2])
 }
 
-/// A page with thresholds of its own values.
-fn measured(page: &TestPage) -> Case {
-    let values = page.values();
-    Case::new(page, Thresholds::of_sample(&Groups::default(), &values))
+/// Heads, tokens and channels of pages that stream. Tokens have from two beats, the shortest, to 88, the
+/// longest that the encoder's head states.
+const STREAMED: [(u16, u16, u16); 6] = [(1, 16, 64), (2, 16, 64), (3, 7, 128), (8, 5, 128), (1, 64, 64), (11, 3, 256)];
+/// Cycles more than beats that a page may take in the decoder: its entries end.
+const OF_END: u64 = 2;
+
+/// Without stalls, the encoder takes and gives a beat of 32 values in every cycle, and the decoder gives
+/// one, whatever the shape. The bytes are those of the Rust codec.
+///
+/// # Errors
+/// A cycle has no beat, or a byte differs.
+pub fn stream(seed: u64, _: u64) -> Result<(), Failure> {
+    let mut prng = Prng::new(seed);
+    let (mut encoder, mut decoder) = (Encoder::new(seed), Decoder::new(seed));
+    for (heads, tokens, dim) in STREAMED {
+        // Values of any kind: many outliers, and empty groups.
+        let shape = Shape { heads, tokens, dim };
+        let page = bell_page(&mut prng, shape);
+        let case = Case::of_page(&page, &mut prng);
+        let payload = case.payload().ok_or_else(|| format!("{shape:?} was declined"))?;
+        let (pages, beats) = (6, usize::from(heads) * usize::from(tokens) * usize::from(dim) / 32);
+        let is_gapless = |what: &str, cycles: &[u64]| {
+            let took = cycles.last().zip(cycles.first()).map_or(0, |(last, first)| last - first + 1);
+            same(&format!("cycles of {what} of {pages} pages of {shape:?}"), &took, &((pages * beats) as u64))
+        };
+        (0..pages).for_each(|_| encoder.send(&case));
+        let output = encoder.output;
+        encoder.bench.run(LIMIT, |bench| bench.got(output).len() == pages * beats)?;
+        is_gapless("beats into the encoder", encoder.bench.sent_at(encoder.input))?;
+        is_gapless("beats out of the encoder", encoder.bench.got_at(output))?;
+        let beats_out = encoder.bench.take(output);
+        for beats in beats_out.chunks(beats) {
+            compare_payload(&case, case.put_together(beats)?.as_deref())?;
+        }
+
+        (0..pages).for_each(|_| decoder.send(&case, &payload));
+        let output = decoder.output;
+        decoder.bench.run(LIMIT, |bench| ends(bench, output, 16).len() == pages)?;
+        let (cycles, ends) = (decoder.bench.got_at(output).to_vec(), ends(&decoder.bench, output, 16));
+        same("beats out of the decoder", &cycles.len(), &(pages * beats))?;
+        for (cycles, pair) in cycles.chunks(beats).skip(1).zip(ends.windows(2)) {
+            let (within, more) = (cycles[beats - 1] - cycles[0] + 1, pair[1] - pair[0] - beats as u64);
+            same(&format!("cycles of a page of {shape:?} in the decoder"), &within, &(beats as u64))?;
+            same(&format!("{more} cycles between pages of {shape:?} are few"), &(more <= OF_END), &true)?;
+        }
+        for beats in decoder.bench.take(output).chunks(beats) {
+            let bytes: Vec<u8> = beats.iter().flat_map(|beat| bytes_of(&beat[..16])).collect();
+            same("error", &beats[beats.len() - 1][17], &0)?;
+            compare_page(&case, &payload, Some(&bytes))?;
+        }
+    }
+    Ok(())
 }
 
 /// Cycles of the encoder for pages in a row; it knows tokens only.
@@ -433,7 +489,7 @@ fn measured(page: &TestPage) -> Case {
 /// The module breaks a rule of streams.
 pub fn times_of_encoder(pages: &[TestPage]) -> Result<Times, Failure> {
     let mut rtl = Encoder::new(1);
-    let case = measured(&pages[0]);
+    let case = Case::measured(&pages[0]);
     pages.iter().for_each(|_| rtl.send(&case));
     let (output, tokens) = (rtl.output, usize::from(case.page.kind.shape.tokens));
     rtl.bench.run(LIMIT, |bench| ends(bench, output, 17).len() == pages.len() * tokens)?;
@@ -447,7 +503,7 @@ pub fn times_of_encoder(pages: &[TestPage]) -> Result<Times, Failure> {
 /// The module breaks a rule of streams.
 pub fn times_of_decoder(pages: &[TestPage]) -> Result<Times, Failure> {
     let mut rtl = Decoder::new(1);
-    let case = measured(&pages[0]);
+    let case = Case::measured(&pages[0]);
     let payload = case.payload().ok_or("a measured page was declined")?;
     pages.iter().for_each(|_| rtl.send(&case, &payload));
     let output = rtl.output;

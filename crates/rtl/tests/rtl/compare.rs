@@ -49,6 +49,7 @@ checks! {
     oaken_encode
     oaken_decode
     oaken_reset
+    oaken_stream
     oaken_store
     oaken_engine
     atu

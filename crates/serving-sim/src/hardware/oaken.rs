@@ -4,6 +4,7 @@
 use super::lpddr::LPDDR5X_1024;
 use super::{Architecture, GB};
 use crate::model::CostModel;
+use crate::model::cache_engine::OAKEN;
 
 /// An accelerator.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,9 +31,12 @@ pub struct Oaken {
     pub dequantize_per_s: f64,
 }
 
-/// Values of a cycle and core of both engines, and cores: our assumptions, at Table 1's 1 GHz.
-const LANES: f64 = 64.0;
-const CORES: f64 = 64.0;
+/// The clock (Table 1).
+const CLOCK_HZ: f64 = 1e9;
+/// Cores: our assumption, as the paper does not print how many. It is the power of two between 96, whose
+/// engines keep up with HBM's bursts, and 216, which fill a reticle of 858 mm² at 3.971 mm² a core
+/// (Table 4).
+pub const CORES: f64 = 128.0;
 /// Four bits per value, and an entry of eight bits for a tenth of them (§4.5).
 const BITS: [f64; 2] = [4.0, 0.8];
 
@@ -47,14 +51,24 @@ pub const OAKEN_HBM: Oaken = Oaken {
     page_bytes: 4_096,
     page_gap_ns: 15.0,
     kv_bits: BITS,
-    quantize_per_s: LANES * CORES * 1e9,
-    dequantize_per_s: LANES * CORES * 1e9,
-};
+    quantize_per_s: 0.0,
+    dequantize_per_s: 0.0,
+}
+.with_cores(CORES);
 /// With LPDDR (Table 1): 256 GB; 1,024 pins give its 1.1 TB/s.
 pub const OAKEN_LPDDR: Oaken =
     Oaken { memory_bytes: 256 * GB, bytes_per_s: LPDDR5X_1024.bytes_per_s() as f64, ..OAKEN_HBM };
 
 impl Oaken {
+    /// The same accelerator with another number of cores. Each has both engines (§5.2), and they take the
+    /// cycles of this project's RTL.
+    #[must_use]
+    pub const fn with_cores(mut self, cores: f64) -> Self {
+        self.quantize_per_s = cores * OAKEN.encode.values_per_cycle() * CLOCK_HZ;
+        self.dequantize_per_s = cores * OAKEN.decode.values_per_cycle() * CLOCK_HZ;
+        self
+    }
+
     /// The same accelerator without quantized KV: LPU.
     #[must_use]
     pub const fn unquantized(mut self) -> Self {
@@ -149,6 +163,18 @@ mod tests {
         assert!((share - (4.8 + 96.0 / 4_096.0) / 16.0).abs() < 1e-5, "{share}");
         assert_eq!(OAKEN_HBM.unquantized().kv_bytes_per_token(llama), llama.kv_bytes_per_token());
         assert_eq!(OAKEN_HBM.unfilled_bytes(llama), 2 * OAKEN_HBM.unquantized().unfilled_bytes(llama));
+    }
+
+    /// The bounds of the number of cores.
+    #[test]
+    fn cores_keep_up_with_hbm_and_fit_a_reticle() {
+        let llama = &SPECKV_MODELS[0];
+        let is_bound_by_engines = |cores: f64| {
+            let unbound = Oaken { dequantize_per_s: f64::INFINITY, ..OAKEN_HBM };
+            OAKEN_HBM.with_cores(cores).context_ns(llama) > unbound.context_ns(llama)
+        };
+        assert!(is_bound_by_engines(94.0) && !is_bound_by_engines(96.0));
+        assert!((96.0..=26.0 * 33.0 / 3.971).contains(&CORES));
     }
 
     #[test]
