@@ -10,6 +10,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     title: "predicting the next swap-in",
     covers: &["cpen.s5-b", "cpen.figure4", "cpen.s5-c"],
     is_quick: false,
+    draws: true,
     run,
 };
 
