@@ -236,8 +236,8 @@ fn section(document: &str, name: &str, text: &str) -> Result<String, String> {
     Ok([&document[..start], text, &document[start + len..]].concat())
 }
 
-/// Replaces the sections of whole papers in a document, and those of groups and counts if all papers are whole. Each lies
-/// between
+/// Replaces the sections of whole papers in a document, and those of groups and counts if all papers are
+/// whole. Each lies between
 /// `<!-- generated: reproduce ID -->` and `<!-- end -->`.
 ///
 /// # Errors

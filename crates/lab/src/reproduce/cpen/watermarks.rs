@@ -2,7 +2,7 @@
 
 use crate::reproduce::row::{Measured, Sensitivity};
 use crate::reproduce::{Context, Experiment};
-use crate::watermark::figures::{Open, by_factor, cap, curves, figures, fixed, stop_above, stop_below};
+use crate::watermark::figures::{FACTORS, Figures, Open, by_factor, cap, curves, fixed, stop_above, stop_below};
 use crate::watermark::{Curve, Point};
 
 pub const EXPERIMENT: Experiment = Experiment {
@@ -80,9 +80,16 @@ fn over_fixed(curve: &Curve, baseline: &Curve) -> [f64; 3] {
 
 fn run(context: &Context) -> Vec<Measured> {
     let assumed = Open { seed: context.seed, ..Open::assumed(REPEATS) };
-    let all = figures(&assumed, &mut || ());
+    let thresholds = [FIRST, RISES_AT[0], RISES_AT[1], LAST];
+    let factors: Vec<f64> = FACTORS.map(|step| f64::from(step) / 5.0).collect();
+    let of = |points: &[f64], reading| curves(points, reading, &assumed, &mut || ());
+    let all = Figures {
+        factor: of(&factors, by_factor),
+        stop_above: of(&thresholds, stop_above),
+        stop_below: of(&thresholds, stop_below),
+    };
     let baseline = curves(&[0.0], fixed, &assumed, &mut || ());
-    let capped = curves(&[FIRST, RISES_AT[0], RISES_AT[1], LAST], cap, &assumed, &mut || ());
+    let capped = curves(&thresholds, cap, &assumed, &mut || ());
     let variants = [
         Ends::simulate("blocks halved", &Open { blocks: 0.5, ..assumed }),
         Ends::simulate("blocks doubled", &Open { blocks: 2.0, ..assumed }),
@@ -118,7 +125,7 @@ fn run(context: &Context) -> Vec<Measured> {
             models.iter().map(|&model| over_fixed(&all.factor[model], &baseline[model])).collect();
         let of = |at: usize| each.iter().map(|values| values[at]).collect::<Vec<f64>>();
         let names = vec!["12 over 0".to_owned(), "the best over 1 %".to_owned()];
-        let points = Sensitivity::from("factors", &of(0), names, vec![of(1), of(2)]);
+        let points = Sensitivity::from("factors", &of(0), names, vec![of(1), of(2)]).aside();
         Measured::new(id, of(0), MEAN).sensitive(points)
     };
     let rise = |curves: &[Curve], at: f64| {
@@ -128,7 +135,8 @@ fn run(context: &Context) -> Vec<Measured> {
     let deepseek = |id: &'static str, at: f64, why: &'static str| {
         let row = Measured::new(id, rise(&all.stop_below, at), why);
         let base = rise(&all.stop_below, at);
-        let rules = Sensitivity::from("rule", &base, vec!["as printed".to_owned()], vec![rise(&all.stop_above, at)]);
+        let rules =
+            Sensitivity::from("rule", &base, vec!["as printed".to_owned()], vec![rise(&all.stop_above, at)]).aside();
         capped_too(row, &|curves| rise(curves, at)).sensitive(rules)
     };
     let (opt, every) = (LARGE + 1, LARGE + 2);

@@ -28,7 +28,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         "engram.table4",
         "engram.table5",
     ],
-    is_quick: true,
+    is_quick: false,
     draws: false,
     run,
 };

@@ -23,7 +23,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         "oaken.figure12.attention",
         "oaken.figure12.engines",
     ],
-    is_quick: true,
+    is_quick: false,
     draws: false,
     run,
 };

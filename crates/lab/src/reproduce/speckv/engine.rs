@@ -26,7 +26,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         "speckv.eq6.contention",
         "speckv.eq5",
     ],
-    is_quick: true,
+    is_quick: false,
     draws: true,
     run,
 };

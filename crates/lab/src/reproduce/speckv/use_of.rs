@@ -13,7 +13,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     id: "speckv.use",
     title: "use of memories, energy and cost",
     covers: &["speckv.table5", "speckv.table7", "speckv.figure4"],
-    is_quick: true,
+    is_quick: false,
     draws: false,
     run,
 };
