@@ -156,16 +156,14 @@ fn is_below(id: &str, prefix: &str) -> bool {
     id.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
+/// Gets an experiment, the number of its run, and the run.
+pub type Each<'a> = dyn Fn(&Experiment, u64, &mut dyn FnMut()) + Sync + 'a;
+
 /// Runs the selected experiments on `threads` threads. Results do not depend on their number.
 /// `each` gets each experiment and its run's number, and runs it by calling the function, so that it may
 /// report and time it.
 #[must_use]
-pub fn run(
-    selection: &Selection,
-    draws: Draws,
-    threads: usize,
-    each: &(dyn Fn(&Experiment, u64, &mut dyn FnMut()) + Sync),
-) -> Vec<Reproduction> {
+pub fn run(selection: &Selection, draws: Draws, threads: usize, each: &Each<'_>) -> Vec<Reproduction> {
     let experiments = selection.experiments();
     let tasks: Vec<(&Experiment, Context)> = experiments
         .iter()
@@ -194,7 +192,7 @@ pub fn run(
         by_row.entry(row.id).or_default().push(row);
     }
     let measured: BTreeMap<&'static str, Measured> =
-        by_row.into_iter().map(|(id, runs)| (id, Measured::combine(runs))).collect();
+        by_row.into_iter().map(|(id, runs)| (id, Measured::combine(&runs))).collect();
     let of = |paper: &&'static Paper| {
         let wanted = paper.printed.iter().filter(|printed| selection.has(paper, printed.id));
         let rows: Vec<Row> = wanted.map(|printed| join(printed, measured.get(printed.id))).collect();

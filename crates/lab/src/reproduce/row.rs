@@ -255,7 +255,7 @@ impl Measured {
     /// # Panics
     /// Panics without runs, or if they disagree about the row's shape.
     #[must_use]
-    pub fn combine(runs: Vec<Self>) -> Self {
+    pub fn combine(runs: &[Self]) -> Self {
         let values: Result<Vec<&[f64]>, &'static str> =
             runs.iter().map(|run| run.values.as_deref().map_err(|reason| *reason)).collect();
         let first = runs.first().expect("a run");

@@ -131,7 +131,7 @@ fn no_test_of_another_crate_asserts_what_a_paper_prints() {
                 let test = format!("{comment}{body}");
                 seen += 1;
                 if NAMES.iter().any(|name| test.contains(name)) {
-                    let told = literals(test).into_iter().filter(|number| printed.contains(number));
+                    let told = literals(&test).into_iter().filter(|number| printed.contains(number));
                     found.extend(told.map(|number| format!("{}: {number}", file.display())));
                 }
             }
