@@ -778,22 +778,24 @@ mod tests {
         }
     }
 
-    /// Table 3's effective bits, which leave out scales and counts.
+    /// Four bits a value, an entry for each of a tenth of them, and the counts; entries of five bits need a second
+    /// byte in four and five groups.
     #[test]
-    fn entries_take_the_bits_of_table_3() {
-        for (text, bits) in [
-            ("4/90/6:5", 4.8),
-            ("90/10:5", 4.8),
-            ("10/90:5", 4.8),
-            ("4/90/3/3:5", 5.6),
-            ("2/2/90/6:5", 5.6),
-            ("2/2/90/3/3:5", 5.6),
-            ("4/90/3/3:4", 4.8),
-            ("2/2/90/6:4", 4.8),
-            ("2/2/90/3/3:4", 4.8),
+    fn entries_take_a_byte_or_two() {
+        for (text, entry) in [
+            ("4/90/6:5", 8.0),
+            ("90/10:5", 8.0),
+            ("10/90:5", 8.0),
+            ("4/90/3/3:5", 16.0),
+            ("2/2/90/6:5", 16.0),
+            ("2/2/90/3/3:5", 16.0),
+            ("4/90/3/3:4", 8.0),
+            ("2/2/90/6:4", 8.0),
+            ("2/2/90/3/3:4", 8.0),
         ] {
             let groups: Groups = text.parse().expect("groups");
-            assert!((groups.bits(usize::MAX) - 0.125 - bits).abs() < 1e-9, "{text}: {}", groups.bits(usize::MAX));
+            let (bits, counts) = (4.0 + 0.1 * entry, 0.125);
+            assert!((groups.bits(usize::MAX) - counts - bits).abs() < 1e-9, "{text}: {}", groups.bits(usize::MAX));
         }
     }
 

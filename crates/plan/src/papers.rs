@@ -115,15 +115,3 @@ pub fn table_5(prices: &Prices) -> Vec<PricedTable> {
     };
     TABLE_5.iter().map(row).collect()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_papers_prices_give_its_table() {
-        for row in table_5(&Prices::PAPER) {
-            assert_eq!(row.ours, row.paper, "{} billion, {} nodes", row.billions, row.paper.nodes);
-        }
-    }
-}

@@ -20,6 +20,7 @@ pub mod quantiles;
 pub mod rack;
 pub mod roles;
 pub mod serving;
+mod steady;
 pub mod tiers;
 pub mod workload;
 

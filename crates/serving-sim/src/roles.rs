@@ -13,6 +13,7 @@ use crate::cache::BlockCache;
 use crate::kernel::{Calendar, Time};
 use crate::model::{CostModel, Link, StepWork};
 use crate::quantiles::Values;
+use crate::steady::Ends;
 use crate::workload::Workload;
 use cenote_base::RequestId;
 use cenote_policy::scheduler::{NewRequest, PrefixSource, Scheduler, SchedulerConfig, SchedulerOutput, SpillUse};
@@ -73,9 +74,9 @@ pub struct RolesOutcome {
     pub ttft_quantiles_ms: [f64; 5],
     /// Its distribution: the values at 1 %, 2 %, … 99 %.
     pub ttft_percentiles_ms: Vec<f64>,
-    /// Finished requests per second, from the first arrival to the last token.
+    /// Finished requests per second while the middle 60 % of them end.
     pub requests_per_s: f64,
-    /// Prompts per second, from the first arrival to the last prompt.
+    /// Prompts per second while the middle 60 % of them end.
     pub prompts_per_s: f64,
     /// Mean wait for the first engine.
     pub prefill_wait_ms: f64,
@@ -97,6 +98,10 @@ pub struct RolesOutcome {
     /// Rate at which the second engine received prompts, in bytes per second of [`Self::decode_read_ms`]:
     /// waits for the link count.
     pub decode_rx: f64,
+    /// Rate at which the first engine read cached prompts, in bytes per second of its waits for them.
+    pub prefill_rx: f64,
+    /// Bytes that the first engine sent or wrote, per second of the makespan.
+    pub prefill_tx: f64,
     /// Bytes that the first engine sent or wrote.
     pub prefill_tx_bytes: u64,
 }
@@ -223,9 +228,13 @@ struct World<'a> {
     sums: [Time; 6],
     /// Bytes of prompts in the second engine.
     received: u64,
+    /// Bytes of cached prompts that the first engine read, and its time.
+    hits: (u64, Time),
     out: RolesOutcome,
     last_token: Time,
-    last_prompt: Time,
+    ends: Ends,
+    prompts: Ends,
+    num_prompts: u64,
 }
 
 /// Runs a load to its end.
@@ -257,9 +266,12 @@ pub fn simulate_roles(roles: &Roles, workload: &Workload) -> RolesOutcome {
         blocks: [0; 2],
         sums: [0; 6],
         received: 0,
+        hits: (0, 0),
         out: RolesOutcome::default(),
         last_token: 0,
-        last_prompt: 0,
+        ends: Ends::default(),
+        prompts: Ends::default(),
+        num_prompts: 0,
     };
     world.run()
 }
@@ -376,6 +388,7 @@ impl World<'_> {
                 Path::Network { .. } => &mut self.host,
             };
             ready = ready.max(queue.carry(now, bytes));
+            self.hits.0 += bytes;
             let state = &mut self.states[at];
             state.matched = part.num_loaded_tokens;
             if !state.was_admitted {
@@ -387,6 +400,7 @@ impl World<'_> {
             }
         }
         self.sums[1] += admitted.len() as u64 * (ready - now);
+        self.hits.1 += ready - now;
         ready
     }
 
@@ -405,7 +419,8 @@ impl World<'_> {
             state.prefilled = now;
             state.readable = now;
             self.sums[2] += now - state.compute_from.unwrap_or(now);
-            self.last_prompt = now;
+            self.num_prompts += 1;
+            self.prompts.push(now, self.num_prompts);
             let token = self.roles.kv_bytes_per_token;
             let new = u64::from(input - state.matched) * token;
             let whole = u64::from(input) * token;
@@ -509,6 +524,7 @@ impl World<'_> {
                 self.decode.scheduler.finish(part.id);
                 self.out.requests += 1;
                 self.last_token = now;
+                self.ends.push(now, self.out.requests);
             } else {
                 self.decode.scheduler.append_token(part.id);
             }
@@ -527,8 +543,8 @@ impl World<'_> {
             ttft_mean_ms: ms(self.ttft.mean()),
             ttft_quantiles_ms: self.ttft.quantiles([0.01, 0.1, 0.5, 0.9, 0.99]).map(ms),
             ttft_percentiles_ms: self.ttft.quantiles(percentiles).map(ms).to_vec(),
-            requests_per_s: self.out.requests as f64 * 1e9 / makespan,
-            prompts_per_s: self.out.requests as f64 * 1e9 / self.last_prompt.saturating_sub(begin).max(1) as f64,
+            requests_per_s: self.ends.per_s().unwrap_or(self.out.requests as f64 * 1e9 / makespan),
+            prompts_per_s: self.prompts.per_s().unwrap_or(self.out.requests as f64 * 1e9 / makespan),
             prefill_wait_ms: mean(self.sums[0]),
             prefill_read_ms: mean(self.sums[1]),
             prefill_compute_ms: mean(self.sums[2]),
@@ -536,6 +552,8 @@ impl World<'_> {
             decode_read_ms: mean(self.sums[4]),
             decode_first_ms: mean(self.sums[5]),
             decode_rx: self.received as f64 * 1e9 / self.sums[4].max(1) as f64,
+            prefill_rx: self.hits.0 as f64 * 1e9 / self.hits.1.max(1) as f64,
+            prefill_tx: self.out.prefill_tx_bytes as f64 * 1e9 / makespan,
             prefill_busy: self.prefill.busy_ns as f64 / makespan,
             decode_busy: self.decode.busy_ns as f64 / makespan,
             ..self.out.clone()

@@ -62,6 +62,9 @@ pub struct Outcome {
     pub makespan_s: f64,
     /// Generated tokens per second of the makespan.
     pub throughput_tokens_per_s: f64,
+    /// Generated tokens per second while the middle 60 % of the requests end: without the drain of the
+    /// longest answers.
+    pub steady_tokens_per_s: f64,
     /// Finished requests per second of the makespan.
     pub throughput_requests_per_s: f64,
     /// Bytes loaded from the pool.

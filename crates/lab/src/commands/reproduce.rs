@@ -4,8 +4,8 @@ use crate::args::ReproduceArgs;
 use cenote_console::failure::Failure;
 use cenote_console::input;
 use cenote_console::output;
-use cenote_lab::reproduce::report::{self, Report, claimed, counted, deviation, ours, verdict};
-use cenote_lab::reproduce::{Context, Reproduction, Selection, run as reproduce};
+use cenote_lab::reproduce::report::{self, Report, claimed, deviation, ours, verdict};
+use cenote_lab::reproduce::{Draws, Reproduction, Selection, num_runs, run as reproduce};
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -18,18 +18,18 @@ pub fn run(args: &ReproduceArgs) -> Result<(), Failure> {
         return output::print(&listed(&selection));
     }
     let document = args.markdown.as_deref().map(read).transpose()?;
-    let experiments = selection.experiments().len() as u64;
-    let bar = output::progress("reproducing", experiments);
+    let draws = Draws { seed: args.seed, runs: if args.quick { 1 } else { Draws::RUNS } };
+    let bar = output::progress("reproducing", num_runs(&selection, draws));
     let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, Into::into));
-    let papers = reproduce(&selection, &Context { seed: args.seed }, threads, &|experiment, run| {
+    let papers = reproduce(&selection, draws, threads, &|experiment, number, run| {
         let begin = Instant::now();
         run();
         let seconds = begin.elapsed().as_secs_f64();
-        bar.suspend(|| output::say(&format!("{}: {seconds:.1} s", experiment.id)));
+        bar.suspend(|| output::say(&format!("{} {}: {seconds:.1} s", experiment.id, number + 1)));
         bar.inc(1);
     });
     bar.finish_and_clear();
-    let told = Report::new(commit(), args.seed, papers);
+    let told = Report::new(commit(), draws, papers);
     if let Some(path) = &args.json {
         let text = serde_json::to_string_pretty(&told).map_err(|error| Failure::new(error.to_string()))?;
         write(path, &(text + "\n"))?;
@@ -89,5 +89,5 @@ fn rows(paper: &Reproduction) -> String {
 
 fn table(told: &Report) -> String {
     let papers: Vec<String> = told.papers.iter().map(rows).collect();
-    format!("{}\n\n{}", papers.join("\n\n"), counted(&told.counts, told.arithmetic))
+    format!("{}\n\n{}", papers.join("\n\n"), told.counted())
 }

@@ -179,7 +179,7 @@ fn compression(args: &SimArgs) -> Compression {
 fn spill(args: &SimArgs, layers: u32, block_bytes: u64) -> Option<Spill> {
     let blocks = (args.spill.0 / block_bytes).min(L1_BLOCKS_MAX) as u32;
     let tier = TierLink { name: "spill", link: args.spill_link, ..SPECKV_L3 };
-    (blocks > 0).then_some(Spill { blocks, layers, tier, is_ahead: true })
+    (blocks > 0).then_some(Spill { blocks, layers, tier, is_ahead: true, near_tokens: None, fills: false })
 }
 
 /// The engine of the flags or of a calibration, without a pool.

@@ -1,5 +1,6 @@
 //! CPEN 511's project report: Figures 3 to 10.
 
+mod algorithm;
 mod paper;
 mod swaps;
 mod watermarks;
@@ -14,4 +15,4 @@ pub const PAPER: Paper = Paper {
     experiments: EXPERIMENTS,
 };
 
-const EXPERIMENTS: &[Experiment] = &[swaps::EXPERIMENT, watermarks::EXPERIMENT];
+const EXPERIMENTS: &[Experiment] = &[algorithm::EXPERIMENT, swaps::EXPERIMENT, watermarks::EXPERIMENT];

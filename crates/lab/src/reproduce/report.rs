@@ -1,8 +1,8 @@
 //! Reports: a table for the terminal, Markdown between markers, and one HTML page.
 
-use super::Reproduction;
-use super::row::{Distributions, Row};
+use super::row::{Distributions, Power, Row};
 use super::verdict::{Meaning, Verdict};
+use super::{Draws, PAPER_COUNT, Reproduction};
 use crate::plot::{self, Axis, Scale, Series};
 use serde::Serialize;
 use std::fmt::Write;
@@ -14,10 +14,14 @@ pub struct Report {
     pub commit: String,
     /// Seed of loads and drawn values.
     pub seed: u64,
+    /// Runs of the rows that it changes.
+    pub runs: u64,
     /// Number of rows of each verdict, in the order of [`Verdict::ALL`].
     pub counts: Vec<(Verdict, usize)>,
     /// Number of reproduced rows that are the paper's own arithmetic: no model computed them.
     pub arithmetic: usize,
+    /// Number of reproduced rows that could not come out otherwise.
+    pub tied: usize,
     /// The papers.
     pub papers: Vec<Reproduction>,
 }
@@ -25,10 +29,17 @@ pub struct Report {
 impl Report {
     /// Counts verdicts.
     #[must_use]
-    pub fn new(commit: String, seed: u64, papers: Vec<Reproduction>) -> Self {
+    pub fn new(commit: String, draws: Draws, papers: Vec<Reproduction>) -> Self {
         let rows = || papers.iter().flat_map(|paper| &paper.rows);
-        let (counts, arithmetic) = (counts(&rows()), arithmetic(rows()));
-        Self { commit, seed, counts, arithmetic, papers }
+        let counts = counts(&rows());
+        let [arithmetic, tied] = [Power::Arithmetic, Power::Tied].map(|power| reproduced(rows(), power));
+        Self { commit, seed: draws.seed, runs: draws.runs, counts, arithmetic, tied, papers }
+    }
+
+    /// Verdicts with their numbers, in words.
+    #[must_use]
+    pub fn counted(&self) -> String {
+        counted(&self.counts, self.arithmetic, self.tied)
     }
 }
 
@@ -36,16 +47,28 @@ fn counts<'a>(rows: &(impl Iterator<Item = &'a Row> + Clone)) -> Vec<(Verdict, u
     Verdict::ALL.map(|verdict| (verdict, rows.clone().filter(|row| row.verdict == verdict).count())).to_vec()
 }
 
-fn arithmetic<'a>(rows: impl Iterator<Item = &'a Row>) -> usize {
-    rows.filter(|row| row.verdict == Verdict::Reproduced && row.ours.is_empty()).count()
+/// Rows that are reproduced by this only.
+fn reproduced<'a>(rows: impl Iterator<Item = &'a Row>, power: Power) -> usize {
+    rows.filter(|row| row.verdict == Verdict::Reproduced && row.power == power).count()
 }
 
-/// Verdicts with their numbers, in words.
+/// The verdicts of a paper's rows with their numbers, in words.
 #[must_use]
-pub fn counted(counts: &[(Verdict, usize)], arithmetic: usize) -> String {
-    let own = |verdict: Verdict| match (verdict, arithmetic) {
-        (Verdict::Reproduced, 1..) => format!(" ({arithmetic} of them the paper's own arithmetic)"),
-        _ => String::new(),
+pub fn counted_of(paper: &Reproduction) -> String {
+    let [arithmetic, tied] = [Power::Arithmetic, Power::Tied].map(|power| reproduced(paper.rows.iter(), power));
+    counted(&counts(&paper.rows.iter()), arithmetic, tied)
+}
+
+fn counted(counts: &[(Verdict, usize)], arithmetic: usize, tied: usize) -> String {
+    let own = |verdict: Verdict| {
+        let parts = [(arithmetic, "the paper's own arithmetic"), (tied, "could not come out otherwise")];
+        let parts: Vec<String> =
+            parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
+        if verdict == Verdict::Reproduced && !parts.is_empty() {
+            format!(" (of them {})", parts.join(", "))
+        } else {
+            String::new()
+        }
     };
     let parts = counts.iter().map(|&(verdict, count)| format!("{count} {verdict}{}", own(verdict)));
     parts.collect::<Vec<_>>().join(", ")
@@ -96,7 +119,13 @@ pub fn claimed(row: &Row) -> String {
 /// Our values, and those that follow from the paper's other numbers.
 #[must_use]
 pub fn ours(row: &Row) -> String {
-    let own = (!row.ours.is_empty()).then(|| format!("{}{}", numbers(&row.ours), unit(row)));
+    let half = |at: usize| row.interval.as_ref().map(|interval| (interval.high[at] - interval.low[at]) / 2.0);
+    let value = |(at, value): (usize, &f64)| match half(at) {
+        Some(half) if half > 0.0 => format!("{} ± {}", number(*value), rounded(half)),
+        _ => number(*value),
+    };
+    let values = || row.ours.iter().enumerate().map(value).collect::<Vec<_>>().join(", ");
+    let own = (!row.ours.is_empty()).then(|| format!("{}{}", values(), unit(row)));
     let implied = row.implied.as_ref().filter(|_| own.is_none() || row.verdict == Verdict::SelfContradictory);
     let implied = implied.map(|implied| format!("{}{} by its own numbers", numbers(implied), unit(row)));
     own.into_iter().chain(implied).collect::<Vec<_>>().join("; ")
@@ -112,9 +141,22 @@ pub fn deviation(row: &Row) -> String {
     }
 }
 
+/// Half of an interval, to two digits.
+fn rounded(half: f64) -> String {
+    let unit = 10_f64.powf(half.log10().floor() - 1.0);
+    number((half / unit).round() * unit)
+}
+
 /// The verdict, and others over the range of open parameters.
 #[must_use]
 pub fn verdict(row: &Row) -> String {
+    if row.verdict == Verdict::DependsOn {
+        return format!("depends on {}", row.depends_on.join(", "));
+    }
+    if row.verdict == Verdict::Undecided {
+        let by = if row.interval.is_some() { "chance" } else { "rounding" };
+        return format!("undecided: within {by}");
+    }
     if row.elsewhere.is_empty() {
         return row.verdict.to_string();
     }
@@ -144,7 +186,8 @@ fn sensitive(row: &Row) -> String {
 fn reasons(row: &Row) -> String {
     let fitted = (!row.fitted.is_empty()).then(|| format!("fitted: {}", row.fitted.join(", ")));
     let why = (!row.why.is_empty()).then(|| row.why.to_owned());
-    why.into_iter().chain(fitted).collect::<Vec<_>>().join("; ")
+    let tied = (!row.tied.is_empty()).then(|| format!("could not come out otherwise: {}", row.tied));
+    why.into_iter().chain(fitted).chain(tied).collect::<Vec<_>>().join("; ")
 }
 
 fn what(row: &Row) -> String {
@@ -172,12 +215,12 @@ pub fn markdown_line(row: &Row) -> String {
 
 /// The section of a paper in the document, without its markers.
 #[must_use]
-pub fn markdown(paper: &Reproduction, seed: u64) -> String {
+pub fn markdown(paper: &Reproduction) -> String {
     let mut text = format!(
-        "{} rows with seed {seed}: {}.\n\n| row | what | paper | here | off by | verdict | why | sensitive to |\n\
+        "{} rows: {}.\n\n| row | what | paper | here | off by | verdict | why | sensitive to |\n\
          |---|---|---|---|---|---|---|---|\n",
         paper.rows.len(),
-        counted(&counts(&paper.rows.iter()), arithmetic(paper.rows.iter()))
+        counted_of(paper)
     );
     for row in &paper.rows {
         let _ = writeln!(text, "{}", markdown_line(row));
@@ -185,7 +228,16 @@ pub fn markdown(paper: &Reproduction, seed: u64) -> String {
     text
 }
 
-/// Replaces the sections of whole papers in a document. Each lies between
+fn section(document: &str, name: &str, text: &str) -> Result<String, String> {
+    const END: &str = "<!-- end -->";
+    let marker = format!("<!-- generated: reproduce {name} -->\n");
+    let start = document.find(&marker).ok_or_else(|| marker.trim_end().to_owned())? + marker.len();
+    let len = document[start..].find(END).ok_or_else(|| END.to_owned())?;
+    Ok([&document[..start], text, &document[start + len..]].concat())
+}
+
+/// Replaces the sections of whole papers in a document, and those of groups and counts if all papers are
+/// whole. Each lies between
 /// `<!-- generated: reproduce ID -->` and `<!-- end -->`.
 ///
 /// # Errors
@@ -193,10 +245,15 @@ pub fn markdown(paper: &Reproduction, seed: u64) -> String {
 pub fn replaced(document: &str, report: &Report) -> Result<String, String> {
     let mut document = document.to_owned();
     for paper in report.papers.iter().filter(|paper| paper.is_whole) {
-        let marker = format!("<!-- generated: reproduce {} -->\n", paper.paper);
-        let start = document.find(&marker).ok_or_else(|| marker.trim_end().to_owned())? + marker.len();
-        let len = document[start..].find("<!-- end -->").ok_or_else(|| "<!-- end -->".to_owned())?;
-        document.replace_range(start..start + len, &markdown(paper, report.seed));
+        document = section(&document, paper.paper, &markdown(paper))?;
+    }
+    let all = report.papers.len() == PAPER_COUNT && report.papers.iter().all(|paper| paper.is_whole);
+    if all {
+        let sections =
+            [("groups", super::groups::markdown(&report.papers)), ("counts", super::groups::counts(&report.papers))];
+        for (name, text) in sections {
+            document = section(&document, name, &text)?;
+        }
     }
     Ok(document)
 }
@@ -211,15 +268,10 @@ pub fn html(report: &Report) -> String {
          2 %.</p>\n",
         plot::escaped(&report.commit),
         report.seed,
-        counted(&report.counts, report.arithmetic)
+        report.counted()
     );
     for paper in &report.papers {
-        let _ = writeln!(
-            body,
-            "<h2>{}</h2>\n<p>{}.</p>",
-            plot::escaped(paper.title),
-            counted(&counts(&paper.rows.iter()), arithmetic(paper.rows.iter()))
-        );
+        let _ = writeln!(body, "<h2>{}</h2>\n<p>{}.</p>", plot::escaped(paper.title), counted_of(paper));
         for group in paper.rows.chunk_by(|a, b| table_of(a) == table_of(b)) {
             let _ = writeln!(body, "<h3>{}</h3>", plot::escaped(&heading(table_of(&group[0]))));
             let header = ["what", "verdict", "off by", "paper", "here"];

@@ -4,6 +4,7 @@ mod capacity;
 mod codecs;
 mod engine;
 mod equations;
+mod measured;
 mod overall;
 mod paper;
 mod prefetch;
@@ -30,4 +31,5 @@ const EXPERIMENTS: &[Experiment] = &[
     capacity::EXPERIMENT,
     engine::EXPERIMENT,
     equations::EXPERIMENT,
+    measured::EXPERIMENT,
 ];

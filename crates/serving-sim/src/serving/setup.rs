@@ -148,6 +148,14 @@ impl Setup {
         }
         if let Some(spill) = &self.spill {
             spill.check(&self.scheduler())?;
+            if let Some(near) = spill.near_tokens {
+                // The newest tokens of all requests, and the tokens of a step.
+                let least = self.max_num_seqs as u64 * u64::from(near.div_ceil(self.l1_block_tokens))
+                    + u64::from(self.max_num_batched_tokens.div_ceil(self.l1_block_tokens));
+                if u64::from(self.l1_blocks) < least {
+                    return Err(ConfigError::NoRoomToSpill { held: self.l1_blocks, least });
+                }
+            }
         }
         let links = [
             (self.shared.map(|pool| pool.link), "the pool's link"),
@@ -179,7 +187,9 @@ impl Setup {
     }
 
     fn check_engine(&self, workload: &Workload) -> Result<(), ConfigError> {
-        let blocks = u64::from(self.l1_blocks) + self.spill.map_or(0, |spill| u64::from(spill.blocks));
+        let far = self.spill.map_or(0, |spill| u64::from(spill.blocks));
+        let is_far_first = self.spill.is_some_and(|spill| spill.near_tokens.is_some());
+        let blocks = if is_far_first { far } else { u64::from(self.l1_blocks) + far };
         let held = blocks * u64::from(self.l1_block_tokens);
         let sizes = workload.requests().iter().map(|r| u64::from(r.input_tokens) + u64::from(r.output_tokens));
         match sizes.enumerate().max_by_key(|&(at, tokens)| (tokens, std::cmp::Reverse(at))) {
@@ -213,14 +223,15 @@ impl Setup {
             },
             recompute_token_ns: if self.always_swap { u64::MAX } else { self.cost.recompute_token_ns() },
         };
+        let far_first = self.spill.filter(|spill| spill.near_tokens.is_some());
         SchedulerConfig {
-            spill_blocks: self.spill.map_or(0, |spill| spill.blocks),
-            spill_use: SpillUse::Hidden,
+            spill_blocks: self.spill.filter(|_| far_first.is_none()).map_or(0, |spill| spill.blocks),
+            spill_use: if self.spill.is_some_and(|spill| spill.fills) { SpillUse::All } else { SpillUse::Hidden },
             max_num_seqs: self.max_num_seqs,
             max_num_batched_tokens: self.max_num_batched_tokens,
             long_prefill_token_threshold: 0,
             block_size: self.l1_block_tokens,
-            num_blocks: self.l1_blocks,
+            num_blocks: far_first.map_or(self.l1_blocks, |spill| spill.blocks),
             watermark: self.watermark.clone(),
             max_waiting: usize::MAX,
             swap,

@@ -36,6 +36,13 @@ pub struct Spill {
     pub tier: TierLink,
     /// Whether layers arrive ahead. Otherwise each is fetched when it is next.
     pub is_ahead: bool,
+    /// Tokens of each request, the newest, that an engine's own memory has as well, where all KV is
+    /// allocated in the tier (SpecKV §3.2, §3.3.1). `None`: blocks leave the engine's memory when it is
+    /// full, as in the product.
+    pub near_tokens: Option<u32>,
+    /// Whether requests are admitted while the tier has room. Otherwise only while steps hide the copies, as
+    /// in the product.
+    pub fills: bool,
 }
 
 impl Spill {
@@ -46,6 +53,9 @@ impl Spill {
         }
         if self.tier.link.bytes_per_s == 0 {
             return Err(ConfigError::NoBandwidth("the link to the spill space"));
+        }
+        if self.near_tokens.is_some() {
+            return Ok(());
         }
         let least = config.max_num_seqs as u64 + u64::from(config.max_num_batched_tokens.div_ceil(config.block_size));
         let held = config.num_blocks;
@@ -122,6 +132,15 @@ impl Streamer {
             is_ready: false,
             counts: SpillCounts::default(),
         }
+    }
+
+    pub const fn near_tokens(&self) -> Option<u32> {
+        self.spill.near_tokens
+    }
+
+    /// Writes the KV of new tokens.
+    pub fn write(&mut self, now: Time, tokens: u64, block_tokens: u32) {
+        self.mover.read_now(now, tokens * self.block_bytes / u64::from(block_tokens));
     }
 
     pub const fn counts(&self) -> &SpillCounts {

@@ -225,8 +225,14 @@ fn an_arrival_beyond_a_year_is_refused() {
 
 /// One engine with few blocks of its own, and `spill_blocks` outside.
 fn spilling(l1_blocks: u32, spill_blocks: u32) -> Setup {
-    let spill =
-        (spill_blocks > 0).then_some(Spill { blocks: spill_blocks, layers: 32, tier: SPECKV_L3, is_ahead: true });
+    let spill = (spill_blocks > 0).then_some(Spill {
+        blocks: spill_blocks,
+        layers: 32,
+        tier: SPECKV_L3,
+        is_ahead: true,
+        near_tokens: None,
+        fills: false,
+    });
     Setup { instances: 1, l1_blocks, spill, max_num_seqs: 64, max_num_batched_tokens: 512, ..setup() }
 }
 

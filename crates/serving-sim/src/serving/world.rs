@@ -12,6 +12,7 @@ use crate::kernel::{Calendar, Time};
 use crate::model::StepWork;
 use crate::quantiles::{Histogram, Values};
 use crate::rack::{Hosts, Rack};
+use crate::steady::Ends;
 use crate::workload::{BlockNumber, Workload};
 use cenote_base::RequestId;
 use cenote_policy::prefetch::Source;
@@ -70,6 +71,9 @@ pub(super) struct Instance {
 struct Totals {
     finished: u64,
     generated: u64,
+    /// Tokens of requests that have not ended, too.
+    emitted: u64,
+    ends: Ends,
     prompt_tokens: u64,
     blocks: u64,
     hit_blocks: u64,
@@ -350,8 +354,18 @@ impl<'a> World<'a> {
         let mut time = self.setup.cost.step(work);
         let Instance { scheduler, output, streamer, .. } = &mut self.instances[at];
         let Some(streamer) = streamer else { return now + time };
+        let block_tokens = self.setup.l1_block_tokens;
+        let near_tokens = streamer.near_tokens();
+        if near_tokens.is_some() {
+            // Every token's KV is written to the tier. No step waits for that, but it uses the same link.
+            streamer.write(now, output.scheduled.iter().map(|part| u64::from(part.num_new_tokens)).sum(), block_tokens);
+        }
+        let far = |id: RequestId, computed: u32| match near_tokens {
+            Some(near) => computed.saturating_sub(near) / block_tokens,
+            None => scheduler.num_spilled_blocks(id) as u32,
+        };
         let spilled: Spilled = (output.scheduled.iter())
-            .map(|part| (part.id, scheduler.num_spilled_blocks(part.id) as u32))
+            .map(|part| (part.id, far(part.id, part.num_computed_tokens)))
             .filter(|(_, count)| *count > 0)
             .collect();
         let streamed = spilled.iter().map(|(_, count)| u64::from(*count)).sum::<u64>();
@@ -359,11 +373,13 @@ impl<'a> World<'a> {
         let first = (self.setup.cost.step_ns + work.requests * self.setup.cost.request_ns).min(time);
         let waited = streamer.counts().stall_ns;
         let end = streamer.step(now, &spilled, first, time - first);
-        scheduler.streamed(StreamedStep {
-            ns: end - now,
-            waited_ns: streamer.counts().stall_ns - waited,
-            blocks: spilled.iter().map(|(_, count)| count).sum(),
-        });
+        if near_tokens.is_none() {
+            scheduler.streamed(StreamedStep {
+                ns: end - now,
+                waited_ns: streamer.counts().stall_ns - waited,
+                blocks: spilled.iter().map(|(_, count)| count).sum(),
+            });
+        }
         end
     }
 
@@ -497,6 +513,7 @@ impl<'a> World<'a> {
             let request = &self.workload.requests()[index];
             let progress = &mut self.requests[index];
             progress.generated += 1;
+            self.totals.emitted += 1;
             let is_first = progress.generated == 1;
             if is_first {
                 self.ttft.record(now - request.arrival);
@@ -522,6 +539,7 @@ impl<'a> World<'a> {
                 self.totals.events += 1;
                 self.totals.generated += u64::from(request.output_tokens);
                 self.totals.last_token = now;
+                self.totals.ends.push(now, self.totals.emitted);
             } else {
                 instance.scheduler.append_token(part.id);
             }
@@ -588,6 +606,7 @@ impl<'a> World<'a> {
             token_p99_ms: ms(self.gaps.quantile(0.99)),
             makespan_s: seconds,
             throughput_tokens_per_s: per_s(totals.generated),
+            steady_tokens_per_s: totals.ends.per_s().unwrap_or_else(|| per_s(totals.generated)),
             throughput_requests_per_s: per_s(totals.finished),
             pool_read_bytes: shared().flat_map(|shared| &shared.links).map(|link| link.read).sum(),
             pool_written_bytes: shared().flat_map(|shared| &shared.links).map(|link| link.written).sum(),

@@ -80,7 +80,14 @@ fn spill_of(live: &Live, fitted: &Calibration) -> Option<Spill> {
     let blocks = u32::try_from(config.spill_bytes / layout.block_bytes() as u64).unwrap_or(u32::MAX);
     let link = Link { bytes_per_s: fitted.machine.copy_bytes_per_s, latency_ns: 0 };
     let tier = TierLink { name: "region", link, ..NIAGARA_L3 };
-    (blocks > 0).then_some(Spill { blocks, layers: layout.num_layers as u32, tier, is_ahead: true })
+    (blocks > 0).then_some(Spill {
+        blocks,
+        layers: layout.num_layers as u32,
+        tier,
+        is_ahead: true,
+        near_tokens: None,
+        fills: false,
+    })
 }
 
 /// Picoseconds that the copy of a streamed token takes from the computation: nothing if each thread has a

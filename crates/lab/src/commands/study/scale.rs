@@ -29,6 +29,7 @@ struct Row {
     hit_rate: f64,
     ttft_p50_ms: f64,
     ttft_p99_ms: f64,
+    /// In steady state.
     tokens_per_s: f64,
     /// Simulated seconds.
     makespan_s: f64,
@@ -66,7 +67,7 @@ pub fn run(args: &StudyScaleArgs) -> Result<(), Failure> {
             hit_rate: outcome.hit_rate,
             ttft_p50_ms: outcome.ttft_p50_ms,
             ttft_p99_ms: outcome.ttft_p99_ms,
-            tokens_per_s: outcome.throughput_tokens_per_s,
+            tokens_per_s: outcome.steady_tokens_per_s,
             makespan_s: outcome.makespan_s,
             fetched,
             events: outcome.events,

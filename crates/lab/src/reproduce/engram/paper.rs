@@ -20,14 +20,14 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("engram.table1.segments", "bytes of a token by Figure 3: 8 segments of 320", "B", &[5_000.0])
         .arithmetic(|| vec![8.0 * 320.0]),
     Printed::new("engram.table1.step", "decode step of Qwen3-32B on four H200, batch of 256", "ms", &[3.6]),
-    Printed::new("engram.table1.throughput", "throughput", "tokens/s", &[70_000.0]).implied(|| vec![256.0 / 3.6e-3]),
-    Printed::new("engram.table1.window", "window before layer 2", "us", &[56.0]).implied(|| vec![3.6e3 / 64.0]),
+    Printed::new("engram.table1.throughput", "throughput", "tokens/s", &[70_000.0]).arithmetic(|| vec![256.0 / 3.6e-3]),
+    Printed::new("engram.table1.window", "window before layer 2", "us", &[56.0]).arithmetic(|| vec![3.6e3 / 64.0]),
     Printed::new("engram.table1.bandwidth", "bandwidth of the pool", "GB/s", &[0.7])
-        .implied(|| vec![70_000.0 * 5_000.0 * 2.0 / 1e9]),
+        .arithmetic(|| vec![70_000.0 * 5_000.0 * 2.0 / 1e9]),
     Printed::new("engram.s3-2.links", "that bandwidth within a link's", "GB/s", &[64.0, 12.5])
         .at_most()
         .named(&["PCIe 5.0 x16", "100GbE"])
-        .implied(|| vec![0.7; 2]),
+        .arithmetic(|| vec![0.7; 2]),
     Printed::new("engram.s4-1.switch", "bandwidth of the switch: 8 servers of 64", "GB/s", &[512.0])
         .arithmetic(|| vec![8.0 * 64.0]),
     // Table 2
@@ -104,6 +104,6 @@ pub const PRINTED: &[Printed] = &[
         .at_most(),
     Printed::new("engram.figure5.cxl-to-gpu", "CXL to GPU: \"acceptable\", read as the window", "us", &[56.0])
         .at_most(),
-    Printed::new("engram.figure5.gpu-over-cpu", "CXL to GPU over CXL to CPU: higher", "", &[1.0]).at_least(),
+    Printed::new("engram.figure5.gpu-over-cpu", "CXL to GPU over CXL to CPU: higher", "", &[1.0]).more(),
     Printed::new("engram.figure6.size", "latency with larger tables over smaller ones", "", &[1.0]),
 ];

@@ -1,7 +1,7 @@
 //! Figure 13: lengths.
 
 use super::systems::{HBM, LPDDR, QSERVE, System, USABLE, USABLES, VLLM, model};
-use super::throughput::{MEMORY, OAKEN_SHARE as SHARE};
+use super::throughput::{MEMORY, OAKEN_SHARE as SHARE, jointly};
 use crate::reproduce::row::{Measured, Sensitivity};
 use crate::reproduce::{Context, Experiment};
 use cenote_serving_sim::hardware::oaken::{OAKEN_HBM, OAKEN_LPDDR, Oaken};
@@ -11,6 +11,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     title: "throughput by sequence length",
     covers: &["oaken.figure13"],
     is_quick: true,
+    draws: false,
     run,
 };
 
@@ -18,7 +19,6 @@ pub const EXPERIMENT: Experiment = Experiment {
 const BATCH: u32 = 16;
 const SHORT: [u32; 3] = [1_024, 2_048, 4_096];
 const LONG: [u32; 2] = [8_192, 16_384];
-const SHARES: [f64; 3] = [0.3, 0.7, 0.9];
 
 const WAVES: &str = "requests that do not fit wait; the paper counts a batch that does not fit as out of memory";
 
@@ -30,9 +30,7 @@ fn run(_: &Context) -> Vec<Measured> {
     };
     let oaken = |oaken: Oaken, flops_share: f64| System::Accelerator(Oaken { flops_share, ..oaken });
     let short = |id: &'static str, gpu: System| {
-        let base = over(gpu, LPDDR, &SHORT);
-        let shares = Sensitivity::of(SHARE, &base, &SHARES, |&share| over(gpu, oaken(OAKEN_LPDDR, share), &SHORT));
-        Measured::new(id, base, WAVES).sensitive(shares)
+        jointly(Measured::new(id, over(gpu, LPDDR, &SHORT), WAVES), |at| over(at(gpu), at(LPDDR), &SHORT))
     };
     // `other` with so much of its peak.
     let long = |id: &'static str, other: &dyn Fn(f64) -> System| {
@@ -64,6 +62,6 @@ fn run(_: &Context) -> Vec<Measured> {
         long("oaken.figure13.long-lpddr", &|share| oaken(OAKEN_LPDDR, share)),
         fitting("oaken.figure13.fits", &[HBM, QSERVE], 16_384),
         fitting("oaken.figure13.hbm", &[HBM, QSERVE], 32_768),
-        fitting("oaken.figure13.lpddr", &[LPDDR], 32_768),
+        fitting("oaken.figure13.lpddr", &[LPDDR], 32_768).tied("256 GB hold 16 requests of 6.6 GB"),
     ]
 }

@@ -24,15 +24,12 @@ const TRACES: &[&str] = &["Conversation", "BurstGPT"];
 pub const PRINTED: &[Printed] = &[
     // Table 1
     Printed::new("oaken.table1.bandwidth", "memory bandwidth", "TB/s", &[2.0, 1.1]).named(&["A100", "Oaken-LPDDR"]),
-    // Abstract: "up to 1.58x" over an A100; §6.2 has a mean of 1.79 over vLLM, which runs on one.
-    Printed::new("oaken.abstract.gain", "throughput over an A100, batch of 256: up to", "", &[1.58])
-        .at_most()
-        .arithmetic(|| vec![1.79]),
+    // The abstract's and §1's 1.58 is over an A100 with quantization, which is QServe in §6.2: oaken.figure11.qserve.
     // Figure 1
-    Printed::new("oaken.figure1.bandwidth", "effective bandwidth, Oaken-HBM over an A100: more", "", &[1.0]).at_least(),
-    Printed::new("oaken.figure1.capacity", "effective capacity, Oaken-LPDDR over an A100: more", "", &[1.0]).at_least(),
+    Printed::new("oaken.figure1.bandwidth", "effective bandwidth, Oaken-HBM over an A100: more", "", &[1.0]).more(),
+    Printed::new("oaken.figure1.capacity", "effective capacity, Oaken-LPDDR over an A100: more", "", &[1.0]).more(),
     Printed::new("oaken.figure1.throughput", "throughput over the best alternative: higher", "", &[1.0; 2])
-        .at_least()
+        .more()
         .named(&["Llama2-13B", "OPT-30B"]),
     // §3.3: "largely offsets"
     Printed::new("oaken.s3-3.offset", "gain over 16 bits that is left of the bits' own: less than half", "", &[0.5; 2])
@@ -40,13 +37,13 @@ pub const PRINTED: &[Printed] = &[
         .named(&["KVQuant", "KIVI"]),
     // Figure 3
     Printed::new("oaken.figure3.generation", "use of the cores in generation over prefill: less", "", &[1.0; 2])
-        .at_most()
+        .less()
         .named(&["one request", "batch of 64"]),
     Printed::new("oaken.figure3.attention", "use of the cores in attention over projections: less", "", &[1.0])
-        .at_most(),
+        .less(),
     // Figure 4
-    Printed::new("oaken.figure4.small", "HBM over LPDDR, Llama2-13B, batch of 16: more", "", &[1.0]).at_least(),
-    Printed::new("oaken.figure4.large", "LPDDR over HBM, OPT-30B, batch of 128: more", "", &[1.0]).at_least(),
+    Printed::new("oaken.figure4.small", "HBM over LPDDR, Llama2-13B, batch of 16: more", "", &[1.0]).more(),
+    Printed::new("oaken.figure4.large", "LPDDR over HBM, OPT-30B, batch of 128: more", "", &[1.0]).more(),
     Printed::new("oaken.figure4.sublinear", "Llama2-13B at twice the batch: less than twice", "", &[2.0; 6])
         .at_most()
         .named(&["HBM, 32", "64", "128", "LPDDR, 32", "64", "128"]),
@@ -54,22 +51,27 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("oaken.figure5.memory", "KV's part of memory, Llama2-13B, batch of 64: dominates", "%", &[50.0])
         .at_least(),
     Printed::new("oaken.figure5.gain", "gain of 4-bit KV over that of 4-bit weights, batch of 64: larger", "", &[1.0])
-        .at_least(),
+        .more(),
     Printed::new("oaken.figure5.weights", "gain of 4-bit weights, batch of 64: minimal, read as 15 %", "", &[1.15])
         .at_most(),
     // Figure 6
     Printed::new("oaken.figure6.range", "range of K and V on other texts over Wikitext2's: consistent", "", &[1.0]),
+    Printed::new("oaken.figure6.channels", "largest 4 % of values in channels that hold no more than a tenth of them", "%", &[])
+        ,
+    // §4.3 and §6.1
+    Printed::new("oaken.s6-1.profiling", "inferences and minutes of offline profiling", "", &[100.0, 10.0])
+        .named(&["inferences", "minutes"]),
     // Figure 11
     Printed::new("oaken.figure11.vllm", "Oaken-LPDDR over vLLM, batch of 256, mean of models", "", &[1.79])
         .neutral(1.0),
     Printed::new("oaken.figure11.qserve", "Oaken-LPDDR over QServe, batch of 256, mean of models", "", &[1.58])
         .neutral(1.0),
     Printed::new("oaken.figure11.kvquant", "Oaken-LPDDR over KVQuant, batch of 256, mean of models: more", "", &[1.0])
-        .at_least(),
+        .more(),
     Printed::new("oaken.figure11.kivi", "Oaken-LPDDR over KIVI, batch of 256, mean of models: more", "", &[1.0])
-        .at_least(),
+        .more(),
     Printed::new("oaken.figure11.tender", "Oaken-LPDDR over Tender, batch of 256, mean of models: more", "", &[1.0])
-        .at_least(),
+        .more(),
     Printed::new(
         "oaken.figure11.tender-saturation",
         "Tender at a batch of 256 over 128, Llama2-13B: saturated",
@@ -77,27 +79,29 @@ pub const PRINTED: &[Printed] = &[
         &[1.0],
     ),
     Printed::new("oaken.figure11.baselines", "Oaken-HBM over others, Llama2-7B, batch of 16: more", "", &[1.0; 5])
-        .at_least()
+        .more()
         .named(&["vLLM", "KVQuant", "KIVI", "QServe", "Tender"]),
     Printed::new("oaken.figure11.large-models", "requests of 2K that Oaken-HBM holds: none", "", &[0.0; 2])
         .at_most()
         .named(&["Mixtral-8x7B", "Llama2-70B"]),
-    Printed::new("oaken.figure11.sweep", "Oaken-LPDDR over itself at half the batch: scales", "", &[SCALES; 4])
+    Printed::new("oaken.figure11.sweep", "Oaken-LPDDR over itself at half the batch, mean of models: scales", "", &[SCALES; 4])
         .at_least()
+        .neutral(1.0)
         .over("batch", &[32.0, 64.0, 128.0, 256.0]),
     Printed::new("oaken.figure11.opt", "Oaken-LPDDR over vLLM, batch of 256: more", "", &[1.0; 3])
-        .at_least()
+        .more()
         .named(&["OPT-6.7B", "OPT-13B", "OPT-30B"]),
     Printed::new("oaken.figure11.gqa", "gain with grouped-query attention over that without: less", "", &[1.0])
-        .at_most(),
+        .less(),
     Printed::new("oaken.figure11.gqa-saturation", "vLLM at a batch of 256 over 128: saturated", "", &[1.0; 3])
         .named(&["Mistral-7B", "Mixtral-8x7B", "Llama2-70B"]),
     Printed::new("oaken.figure11.hbm", "Oaken-HBM over Oaken-LPDDR, batch of 16: more", "", &[1.0; 2])
-        .at_least()
+        .more()
         .named(&["Llama2-7B", "Llama2-13B"]),
     Printed::new("oaken.figure11.saturation", "vLLM at a batch of 256 over 128, Llama2-13B: saturated", "", &[1.0]),
     Printed::new("oaken.figure11.scaling", "Oaken-LPDDR at a batch of 256 over 128, Llama2-13B: scales", "", &[SCALES])
-        .at_least(),
+        .at_least()
+        .neutral(1.0),
     // Table 2
     Printed::new("oaken.table2.perplexity", "Oaken's perplexity, Llama2", "", &[5.53, 4.93, 3.34]).named(LLAMAS),
     Printed::new("oaken.table2.perplexity-others", "Oaken's perplexity", "", &[10.88, 10.16, 9.58, 5.35, 3.90]).named(&[
@@ -107,6 +111,12 @@ pub const PRINTED: &[Printed] = &[
         "Mistral-7B",
         "Mixtral-8x7B",
     ]),
+    Printed::new("oaken.table2.perplexity-rivals", "others' perplexity, Llama2-7B", "", &[5.47, 5.49, 5.50, 6.42, 5.62, 5.67])
+        .named(&["original", "KVQuant", "KIVI", "Tender", "Atom", "QServe"]),
+    Printed::new("oaken.table2.accuracy", "accuracy of Oaken, Llama2: PIQA, Winogrande, Hellaswag", "%", &OAKEN)
+        .named(TASKS),
+    Printed::new("oaken.table2.accuracy-rivals", "accuracy of QServe, which is the fastest other, on the same", "%", &QSERVE)
+        .named(TASKS),
     Printed::new("oaken.table2.bits", "effective bits, Llama2", "bits", &[4.82, 4.82, 4.89]).named(LLAMAS),
     Printed::new("oaken.table2.reduction", "fewer bits than 16: up to", "%", &[70.0])
         .arithmetic(|| vec![100.0 * (1.0 - 4.82 / 16.0)]),
@@ -151,24 +161,25 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("oaken.figure12.level", "most over fewest bits of one ratio of outliers: the same", "", &[1.0; 4])
         .over("outliers, %", &[2.0, 5.0, 10.0, 20.0]),
     Printed::new("oaken.figure12.tradeoff", "least loss with 20 % of outliers over that with 2 %: less", "", &[1.0])
-        .at_most(),
+        .less(),
     Printed::new("oaken.figure12.pareto", "ratios with less loss than 4/90/6 and no more outliers: none", "", &[0.0])
         .at_most(),
+    Printed::new("oaken.figure12.gpu", "time of Oaken's quantization on a GPU over that in its engines: more", "", &[1.0]).more(),
     Printed::new("oaken.figure12.attention", "attention shorter than LPU's", "%", &[55.0]).neutral(0.0),
     Printed::new("oaken.figure12.engines", "part of the latency, batch of 64", "%", &[1.29, 3.23])
         .named(&["quantization", "dequantization"]),
     // Figure 13
     Printed::new("oaken.figure13.short", "QServe over Oaken-LPDDR below 8K: more", "", &[1.0; 3])
-        .at_least()
+        .more()
         .over("tokens", &[1_024.0, 2_048.0, 4_096.0]),
     Printed::new("oaken.figure13.short-vllm", "vLLM over Oaken-LPDDR below 8K: more", "", &[1.0; 3])
-        .at_least()
+        .more()
         .over("tokens", &[1_024.0, 2_048.0, 4_096.0]),
     Printed::new("oaken.figure13.long-lpddr", "Oaken-HBM over Oaken-LPDDR at 8K and 16K: more", "", &[1.0; 2])
-        .at_least()
+        .more()
         .over("tokens", &[8_192.0, 16_384.0]),
     Printed::new("oaken.figure13.long", "Oaken-HBM over QServe at 8K and 16K: more", "", &[1.0; 2])
-        .at_least()
+        .more()
         .over("tokens", &[8_192.0, 16_384.0]),
     Printed::new("oaken.figure13.fits", "requests of 16K that fit: all 16", "", &[16.0; 2])
         .at_least()
@@ -179,19 +190,19 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("oaken.figure13.lpddr", "requests of 32K that Oaken-LPDDR holds: all", "", &[16.0]).at_least(),
     // Figure 14
     Printed::new("oaken.figure14.outputs", "mean answer of BurstGPT over Conversation's: longer", "", &[1.0])
-        .at_least(),
+        .more(),
     Printed::new("oaken.figure14.gain", "gain over vLLM on BurstGPT over that on Conversation: larger", "", &[1.0])
-        .at_least(),
+        .more(),
     Printed::new(
         "oaken.figure14.llama",
         "Oaken-LPDDR over the best other, Llama2-13B, batch of 128: more",
         "",
         &[1.0; 2],
     )
-    .at_least()
+    .more()
     .named(TRACES),
     Printed::new("oaken.figure14.tender", "Tender with padded prompts over without, batch of 128: less", "", &[1.0; 2])
-        .at_most()
+        .less()
         .named(TRACES),
     Printed::new(
         "oaken.figure14.mixtral",
@@ -202,7 +213,7 @@ pub const PRINTED: &[Printed] = &[
     .at_most()
     .named(TRACES),
     Printed::new("oaken.figure14.mixtral-growth", "that gain at a batch of 128 over 16: greater", "", &[1.0; 2])
-        .at_least()
+        .more()
         .named(TRACES),
     Printed::new(
         "oaken.figure14.mixtral-advantage",
@@ -210,7 +221,7 @@ pub const PRINTED: &[Printed] = &[
         "",
         &[1.0; 2],
     )
-    .at_least()
+    .more()
     .named(TRACES),
     Printed::new(
         "oaken.figure14.mixtral-burst",
@@ -218,7 +229,7 @@ pub const PRINTED: &[Printed] = &[
         "",
         &[1.0],
     )
-    .at_least(),
+    .more(),
     // Table 4
     Printed::new("oaken.table4.ratios", "parts of a core's area", "%", &[22.86, 6.03, 1.86, 6.35])
         .named(&["MPU", "VPU", "quantization", "dequantization"])
@@ -228,6 +239,8 @@ pub const PRINTED: &[Printed] = &[
         .arithmetic(|| vec![100.0 * (1.0 - 222.7 / 400.0)]),
     Printed::new("oaken.table4.area", "area of a core", "mm2", &[3.971]),
 ];
+
+const TASKS: &[&str] = &["PIQA 7B", "13B", "70B", "Winogrande 7B", "13B", "70B", "Hellaswag 7B", "13B", "70B"];
 
 /// Table 2's accuracies: PIQA, Winogrande and Hellaswag on 7B, 13B and 70B each.
 const ORIGINAL: [f64; 9] = [79.05, 80.52, 82.70, 69.13, 72.80, 80.20, 75.98, 79.38, 83.82];

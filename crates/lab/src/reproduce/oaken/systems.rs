@@ -13,6 +13,8 @@ use cenote_serving_sim::{CostModel, Link, Setup, Workload, simulate};
 pub enum System {
     /// An A100 with this KV format.
     Gpu(KvKernels),
+    /// The same, with kernels that reach so many percent of its memory's bandwidth.
+    GpuAt(KvKernels, u64),
     /// An accelerator.
     Accelerator(Oaken),
 }
@@ -52,12 +54,25 @@ pub fn model(name: &str) -> Architecture {
     *SPECKV_MODELS.iter().chain([&OPT_30B]).find(|model| model.name == name).expect("a preset")
 }
 
+/// Percent of the A100's bandwidth that GPU kernels reach.
+pub const GPU_PERCENT: u64 = A100_80.device.memory_percent;
+
 impl System {
+    /// With GPU kernels that reach `percent` of the bandwidth, and accelerators whose units reach this part of
+    /// their peak.
+    #[must_use]
+    pub const fn reaching(self, percent: u64, flops_share: f64) -> Self {
+        match self {
+            Self::Gpu(kernels) | Self::GpuAt(kernels, _) => Self::GpuAt(kernels, percent),
+            Self::Accelerator(oaken) => Self::Accelerator(Oaken { flops_share, ..oaken }),
+        }
+    }
+
     /// Bytes for KV, and bytes of a token and of a request beyond its tokens. On an A100 the larger
     /// models get two cards' memory with the rates of one (§6.1).
     fn memory(&self, model: &Architecture, usable: u64) -> [u64; 3] {
         match self {
-            Self::Gpu(kernels) => {
+            Self::Gpu(kernels) | Self::GpuAt(kernels, _) => {
                 let cards = if model.bytes() * 10 > A100_80.usable_bytes() * 7 { 2 } else { 1 };
                 let bytes = (A100_80.usable_bytes() / USABLE * usable * cards).saturating_sub(model.bytes());
                 [bytes, kernels.bytes_per_token(model), kernels.bytes_per_request(model)]
@@ -98,9 +113,12 @@ impl System {
     #[must_use]
     pub fn cost(&self, model: &Architecture, batch: u32) -> CostModel {
         match self {
-            Self::Gpu(kernels) => {
-                let roofline = Roofline { gpu: A100_80, gpus: 1, architecture: *model };
-                kernels.cost(&roofline.cost_model(f64::from(batch)), &A100_80, model)
+            Self::Gpu(kernels) => Self::GpuAt(*kernels, GPU_PERCENT).cost(model, batch),
+            Self::GpuAt(kernels, percent) => {
+                let mut gpu = A100_80;
+                gpu.device.memory_percent = *percent;
+                let roofline = Roofline { gpu, gpus: 1, architecture: *model };
+                kernels.cost(&roofline.cost_model(f64::from(batch)), &gpu, model)
             }
             Self::Accelerator(oaken) => oaken.cost_model(model, f64::from(batch)),
         }

@@ -1,6 +1,6 @@
 //! Figures 3 to 5, 11 and 12(b): batches of 1,024 tokens in and out.
 
-use super::systems::{HBM, LPDDR, OPT_30B, QSERVE, System, USABLE, USABLES, VLLM, model};
+use super::systems::{GPU_PERCENT, HBM, LPDDR, OPT_30B, QSERVE, System, USABLE, USABLES, VLLM, model};
 use crate::reproduce::row::{Measured, Sensitivity};
 use crate::reproduce::{Context, Experiment};
 use cenote_serving_sim::hardware::a100::A100_80;
@@ -23,7 +23,8 @@ pub const EXPERIMENT: Experiment = Experiment {
         "oaken.figure12.attention",
         "oaken.figure12.engines",
     ],
-    is_quick: true,
+    is_quick: false,
+    draws: false,
     run,
 };
 
@@ -33,11 +34,25 @@ const DENSE: [&str; 5] = ["llama-2-7b", "llama-2-13b", "mistral-7b", "opt-30b", 
 /// Input and output.
 pub const TOKENS: u32 = 1_024;
 /// Names of open parameters.
-const SHARE: &str = "part of the peak that accelerators reach";
+const JOINT: &str = "% of HBM that GPU kernels reach × part of the peak that accelerators reach";
 pub const OAKEN_SHARE: &str = "part of the peak that Oaken reaches";
 pub const MEMORY: &str = "usable memory, %";
-/// Parts of a matrix unit's peak that Oaken may reach.
-const SHARES: [f64; 3] = [0.3, 0.7, 0.9];
+/// Percents of the bandwidth that GPU kernels may reach, and parts of a matrix unit's peak that accelerators
+/// may. Our assumptions: no kernel of these systems was measured.
+const PERCENTS: [u64; 3] = [60, GPU_PERCENT, 95];
+const SHARES: [f64; 3] = [0.3, OAKEN_LPDDR.flops_share, 0.9];
+
+/// A row's values at all pairs of both. `of` gets a system's change.
+pub fn jointly(row: Measured, of: impl Fn(&dyn Fn(System) -> System) -> Vec<f64>) -> Measured {
+    let base = row.values.clone().unwrap_or_default();
+    let pairs = PERCENTS.into_iter().flat_map(|percent| SHARES.map(|share| (percent, share)));
+    let (names, values) = pairs
+        .map(|(percent, share)| {
+            (format!("{percent} % × {share}"), of(&|system: System| system.reaching(percent, share)))
+        })
+        .unzip();
+    row.sensitive(Sensitivity::from(JOINT, &base, names, values))
+}
 
 const GPU: &str =
     "GPU kernels read at 80 % of the bandwidth and quantize for nothing; Oaken's units reach half of their peak";
@@ -52,27 +67,32 @@ const CORES: [f64; 3] = [32.0, 64.0, 216.0];
 pub struct Open {
     /// Part of its peak that Oaken's or LPU's matrix unit reaches.
     pub flops_share: f64,
+    /// Percent of the bandwidth that GPU kernels reach.
+    pub gpu_percent: u64,
     /// Percent of all memories that weights and KV use.
     pub usable: u64,
 }
 
 /// The assumptions.
-pub const ASSUMED: Open = Open { flops_share: OAKEN_LPDDR.flops_share, usable: USABLE };
+pub const ASSUMED: Open = Open { flops_share: OAKEN_LPDDR.flops_share, gpu_percent: GPU_PERCENT, usable: USABLE };
 
 impl Open {
     /// Generated tokens per second; 0 if no request fits. Tender's units are as good as Oaken's.
     pub fn rate(&self, system: System, model: &Architecture, batch: u32) -> f64 {
-        let system = match system {
-            System::Accelerator(oaken) => System::Accelerator(Oaken { flops_share: self.flops_share, ..oaken }),
-            gpu @ System::Gpu(_) => gpu,
-        };
+        let system = system.reaching(self.gpu_percent, self.flops_share);
         system.tokens_per_s_in(model, batch, [TOKENS, TOKENS], self.usable).unwrap_or(0.0)
     }
 
     /// A row, with the effects of both.
     pub fn row(id: &'static str, why: &'static str, value: impl Fn(&Self) -> Vec<f64>) -> Measured {
         let base = value(&ASSUMED);
-        let shares = Sensitivity::of(SHARE, &base, &[0.3, 0.9], |&flops_share| value(&Self { flops_share, ..ASSUMED }));
+        let pairs = PERCENTS.into_iter().flat_map(|percent| SHARES.map(|share| (percent, share)));
+        let (names, values) = pairs
+            .map(|(gpu_percent, flops_share)| {
+                (format!("{gpu_percent} % × {flops_share}"), value(&Self { flops_share, gpu_percent, ..ASSUMED }))
+            })
+            .unzip();
+        let shares = Sensitivity::from(JOINT, &base, names, values);
         let usables = Sensitivity::of(MEMORY, &base, &USABLES, |&usable| value(&Self { usable, ..ASSUMED }));
         Measured::new(id, base, why).sensitive(shares).sensitive(usables)
     }
@@ -90,10 +110,13 @@ pub fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
 }
 
 /// Mean over models of Oaken-LPDDR's throughput at a batch of 256 over another system's.
-fn gain(names: &[&str], other: System, oaken: Oaken) -> f64 {
+fn gain(names: &[&str], other: System, oaken: System) -> f64 {
+    let rate = |system: System, model: &Architecture| {
+        system.tokens_per_s_in(model, 256, [TOKENS, TOKENS], USABLE).unwrap_or(0.0)
+    };
     mean(names.iter().map(|name| {
         let model = model(name);
-        rate(System::Accelerator(oaken), &model, 256) / rate(other, &model, 256)
+        rate(oaken, &model) / rate(other, &model)
     }))
 }
 
@@ -101,7 +124,7 @@ fn gain(names: &[&str], other: System, oaken: Oaken) -> f64 {
 fn with_opt(row: Measured) -> Measured {
     let base = row.values.clone().unwrap_or_default();
     let all = [&MODELS[..], &["opt-6.7b", "opt-13b"]].concat();
-    let ours = vec![vec![gain(&all, VLLM, OAKEN_LPDDR)]];
+    let ours = vec![vec![gain(&all, VLLM, LPDDR)]];
     row.sensitive(Sensitivity::from("models", &base, vec!["all eight".to_owned()], ours))
 }
 
@@ -110,7 +133,7 @@ fn with_kernels(row: Measured) -> Measured {
     let base = row.values.clone().unwrap_or_default();
     row.sensitive(Sensitivity::of("QServe's instructions per value", &base, &[6.0, 12.0], |&instructions| {
         let kernels = System::Gpu(KvKernels { instructions, ..kv_kernels::QSERVE });
-        vec![gain(&DENSE, kernels, OAKEN_LPDDR)]
+        vec![gain(&DENSE, kernels, LPDDR)]
     }))
 }
 
@@ -118,11 +141,8 @@ fn run(_: &Context) -> Vec<Measured> {
     let [seven, thirteen] = ["llama-2-7b", "llama-2-13b"].map(model);
     let lpu = |oaken: Oaken| System::Accelerator(oaken.unquantized());
     let gains = |id: &'static str, names: &[&str], other: System| {
-        let base = vec![gain(names, other, OAKEN_LPDDR)];
-        let shares = Sensitivity::of(OAKEN_SHARE, &base, &SHARES, |&flops_share| {
-            vec![gain(names, other, Oaken { flops_share, ..OAKEN_LPDDR })]
-        });
-        Measured::new(id, base, GPU).sensitive(shares)
+        let row = Measured::new(id, vec![gain(names, other, LPDDR)], GPU);
+        jointly(row, |at| vec![gain(names, at(other), at(LPDDR))])
     };
     let over = |open: &Open, systems: [System; 2], model: &Architecture, batch: u32| {
         let [a, b] = systems.map(|system| open.rate(system, model, batch));
@@ -135,7 +155,8 @@ fn run(_: &Context) -> Vec<Measured> {
         generation(&thirteen),
         Open::row("oaken.figure4.small", "the accelerator without quantization", |open| {
             vec![over(open, [lpu(OAKEN_HBM), lpu(OAKEN_LPDDR)], &thirteen, 16)]
-        }),
+        })
+        .tied("the same design with more bandwidth"),
         Open::row(
             "oaken.figure4.large",
             "the accelerator without quantization; 80 GB hold the weights and few requests",
@@ -147,12 +168,14 @@ fn run(_: &Context) -> Vec<Measured> {
             };
             let each = [OAKEN_HBM, OAKEN_LPDDR].iter();
             each.flat_map(|oaken| [32, 64, 128].map(|batch| doubled(*oaken, batch))).collect()
-        }),
+        })
+        .tied("no batch is served in less than half the time of twice the batch"),
         with_opt(gains("oaken.figure11.vllm", &MODELS, VLLM)),
         with_kernels(gains("oaken.figure11.qserve", &DENSE, QSERVE)),
         Open::row("oaken.figure11.hbm", GPU, |open| {
             [&seven, &thirteen].iter().map(|model| over(open, [HBM, LPDDR], model, 16)).collect()
-        }),
+        })
+        .tied("the same design with more bandwidth"),
         Open::row("oaken.figure11.saturation", GPU, |open| scaled(open, VLLM)),
         Open::row("oaken.figure11.scaling", GPU, |open| scaled(open, LPDDR)),
     ];
@@ -172,6 +195,7 @@ fn figure_3(model: &Architecture) -> Measured {
     let batches = Sensitivity::of("batch", &base, &[16, 256], |&batch| vec![attention_use(model, batch)]);
     Measured::new("oaken.figure3.attention", base, "an A100's roofline at 2,048 tokens, a batch of 64")
         .sensitive(batches)
+        .tied("attention reads each byte for one request")
 }
 
 /// Operations per second of a step of generation over those of prefill, for one request and for many.
@@ -193,7 +217,9 @@ fn generation(model: &Architecture) -> Measured {
     };
     let base = of(&TOKENS);
     let tokens = Sensitivity::of("tokens of a prompt", &base, &[128, 4 * TOKENS], of);
-    Measured::new("oaken.figure3.generation", base, "an A100's roofline, prompts of 1,024 tokens").sensitive(tokens)
+    Measured::new("oaken.figure3.generation", base, "an A100's roofline, prompts of 1,024 tokens")
+        .sensitive(tokens)
+        .tied("a token of an answer reads all weights")
 }
 
 /// Operations per second in attention over those in the projections.

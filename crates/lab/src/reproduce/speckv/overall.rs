@@ -1,6 +1,6 @@
 //! Figure 1, §4.2 and Table 2: throughput and latency of the systems.
 
-use super::systems::{BASE, CHATBOT, INT8_RATIO, LOADS, Machine, PCIE_4_LINK, System};
+use super::systems::{BASE, CHATBOT, LOADS, Machine, PCIE_4_LINK, System};
 use crate::reproduce::row::{Measured, Sensitivity};
 use crate::reproduce::{Context, Experiment};
 use cenote_serving_sim::hardware::architecture::{LLAMA_2_70B, SPECKV_MODELS};
@@ -18,37 +18,48 @@ pub const EXPERIMENT: Experiment = Experiment {
         "speckv.table2",
     ],
     is_quick: false,
+    draws: true,
     run,
 };
 
-const REQUESTS: usize = 192;
+/// Requests of a load of LLaMA-2 70B.
+const REQUESTS: usize = 600;
+/// Requests of a load of each model, more than the largest batch.
+const fn requests(batch_max: usize) -> usize {
+    if batch_max > 128 { REQUESTS } else { REQUESTS / 3 }
+}
 /// Requests per second at which throughput is compared: the paper's largest.
 const RATE: f64 = 100.0;
-/// Other rates of the paper's range.
-const RATES: [f64; 2] = [5.0, 20.0];
+/// Another rate of the paper's range.
+const LOW_RATE: f64 = 20.0;
 /// vLLM's share of free blocks.
 const VLLM_WATERMARK: f64 = 0.01;
+/// What the paper leaves open: GPUs, percent of usable memory, and the largest batch.
+const GPUS: [u32; 6] = [1, 2, 3, 4, 6, 8];
+const USABLES: [u64; 2] = [90, 95];
+const BATCHES: [usize; 2] = [128, 512];
+const JOINT: &str = "GPUs × usable memory × batch";
 
-const WHY: &str = "22 models and four workloads at 100 req/s, fewest GPUs that hold the INT8 weights; models with room in \
-                   the GPU's memory gain nothing; decoders keep up with the link";
+const WHY: &str = "22 models and four workloads at 100 req/s, 200 requests and 600 for larger batches, steady state; \
+                   fewest GPUs that hold the INT8 weights, batches to 128; all KV is allocated far, 256 tokens a request \
+                   near; decoders keep up with the link";
 /// The paper prints 412 GB/s for a cache engine, and 51.2 for its pipeline.
 const DECODERS: &str = "decoders of 51.2 GB/s per FPGA";
 
 fn run(context: &Context) -> Vec<Measured> {
-    let mut rows = figure_1(context.seed);
-    rows.extend(large(context.seed));
+    let mut rows = figure_1(context);
+    rows.extend(large(context));
     rows.extend(table_2(context.seed));
     rows
 }
 
 /// Throughput of systems, for each model and workload.
 fn sweep(machine: &Machine, rate: f64, systems: &[System], seed: u64) -> Vec<Vec<f64>> {
-    let loads = LOADS.map(|load| load.draw(REQUESTS, rate, seed));
+    let loads = LOADS.map(|load| load.draw(requests(machine.batch_max), rate, seed));
     let of = |system: System| -> Vec<f64> {
         let pairs = SPECKV_MODELS.iter().flat_map(|model| loads.iter().map(move |load| (model.int8(), load)));
-        let tokens_per_s = |(model, load)| {
-            machine.run(system, &model, load).map_or(f64::NAN, |outcome| outcome.throughput_tokens_per_s)
-        };
+        let tokens_per_s =
+            |(model, load)| machine.run(system, &model, load).map_or(f64::NAN, |outcome| outcome.steady_tokens_per_s);
         pairs.map(tokens_per_s).collect()
     };
     systems.iter().map(|system| of(*system)).collect()
@@ -73,7 +84,8 @@ struct Varied {
     runs: Vec<Vec<f64>>,
 }
 
-fn figure_1(seed: u64) -> Vec<Measured> {
+fn figure_1(context: &Context) -> Vec<Measured> {
+    let seed = context.seed;
     let base = sweep(&BASE, RATE, &SYSTEMS, seed);
     // Runs only the systems that the setting changes.
     let varied = |parameter, setting: String, machine: Machine, rate: f64, changed: &[System]| {
@@ -86,25 +98,33 @@ fn figure_1(seed: u64) -> Vec<Measured> {
     let one =
         |parameter, setting: String, machine, changed: &[System]| varied(parameter, setting, machine, RATE, changed);
     let linked = [System::SpecKv, System::CxlNoSpec];
-    let mut all: Vec<Varied> =
-        RATES.map(|rate| varied("req/s", rate.to_string(), BASE, rate, &SYSTEMS)).into_iter().collect();
-    all.push(one("GPUs", "8".to_owned(), Machine { gpus: Some(8), ..BASE }, &SYSTEMS));
-    let fixed = Machine { watermark: Some(VLLM_WATERMARK), ..BASE };
-    all.push(one("watermark", VLLM_WATERMARK.to_string(), fixed, &SYSTEMS));
-    let slow = Machine { link_bytes_per_s: PCIE_4_LINK, ..BASE };
-    all.push(one("bytes/s of the link", PCIE_4_LINK.to_string(), slow, &linked));
-    all.extend(
-        [1.0, INT8_RATIO].map(|ratio| one("compression ratio", ratio.to_string(), Machine { ratio, ..BASE }, &linked)),
-    );
-    let decoders = Machine { decoders: Some(1), ..BASE };
-    all.push(one(DECODERS, "1".to_owned(), decoders, &linked));
+    let mut all: Vec<Varied> = Vec::new();
+    if context.run == 0 {
+        for (gpus, usable_percent, batch_max) in [(None, 90, 512), (None, 95, 128), (Some(8), 95, 512)] {
+            let machine = Machine { gpus, usable_percent, batch_max, ..BASE };
+            let gpus = gpus.map_or_else(|| "fewest".to_owned(), |gpus| gpus.to_string());
+            all.push(one(JOINT, format!("{gpus} × {usable_percent} % × {batch_max}"), machine, &SYSTEMS));
+        }
+        all.push(varied("req/s", LOW_RATE.to_string(), BASE, LOW_RATE, &SYSTEMS));
+        let fixed = Machine { watermark: Some(VLLM_WATERMARK), ..BASE };
+        all.push(one("watermark of GPU only", VLLM_WATERMARK.to_string(), fixed, &[System::GpuOnly]));
+        let slow = Machine { link_bytes_per_s: PCIE_4_LINK, ..BASE };
+        all.push(one("bytes/s of the link", PCIE_4_LINK.to_string(), slow, &linked));
+        all.push(one("compression ratio", "1".to_owned(), Machine { ratio: 1.0, ..BASE }, &linked));
+        all.push(one(DECODERS, "1".to_owned(), Machine { decoders: Some(1), ..BASE }, &linked));
+    }
+    let product = (context.run == 0).then(|| sweep(&BASE, RATE, &[System::Product], seed).remove(0));
     let row = |id, system: usize, of: fn([f64; 3]) -> Vec<f64>| {
         let over = |runs: &[Vec<f64>]| of(spread(&runs[0], &runs[system]));
         let ours = over(&base);
-        all.chunk_by(|a, b| a.parameter == b.parameter).fold(Measured::new(id, ours.clone(), WHY), |row, varied| {
+        let row = Measured::new(id, ours.clone(), WHY);
+        let row = all.chunk_by(|a, b| a.parameter == b.parameter).fold(row, |row, varied| {
             let (settings, values) = varied.iter().map(|one| (one.setting.clone(), over(&one.runs))).unzip();
             row.sensitive(Sensitivity::from(varied[0].parameter, &ours, settings, values))
-        })
+        });
+        let Some(product) = &product else { return row };
+        let values = vec![of(spread(product, &base[system]))];
+        row.sensitive(Sensitivity::from("policy", &ours, vec!["the product's".to_owned()], values).aside())
     };
     let ends = |[least, _, most]: [f64; 3]| vec![least, most];
     vec![
@@ -115,40 +135,76 @@ fn figure_1(seed: u64) -> Vec<Measured> {
     ]
 }
 
+/// A row of LLaMA-2 70B, with the effects of GPUs and usable memory together.
+fn jointly(id: &'static str, why: &'static str, of: &dyn Fn(&Machine) -> Vec<f64>) -> Measured {
+    let ours = of(&BASE);
+    let machines = GPUS.into_iter().flat_map(|gpus| USABLES.map(|usable| (gpus, usable)));
+    let (names, values) = machines
+        .map(|(gpus, usable)| {
+            let machine = Machine { gpus: Some(gpus), usable_percent: usable, ..BASE };
+            (format!("{gpus} × {usable} %"), of(&machine))
+        })
+        .unzip();
+    Measured::new(id, ours.clone(), why).sensitive(Sensitivity::from("GPUs × usable memory", &ours, names, values))
+}
+
 /// LLaMA-2 70B on the chatbot's load, with all systems.
-fn large(seed: u64) -> Vec<Measured> {
+fn large(context: &Context) -> Vec<Measured> {
     let model = LLAMA_2_70B.int8();
-    let load = CHATBOT.draw(REQUESTS, RATE, seed);
+    let load = CHATBOT.draw(REQUESTS, RATE, context.seed);
     let of = |machine: &Machine, system: System| {
-        machine.run(system, &model, &load).map_or(f64::NAN, |outcome| outcome.throughput_tokens_per_s)
+        machine.run(system, &model, &load).map_or(f64::NAN, |outcome| outcome.steady_tokens_per_s)
     };
-    let at = |machine: &Machine| {
+    let at = |machine: &Machine, batch_max: usize| {
         let gpu = of(&Machine { batch_max: 16, ..*machine }, System::GpuOnly);
-        vec![gpu, of(&Machine { batch_max: 64, ..*machine }, System::SpecKv)]
+        vec![gpu, of(&Machine { batch_max, ..*machine }, System::SpecKv)]
     };
-    let base = at(&BASE);
-    let ratio = vec![base[1] / base[0]];
-    let others =
-        [System::SpecKvBasic, System::SpecKvNoComp, System::CxlNoSpec, System::CpuOffload, System::NvmeOffload];
+    let gain = |both: &[f64]| vec![both[1] / both[0]];
+    let base = at(&BASE, 64);
+    let ratio = gain(&base);
+    let rows = [
+        Measured::new(
+            "speckv.s4-2.llama-70b",
+            base.clone(),
+            "one A100, batches of 16 and 64, 600 requests, steady state",
+        ),
+        Measured::new("speckv.s4-2.llama-70b-gain", ratio.clone(), "the same, one over the other"),
+    ];
+    if context.run > 0 {
+        return rows.into();
+    }
+    let machines = GPUS.into_iter().flat_map(|gpus| USABLES.map(|usable| (gpus, usable)));
+    let grid = machines.flat_map(|(gpus, usable)| [64, BATCHES[0], BATCHES[1]].map(|batch| (gpus, usable, batch)));
+    let (names, values): (Vec<String>, Vec<Vec<f64>>) = grid
+        .map(|(gpus, usable, batch)| {
+            let machine = Machine { gpus: Some(gpus), usable_percent: usable, ..BASE };
+            (format!("{gpus} × {usable} % × {batch}"), at(&machine, batch))
+        })
+        .unzip();
+    let others = [
+        System::SpecKvBasic,
+        System::SpecKvNoComp,
+        System::CxlNoSpec,
+        System::CpuOffload,
+        System::NvmeOffload,
+        System::Product,
+    ];
     let variants = Sensitivity::from(
         "system beside SpecKV",
         &ratio,
         others.iter().map(|system| format!("{system:?}")).collect(),
         others.iter().map(|system| vec![of(&Machine { batch_max: 64, ..BASE }, *system) / base[0]]).collect(),
     );
-    let gain = |machine: &Machine| {
-        let at = at(machine);
-        vec![at[1] / at[0]]
-    };
+    let [rates, gains] = rows;
+    let decoders = Sensitivity::of(DECODERS, &ratio, &[1, 3], |&decoders| {
+        gain(&at(&Machine { decoders: Some(decoders), ..BASE }, 64))
+    });
     vec![
-        Measured::new("speckv.s4-2.llama-70b", base.clone(), "one A100, batches of 16 and 64")
-            .sensitive(Sensitivity::of("GPUs", &base, &[2, 4, 8], |gpus| at(&Machine { gpus: Some(*gpus), ..BASE }))),
-        Measured::new("speckv.s4-2.llama-70b-gain", ratio.clone(), "the same, one over the other")
-            .sensitive(Sensitivity::of("GPUs", &ratio, &[2, 4, 8], |gpus| gain(&Machine { gpus: Some(*gpus), ..BASE })))
-            .sensitive(Sensitivity::of(DECODERS, &ratio, &[1, 3], |decoders| {
-                gain(&Machine { decoders: Some(*decoders), ..BASE })
-            }))
-            .sensitive(variants),
+        rates.sensitive(Sensitivity::from(JOINT, &base, names.clone(), values.clone())),
+        gains
+            .sensitive(Sensitivity::from(JOINT, &ratio, names, values.iter().map(|both| gain(both)).collect()))
+            .sensitive(decoders)
+            .sensitive(variants.aside()),
     ]
 }
 
@@ -165,11 +221,8 @@ fn table_2(seed: u64) -> Vec<Measured> {
         let of = |system: &System| machine.run(*system, &model, load).map_or(f64::NAN, |outcome| of(&outcome));
         systems.iter().map(of).collect()
     };
-    let row = |id, why, load, of: fn(&cenote_serving_sim::Outcome) -> f64| {
-        let base = at(&BASE, of, load);
-        let gpus = Sensitivity::of("GPUs", &base, &[2, 8], |gpus| at(&Machine { gpus: Some(*gpus), ..BASE }, of, load));
-        Measured::new(id, base, why).sensitive(gpus)
-    };
+    let row =
+        |id, why, load, of: fn(&cenote_serving_sim::Outcome) -> f64| jointly(id, why, &|machine| at(machine, of, load));
     let why = "32 requests at once on one A100; GPU only runs fewer at a time";
     // SpecKV over GPU only, of all four rows.
     let overheads = |machine: &Machine| {
@@ -184,10 +237,8 @@ fn table_2(seed: u64) -> Vec<Measured> {
             of(|o| o.token_p99_ms, &batch),
         ]
     };
-    let base = overheads(&BASE);
-    let gpus = Sensitivity::of("GPUs", &base, &[2, 8], |gpus| overheads(&Machine { gpus: Some(*gpus), ..BASE }));
     vec![
-        Measured::new("speckv.table2.overhead", base, why).sensitive(gpus),
+        jointly("speckv.table2.overhead", why, &overheads),
         row("speckv.table2.ttft", "a prompt alone; one A100", &alone, |o| o.ttft_p50_ms),
         row("speckv.table2.decode", why, &batch, |o| o.token_p50_ms),
         row("speckv.table2.p95", why, &batch, |o| o.token_p95_ms),

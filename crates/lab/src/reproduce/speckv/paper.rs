@@ -24,7 +24,6 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("speckv.s3-1.read-write", "(iii) reads per write, over the tokens of the context", "", &[1.0]),
     Printed::new("speckv.s3-1.int8", "(iv) accuracy of INT8", "%", &[99.0]).at_least(),
     Printed::new("speckv.s3-1.int8-ratio", "(iv) compression by INT8", "", &[2.0]).neutral(1.0),
-    Printed::new("speckv.s3-1.delta", "(v) compression by differences, over INT8", "", &[1.36]).neutral(1.0),
     Printed::new("speckv.s3-1.layer-ratios", "(vi) compression of early and late layers", "", &[3.5, 2.75])
         .between(&[(3.0, 4.0), (2.5, 3.0)])
         .neutral(1.0)
@@ -50,17 +49,13 @@ pub const PRINTED: &[Printed] = &[
         .arithmetic(|| vec![400.0 * 0.8]),
     Printed::new(
         "speckv.s3-4-2.theta",
-        "effective throughput: the link's, beside its formula as printed",
-        "M entries/s",
-        &[15.625],
+        "bandwidth by the formula of throughput, entries of 4 KB: within the link's",
+        "GB/s",
+        &[64.0],
     )
-    .implied(|| vec![(16.0_f64 / 12.0).min(64e9 / 4_096.0) * 800e6 / 1e6]),
-    Printed::new(
-        "speckv.s3-4-2.stability",
-        "tokens/s below which the link is stable, k = 4",
-        "",
-        &[64e9 * 0.95 / 4.0 / 4_096.0],
-    ),
+    .at_most()
+    .arithmetic(|| vec![(16.0_f64 / 12.0).min(64e9 / 4_096.0) * 800e6 * 4_096.0 / 1e9]),
+    Printed::new("speckv.s3-4-2.stability", "tokens/s below which the link is stable", "tokens/s", &[]),
     Printed::new("speckv.eq2.hiding", "share of models whose copies hide behind two layers (\"most\")", "", &[0.5])
         .at_least(),
     // §3.5
@@ -83,8 +78,6 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("speckv.eq4.engines", "engines per FPGA that Table 6 has, by the largest use", "", &[4.0])
         .arithmetic(|| vec![(1.0_f64 / 0.305).floor()]),
     Printed::new("speckv.eq5.arbitration", "weights of the arbiter", "", &[]),
-    Printed::new("speckv.eq6.saturation", "engines at which the memory saturates", "", &[4.0])
-        .arithmetic(|| vec![(1_600.0_f64 / 51.2).ceil()]),
     Printed::new("speckv.eq7.throttle", "bandwidth throttle", "", &[]),
     Printed::new("speckv.eq8.choice", "choice of codecs", "", &[]),
     Printed::new("speckv.eq9.depth", "best depth of prefetch", "", &[4.0]),
@@ -96,6 +89,27 @@ pub const PRINTED: &[Printed] = &[
     ),
     Printed::new("speckv.table1.frequency", "maximum frequency, by a critical path of 1.0 ns", "MHz", &[812.0])
         .arithmetic(|| vec![1e3 / 1.0]),
+    // §3.3.1, §3.5.1 and §3.6
+    Printed::new("speckv.s3-3-1.near", "newest tokens of a request in the GPU's memory", "", &[192.0])
+        .between(&[(128.0, 256.0)]),
+    Printed::new("speckv.s3-5-1.inputs", "hits of the TLB; bank conflicts", "%", &[92.0, 8.0])
+        .named(&["at least", "at most"]),
+    Printed::new("speckv.s3-6-1.api", "time of a call that allocates, accesses or frees", "ns", &[500.0]).at_most(),
+    Printed::new("speckv.s3-6-2.batching", "speedup of m requests in a batch over m: near 1", "", &[1.0]),
+    Printed::new("speckv.s3-6-2.polling", "time of an interrupt over that of a poll: much more", "", &[1.0]).more(),
+    Printed::new("speckv.s3-6-2.pages", "time of random rows in small pages over that in huge ones: more", "", &[1.0])
+        .more(),
+    Printed::new("speckv.s3-6-2.numa", "time of memory of another node over the own one's: more", "", &[1.0]).more(),
+    // §4.1.1
+    Printed::new("speckv.s4-1-1.gpu", "bandwidth of an A100's 80 GB", "TB/s", &[1.6]),
+    Printed::new(
+        "speckv.s4-1-1.link",
+        "raw rate of the GPU's PCIe 4.0 x16: at least what Table 5 uses",
+        "GB/s",
+        &[46.3],
+    )
+    .at_least()
+    .arithmetic(|| vec![16.0 * 16.0 / 8.0 * 128.0 / 130.0]),
     // Table 2
     Printed::new("speckv.table2.ttft", "time to first token", "ms", &[45.2, 52.7, 46.8, 47.1]).named(SYSTEMS),
     Printed::new("speckv.table2.decode", "time of a token", "ms", &[18.3, 28.6, 23.5, 19.8]).named(SYSTEMS),
@@ -143,15 +157,13 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("speckv.table8.latency", "latency over that of k = 4", "", &LATENCY_OVER_4).over("k", DEPTHS),
     Printed::new("speckv.table8.precision-of-tokens", "precision of a token predictor", "%", &PRECISION)
         .over("k", DEPTHS),
-    Printed::new("speckv.table8.throughput-dense", "throughput over that of k = 4, dense", "", &THROUGHPUT_OVER_4)
-        .over("k", DEPTHS),
     Printed::new("speckv.table8.batch", "batch of 64 as throughput times latency", "", &[64.0; 5])
         .over("k", DEPTHS)
         .arithmetic(|| THROUGHPUT.iter().zip(LATENCY_MS).map(|(tokens, ms)| tokens * ms / 1e3).collect()),
     // Figure 3
-    Printed::new("speckv.figure3.waiting", "memory's part of a token's time, dense", "%", &[6.6, 37.0, 10.6])
-        .named(&["GPU only", "CXL without speculation", "SpecKV"])
-        .implied(|| vec![100.0 * 1.2 / 18.3, 100.0 * 8.7 / 23.5, 100.0 * 2.1 / 19.8]),
+    Printed::new("speckv.figure3.waiting", "memory's part of a token's time, dense", "%", &[37.0, 10.6])
+        .named(&["CXL without speculation", "SpecKV"])
+        .implied(|| vec![100.0 * 8.7 / 23.5, 100.0 * 2.1 / 19.8]),
     Printed::new("speckv.figure3.waiting-sparse", "memory's part of a token's time, sparse", "%", &[37.0, 10.6])
         .named(&["CXL without speculation", "SpecKV"]),
     Printed::new("speckv.figure3.hidden", "latency hidden by prefetch, dense", "%", &[76.0])
@@ -233,9 +245,46 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("speckv.table9.loss", "rise of perplexity", "%", &[0.0, 0.6, 0.9, 1.2]).named(SCHEMES).implied(|| {
         [3.32_f64, 3.34, 3.35, 3.36].map(|perplexity| (1e3 * (perplexity / 3.32 - 1.0)).round() / 10.0).to_vec()
     }),
+    Printed::new(
+        "speckv.table9.entropy",
+        "bits of an ideal coder: codes, differences along channels, along tokens",
+        "bits",
+        &[],
+    ),
     Printed::new("speckv.table9.steps", "benefit of differences and of runs", "%", &[36.0, 18.0])
         .neutral(0.0)
         .implied(|| vec![100.0 * (2.73 / 2.0 - 1.0), 100.0 * (3.21 / 2.73 - 1.0)]),
+    // Algorithm 2: differences and run lengths are inverted exactly, and a difference of two codes of eight bits
+    // has eight bits at least.
+    Printed::new(
+        "speckv.table9.lossless",
+        "rise of perplexity beyond INT8's by steps that lose nothing",
+        "%",
+        &[0.9 - 0.6, 1.2 - 0.6],
+    )
+    .neutral(0.0)
+    .named(&["differences", "and runs"])
+    .arithmetic(|| vec![0.0; 2]),
+    Printed::new(
+        "speckv.table9.differences",
+        "benefit of differences alone, which stay codes of eight bits",
+        "%",
+        &[36.0],
+    )
+    .neutral(0.0)
+    .arithmetic(|| vec![0.0]),
+    // §4.6
+    Printed::new("speckv.s4-6.pipelines", "power of the pipelines at 400 GB/s", "W", &[8.0]),
+    // §1
+    Printed::new("speckv.s1.infrastructure", "lower costs of infrastructure", "%", &[35.0]).between(&[(30.0, 40.0)]),
+    Printed::new(
+        "speckv.s1.capacity",
+        "expansion of capacity, by Table 4's memory and batch without codec",
+        "",
+        &[4.0, 8.0],
+    )
+    .named(ENDS)
+    .arithmetic(|| vec![320.0 / 80.0, 128.0 / 16.0]),
     // Figure 1
     Printed::new("speckv.figure1.over-gpu-only", "throughput over GPU only", "", &[2.1, 2.4, 3.2])
         .neutral(1.0)
@@ -244,6 +293,7 @@ pub const PRINTED: &[Printed] = &[
     Printed::new("speckv.figure2.accuracy", "accuracy of token prediction", "%", &[95.5, 90.0, 81.5])
         .between(&[(94.0, 97.0), (88.0, 92.0), (78.0, 85.0)])
         .named(&["top 4", "top 8", "top 16"]),
+    Printed::new("speckv.figure2.order", "accuracy of the top 16 over that of the top 4", "", &[81.5 / 95.5]),
     // Figure 4
     Printed::new("speckv.figure4.cost", "price of a small GPU with four FPGAs", "", &[1.37])
         .arithmetic(|| vec![0.65 + 4.0 * 0.18]),

@@ -1,7 +1,9 @@
 //! The systems of §4.1.3 as engines of the simulator, and the workloads of §4.1.2.
 //!
 //! The paper does not say how many GPUs a row has. Its tables list the memory, the bandwidth and the
-//! power of one, so one is the base, or the fewest that hold the INT8 weights. KV has 16 bits.
+//! power of one, so one is the base, or the fewest that hold the INT8 weights. KV has 16 bits. The systems
+//! with far memory allocate all KV there and keep the newest tokens of each request near (§3.2, §3.3.1).
+//! [`System::Product`] spills what does not fit, as far as steps hide it.
 
 use cenote_policy::watermark::SHIPPED;
 use cenote_policy::{Eviction, Watermark};
@@ -31,6 +33,8 @@ pub enum System {
     SpecKvNoComp,
     /// With INT8.
     SpecKvBasic,
+    /// The product's policy on the same memory.
+    Product,
 }
 
 /// What the paper leaves open, and the hardware.
@@ -50,6 +54,10 @@ pub struct Machine {
     pub decoders: Option<u32>,
     /// Most requests that run at once.
     pub batch_max: usize,
+    /// Percent of the GPU's memory for weights and KV.
+    pub usable_percent: u64,
+    /// Newest tokens of a request near the GPU; fewer if its memory does not hold them.
+    pub near_tokens: u32,
     /// Share of blocks that admission leaves free, as vLLM's 1 %; `None`: the product's learned
     /// watermark, which preempts less.
     pub watermark: Option<f64>,
@@ -82,6 +90,8 @@ pub const BASE: Machine = Machine {
     ratio: QPACK_RATIO,
     decoders: None,
     batch_max: 128,
+    usable_percent: 90,
+    near_tokens: 256,
     watermark: None,
 };
 
@@ -90,7 +100,7 @@ impl Machine {
     #[must_use]
     pub fn gpus(&self, architecture: &Architecture) -> u32 {
         let fits = |gpus: &u32| {
-            let kv = Roofline { gpu: self.gpu, gpus: *gpus, architecture: *architecture }.kv_bytes();
+            let kv = Roofline { gpu: self.gpu(), gpus: *gpus, architecture: *architecture }.kv_bytes();
             kv / (u64::from(BLOCK_TOKENS) * architecture.kv_bytes_per_token()) >= BLOCKS_MIN
         };
         self.gpus.unwrap_or_else(|| [1, 2, 4].into_iter().find(fits).unwrap_or(8))
@@ -99,7 +109,13 @@ impl Machine {
     /// A model on them.
     #[must_use]
     pub fn roofline(&self, architecture: &Architecture) -> Roofline {
-        Roofline { gpu: self.gpu, gpus: self.gpus(architecture), architecture: *architecture }
+        Roofline { gpu: self.gpu(), gpus: self.gpus(architecture), architecture: *architecture }
+    }
+
+    const fn gpu(&self) -> Gpu {
+        let mut gpu = self.gpu;
+        gpu.device.usable_percent = self.usable_percent;
+        gpu
     }
 
     fn far(&self, gpus: u32, system: System) -> Option<(TierLink, u64, f64)> {
@@ -114,7 +130,7 @@ impl Machine {
             System::CpuOffload => (host, HOST_BYTES, 1.0),
             System::NvmeOffload => (nvme::PM9A3, HOST_BYTES, 1.0),
             System::SpecKvNoComp => (cxl, self.far_bytes, 1.0),
-            System::CxlNoSpec | System::SpecKv => (cxl, self.far_bytes, self.ratio),
+            System::CxlNoSpec | System::SpecKv | System::Product => (cxl, self.far_bytes, self.ratio),
             System::SpecKvBasic => (cxl, self.far_bytes, INT8_RATIO),
         })
     }
@@ -138,7 +154,17 @@ impl Machine {
                 tier.link.bytes_per_s = tier.link.bytes_per_s.min(u64::from(decoders) * DECODER_BYTES_PER_S * fpgas);
             }
             let blocks = (bytes as f64 * ratio / block_bytes as f64) as u32;
-            Spill { blocks, layers: architecture.layers as u32, tier, is_ahead: system != System::CxlNoSpec }
+            let step_blocks = u64::from(STEP_TOKENS / BLOCK_TOKENS);
+            let each = l1_blocks.saturating_sub(step_blocks) / self.batch_max as u64;
+            let near = self.near_tokens.min(u32::try_from(each).unwrap_or(u32::MAX).saturating_mul(BLOCK_TOKENS));
+            Spill {
+                blocks,
+                layers: architecture.layers as u32,
+                tier,
+                is_ahead: system != System::CxlNoSpec,
+                near_tokens: (system != System::Product).then_some(near),
+                fills: false,
+            }
         });
         (l1_blocks >= BLOCKS_MIN).then(|| Setup {
             instances: 1,

@@ -13,7 +13,8 @@ pub const EXPERIMENT: Experiment = Experiment {
     id: "speckv.use",
     title: "use of memories, energy and cost",
     covers: &["speckv.table5", "speckv.table7", "speckv.figure4"],
-    is_quick: true,
+    is_quick: false,
+    draws: false,
     run,
 };
 
@@ -85,7 +86,7 @@ fn run(context: &Context) -> Vec<Measured> {
         Measured::new("speckv.table5.use", use_of.clone(), why).sensitive(Sensitivity::of(
             "GPUs",
             &use_of,
-            &[2, 8],
+            &[2, 3, 4, 8],
             |gpus| percent(&Machine { gpus: Some(*gpus), ..batch(64) }),
         )),
         Measured::new("speckv.table7.joules", base.clone(), watts)
@@ -97,7 +98,7 @@ fn run(context: &Context) -> Vec<Measured> {
         Measured::new("speckv.table7.gpu-power", alone.clone(), watts).sensitive(Sensitivity::of(
             "GPUs",
             &alone,
-            &[2, 8],
+            &[2, 4, 8],
             |gpus| power(Some(*gpus)),
         )),
         Measured::not_testable("speckv.table7.fpga-power", "power of a placed and routed Agilex-7 design"),
@@ -108,7 +109,7 @@ fn run(context: &Context) -> Vec<Measured> {
 }
 
 fn throughput(machine: &Machine, system: System, model: &Architecture, seed: u64) -> f64 {
-    served(machine, system, model, seed).map_or(0.0, |outcome| outcome.throughput_tokens_per_s)
+    served(machine, system, model, seed).map_or(0.0, |outcome| outcome.steady_tokens_per_s)
 }
 
 /// Throughput per price of a machine of small GPUs over that of one large GPU.

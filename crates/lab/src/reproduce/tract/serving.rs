@@ -1,4 +1,7 @@
 //! Table 1 and Figures 7 to 11: the workloads A, B and C on three systems.
+//!
+//! The paper states neither the rate that NIXL reached nor how many prompts share a prefix, and both decide
+//! its comparisons. So each row is computed for all pairs of them.
 
 use super::systems::{BASE, Open, System, load};
 use super::transfer::SHARES;
@@ -11,43 +14,129 @@ pub const EXPERIMENT: Experiment = Experiment {
     title: "NIXL, LMCache and TraCT on three workloads",
     covers: &["tract.table1", "tract.figure7", "tract.figure8", "tract.figure9", "tract.figure10", "tract.figure11"],
     is_quick: false,
+    draws: true,
     run,
 };
 
 const LOADS: [char; 3] = ['A', 'B', 'C'];
-/// The load of Figures 7 and 11.
-const RATE: f64 = 3.0;
-const OPEN_RATES: [f64; 3] = [0.5, 1.0, 2.0];
-const OPEN_GROUPS: [u64; 2] = [16, 256];
+/// Requests per second; the last is the load of Figures 7 and 11.
+const RATES: [f64; 3] = [0.5, 1.0, 3.0];
+const OPEN_GROUPS: [u64; 3] = [16, 64, 256];
+/// Runs that vary the open parameters. The others give the base and its interval.
+const VARIED_RUNS: u64 = 1;
 
 const DRAWS: &str =
     "the moments are the input of the loads' generator: log-normal lengths, unique tokens at most the prompt's";
-const AT_3: &str = "3 requests/s, 64 groups, NIXL at line rate; the decode engine saturates below that rate";
-const BUSY: &str = "3 requests/s; busy is the part of time in steps, for want of a model of SMs";
+const BASIS: &str = "2,000 requests, 3 a second; base: 64 groups, NIXL at line rate";
+const UP_TO: &str = "the most of three workloads and three rates, 2,000 requests; base: 64 groups, NIXL at line rate";
+const BUSY: &str = "SM occupancy needs a model of SMs; the part of time in steps, which the simulator has, is near 1 for every \
+                    saturated engine";
+const BELOW: &str = "below saturation every system serves what arrives, so that the ratio is 1; at 3 requests/s see the row of \
+                     this figure by workload";
+const JOINT: &str = "NIXL's share of the line rate × groups";
 
 fn run(context: &Context) -> Vec<Measured> {
-    let mut rows = table_1();
-    rows.extend(figures(context.seed));
+    let mut rows: Vec<Measured> = ["tract.table1.input", "tract.table1.output", "tract.table1.unique"]
+        .map(|id| Measured::not_testable(id, DRAWS))
+        .into();
+    rows.extend(figures(context));
     rows
 }
 
-fn table_1() -> Vec<Measured> {
-    ["tract.table1.input", "tract.table1.output", "tract.table1.unique"]
-        .map(|id| Measured::not_testable(id, DRAWS))
-        .into()
-}
-
 /// The three systems on one load.
+#[derive(Clone)]
 struct Runs {
     nixl: RolesOutcome,
     lmcache: RolesOutcome,
     tract: RolesOutcome,
 }
 
-fn runs(name: char, rate: f64, open: Open, seed: u64) -> Runs {
-    let load = load(name, rate, open, seed);
-    let of = |system: System| system.run(open, &load);
-    Runs { nixl: of(System::Nixl), lmcache: of(System::LmCache), tract: of(System::Tract) }
+/// All loads at all rates: `[rate][load]`.
+struct Set(Vec<[Runs; 3]>);
+
+impl Set {
+    /// TraCT's runs do not use the network: those of `known` are taken, if there are some.
+    fn new(open: Open, known: Option<&Self>, seed: u64) -> Self {
+        let at = |(row, &rate): (usize, &f64)| {
+            let runs = |column: usize| {
+                let load = load(LOADS[column], rate, open, seed);
+                let tract = known.map(|known| known.0[row][column].tract.clone());
+                Runs {
+                    nixl: System::Nixl.run(open, &load),
+                    lmcache: System::LmCache.run(open, &load),
+                    tract: tract.unwrap_or_else(|| System::Tract.run(open, &load)),
+                }
+            };
+            [runs(0), runs(1), runs(2)]
+        };
+        Self(RATES.iter().enumerate().map(at).collect())
+    }
+
+    /// The loads at the highest rate.
+    fn full(&self) -> &[Runs; 3] {
+        &self.0[RATES.len() - 1]
+    }
+
+    fn each(&self, value: fn(&Runs) -> f64) -> Vec<f64> {
+        self.full().iter().map(value).collect()
+    }
+
+    /// The largest of all loads and rates.
+    fn most(&self, value: fn(&Runs) -> f64) -> Vec<f64> {
+        vec![self.0.iter().flatten().map(value).fold(f64::MIN, f64::max)]
+    }
+
+    /// Workload A at the highest rate, of Figures 10 and 11.
+    fn first(&self, value: fn(&Runs) -> f64) -> Vec<f64> {
+        vec![value(&self.full()[0])]
+    }
+
+    /// Workload A at the highest rate over the lowest.
+    fn growth(&self, value: fn(&Runs) -> f64) -> Vec<f64> {
+        vec![value(&self.full()[0]) / value(&self.0[0][0])]
+    }
+}
+
+/// All runs of the figures.
+struct Swept {
+    base: Set,
+    /// Pairs of the open parameters.
+    joint: Vec<(String, Set)>,
+    /// Each host with the memory's bandwidth to itself.
+    split: Option<Set>,
+}
+
+impl Swept {
+    fn new(context: &Context) -> Self {
+        let base = Set::new(BASE, None, context.seed);
+        let (mut joint, mut split) = (Vec::new(), None);
+        if context.run < VARIED_RUNS {
+            for groups in OPEN_GROUPS {
+                let open = Open { groups, ..BASE };
+                let mut line: Option<Set> = None;
+                for network_share in std::iter::once(1.0).chain(SHARES) {
+                    let known = if groups == BASE.groups { Some(&base) } else { line.as_ref() };
+                    let name = format!("{network_share} × {groups}");
+                    let set = Set::new(Open { network_share, ..open }, known, context.seed);
+                    if line.is_none() {
+                        line = Some(Set(set.0.clone()));
+                    }
+                    joint.push((name, set));
+                }
+            }
+            split = Some(Set::new(Open { is_split: true, ..BASE }, None, context.seed));
+        }
+        Self { base, joint, split }
+    }
+
+    fn row(&self, id: &'static str, why: &'static str, value: impl Fn(&Set) -> Vec<f64>) -> Measured {
+        let ours = value(&self.base);
+        let row = Measured::new(id, ours.clone(), why);
+        let Some(split) = &self.split else { return row };
+        let (names, values) = self.joint.iter().map(|(name, set)| (name.clone(), value(set))).unzip();
+        let split = Sensitivity::from("bandwidth per host", &ours, vec!["true".to_owned()], vec![value(split)]);
+        row.sensitive(Sensitivity::from(JOINT, &ours, names, values)).sensitive(split)
+    }
 }
 
 /// Figure 9's curves of a workload.
@@ -57,103 +146,30 @@ fn distributions(name: char, runs: &Runs) -> Distributions {
     Distributions { title: format!("workload {name}"), label: "time to the first token, ms", series }
 }
 
-/// The three workloads at one rate, and the first one at the lowest rate.
-struct Set {
-    loads: [Runs; 3],
-    calm: Runs,
-}
-
-impl Set {
-    fn new(rate: f64, open: Open, seed: u64) -> Self {
-        Self { loads: LOADS.map(|name| runs(name, rate, open, seed)), calm: runs(LOADS[0], OPEN_RATES[0], open, seed) }
-    }
-
-    fn each(&self, value: fn(&Runs) -> f64) -> Vec<f64> {
-        self.loads.iter().map(value).collect()
-    }
-
-    /// The largest of the three workloads.
-    fn most(&self, value: fn(&Runs) -> f64) -> Vec<f64> {
-        vec![self.loads.iter().map(value).fold(f64::MIN, f64::max)]
-    }
-
-    /// Workload A, of Figures 10 and 11.
-    fn first(&self, value: fn(&Runs) -> f64) -> Vec<f64> {
-        vec![value(&self.loads[0])]
-    }
-}
-
-/// Runs with other settings of an open parameter.
-struct Varied {
-    parameter: &'static str,
-    settings: Vec<String>,
-    sets: Vec<Set>,
-}
-
-impl Varied {
-    fn new<T: ToString>(parameter: &'static str, settings: &[T], run: impl FnMut(&T) -> Set) -> Self {
-        let texts = settings.iter().map(ToString::to_string).collect();
-        Self { parameter, settings: texts, sets: settings.iter().map(run).collect() }
-    }
-}
-
-/// All runs of the figures.
-struct Swept {
-    base: Set,
-    /// Parameters of the machine and of the load.
-    open: [Varied; 3],
-    /// Rates. They are no parameter of a row that compares two of them.
-    rates: Varied,
-}
-
-impl Swept {
-    fn new(seed: u64) -> Self {
-        let at = |open: Open| Set::new(RATE, open, seed);
-        let shares = |&network_share: &f64| at(Open { network_share, ..BASE });
-        let open = [
-            Varied::new("NIXL's share of the line rate", &SHARES, shares),
-            Varied::new("groups", &OPEN_GROUPS, |&groups| at(Open { groups, ..BASE })),
-            Varied::new("bandwidth per host", &[true], |&is_split| at(Open { is_split, ..BASE })),
-        ];
-        let rates = Varied::new("requests/s", &OPEN_RATES, |&rate| Set::new(rate, BASE, seed));
-        Self { base: at(BASE), open, rates }
-    }
-
-    fn row(&self, id: &'static str, why: &'static str, value: impl Fn(&Set) -> Vec<f64>) -> Measured {
-        let ours = value(&self.base);
-        let rates = effect(&self.rates, &ours, &value);
-        self.row_of_rates(id, why, value).sensitive(rates)
-    }
-
-    /// A row that compares two rates.
-    fn row_of_rates(&self, id: &'static str, why: &'static str, value: impl Fn(&Set) -> Vec<f64>) -> Measured {
-        let ours = value(&self.base);
-        let row = Measured::new(id, ours.clone(), why);
-        self.open.iter().fold(row, |row, varied| row.sensitive(effect(varied, &ours, &value)))
-    }
-}
-
-fn effect(varied: &Varied, base: &[f64], value: impl Fn(&Set) -> Vec<f64>) -> Sensitivity {
-    let values = varied.sets.iter().map(value).collect();
-    Sensitivity::from(varied.parameter, base, varied.settings.clone(), values)
-}
-
-fn figures(seed: u64) -> Vec<Measured> {
-    let swept = Swept::new(seed);
-    let up_to = |id, value: fn(&Runs) -> f64| swept.row(id, AT_3, |set| set.most(value));
-    let each = |id, value: fn(&Runs) -> f64| swept.row(id, AT_3, |set| set.each(value));
+fn figures(context: &Context) -> Vec<Measured> {
+    let swept = Swept::new(context);
+    let up_to = |id, value: fn(&Runs) -> f64| swept.row(id, UP_TO, |set| set.most(value));
+    let each = |id, value: fn(&Runs) -> f64| swept.row(id, BASIS, |set| set.each(value));
     let mut rows = vec![
-        up_to("tract.figure7.peak", |runs| runs.tract.requests_per_s / runs.lmcache.requests_per_s),
+        swept.row("tract.figure7.peak", BASIS, |set| {
+            vec![
+                set.full()
+                    .iter()
+                    .map(|of| of.tract.requests_per_s / of.lmcache.requests_per_s)
+                    .fold(f64::MIN, f64::max),
+            ]
+        }),
         each("tract.figure7.lmcache", |of| of.tract.requests_per_s / of.lmcache.requests_per_s),
-        lowest(&swept, "tract.figure7.all-lmcache", |of| of.tract.requests_per_s / of.lmcache.requests_per_s),
-        lowest(&swept, "tract.figure7.all-nixl", |of| of.tract.requests_per_s / of.nixl.requests_per_s),
         each("tract.figure7.nixl", |of| of.tract.requests_per_s / of.nixl.requests_per_s),
-        each("tract.figure8.lmcache", |of| of.tract.hit_rate / of.lmcache.hit_rate),
-        swept.row("tract.figure8.unique", AT_3, |set| {
+        Measured::not_testable("tract.figure7.all-lmcache", BELOW),
+        Measured::not_testable("tract.figure7.all-nixl", BELOW),
+        each("tract.figure8.lmcache", |of| of.tract.hit_rate / of.lmcache.hit_rate)
+            .tied("both caches have the same size, policy and order of requests"),
+        swept.row("tract.figure8.unique", BASIS, |set| {
             let rates = set.each(|of| of.tract.hit_rate);
             rates[1..].iter().map(|rate| rate / rates[0]).collect()
         }),
-        (LOADS.iter().zip(&swept.base.loads)).fold(
+        (LOADS.iter().zip(swept.base.full())).fold(
             up_to("tract.figure9.mean-nixl", |runs| runs.nixl.ttft_mean_ms / runs.tract.ttft_mean_ms),
             |row, (name, runs)| row.with(distributions(*name, runs)),
         ),
@@ -165,23 +181,10 @@ fn figures(seed: u64) -> Vec<Measured> {
     rows
 }
 
-/// The least ratio of the workloads at each of the lower rates.
-fn lowest(swept: &Swept, id: &'static str, value: fn(&Runs) -> f64) -> Measured {
-    let least = |set: &Set| set.loads.iter().map(value).fold(f64::INFINITY, f64::min);
-    let ours: Vec<f64> = swept.rates.sets.iter().map(least).collect();
-    let by_load = |at: usize| swept.rates.sets.iter().map(|set| value(&set.loads[at])).collect();
-    let loads = Sensitivity::of("workload", &ours, &LOADS, |name| {
-        by_load(LOADS.iter().position(|load| load == name).expect("one of them"))
-    });
-    Measured::new(id, ours, "the least of three workloads; an idle engine serves what arrives").sensitive(loads)
-}
-
-/// Figures 10 and 11, workload A at 3 requests per second and at the lowest rate.
+/// Figures 10 and 11, workload A.
 fn parts(swept: &Swept) -> Vec<Measured> {
-    let first = |id, why, value: fn(&Runs) -> f64| swept.row(id, why, |set| set.first(value));
-    let growth = |id, why, value: fn(&Runs) -> f64| {
-        swept.row_of_rates(id, why, |set| vec![value(&set.loads[0]) / value(&set.calm)])
-    };
+    let first = |id, value: fn(&Runs) -> f64| swept.row(id, BASIS, |set| set.first(value));
+    let growth = |id, why, value: fn(&Runs) -> f64| swept.row(id, why, |set| set.growth(value));
     vec![
         growth(
             "tract.figure10.read-tract",
@@ -189,24 +192,33 @@ fn parts(swept: &Swept) -> Vec<Measured> {
             |of| of.tract.decode_read_ms,
         ),
         growth("tract.figure10.read-lmcache", "workload A; from the end of the prompt", |of| of.lmcache.decode_read_ms),
-        first("tract.figure10.write", AT_3, |of| of.tract.prefill_write_ms / of.lmcache.prefill_write_ms),
-        first("tract.figure10.compute", AT_3, |of| of.tract.prefill_compute_ms / of.nixl.prefill_compute_ms),
-        first(
+        first("tract.figure10.write", |of| of.tract.prefill_write_ms / of.lmcache.prefill_write_ms),
+        first("tract.figure10.scheduling", |of| of.tract.prefill_wait_ms / of.nixl.prefill_wait_ms),
+        first("tract.figure10.compute", |of| of.tract.prefill_compute_ms / of.nixl.prefill_compute_ms),
+        swept.row(
             "tract.figure10.transfer",
-            "reads of cache and network; the rest is waiting, computing and the first step",
-            |of| {
-                let transfers = of.lmcache.prefill_read_ms + of.lmcache.decode_read_ms;
-                100.0 * transfers / of.lmcache.ttft_mean_ms
+            "reads of cache and network; the rest is waiting, computing and the first step; at 1 request/s, where the \
+             time to the first token is no queue",
+            |set| {
+                let of = &set.0[1][0].lmcache;
+                vec![100.0 * (of.prefill_read_ms + of.decode_read_ms) / of.ttft_mean_ms]
             },
         ),
-        first("tract.figure11.prefill", BUSY, |of| of.tract.prefill_busy / of.lmcache.prefill_busy),
-        first("tract.figure11.decode", BUSY, |of| of.tract.decode_busy / of.lmcache.decode_busy),
-        first(
+        Measured::not_testable("tract.figure11.prefill", BUSY),
+        Measured::not_testable("tract.figure11.decode", BUSY),
+        swept.row(
             "tract.figure11.rx",
             "bytes over the time of reads, waits for the link included: 10.1 GB/s of the memory, which both engines \
              share, 12.5 GB/s of the card",
-            |of| of.tract.decode_rx / of.lmcache.decode_rx,
+            |set| set.first(|of| of.tract.decode_rx / of.lmcache.decode_rx),
         ),
+        swept.row(
+            "tract.figure11.prefill-rx",
+            "cached prompts over the time of their reads: PCIe 4.0 to the host's memory beside the shared memory",
+            |set| set.first(|of| of.lmcache.prefill_rx / of.tract.prefill_rx),
+        ),
+        first("tract.figure11.tx", |of| of.tract.prefill_tx_bytes as f64 / of.lmcache.prefill_tx_bytes as f64)
+            .tied("TraCT writes new blocks, LMCache sends all and stores the new ones too"),
         Measured::not_testable(
             "tract.figure11.power",
             "needs the cards' power by use of their SMs, which no source gives",

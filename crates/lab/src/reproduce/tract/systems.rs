@@ -41,8 +41,8 @@ const CACHE_BYTES: u64 = 48_000_000_000;
 const BLOCK_TOKENS: u32 = 16;
 const STEP_TOKENS: u32 = 2_048;
 
-/// Requests of a synthetic load.
-const REQUESTS: usize = 400;
+/// Requests of a synthetic load: fewer are a cold start.
+const REQUESTS: usize = 2_000;
 
 impl System {
     /// The system as engines and links.

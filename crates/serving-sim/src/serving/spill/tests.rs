@@ -9,7 +9,10 @@ const LAYERS: u32 = 8;
 const BLOCK_BYTES: u64 = 8_192 * LAYERS as u64;
 
 fn streamer(tier: TierLink) -> Streamer {
-    Streamer::new(Spill { blocks: 1_000, layers: LAYERS, tier, is_ahead: true }, BLOCK_BYTES)
+    Streamer::new(
+        Spill { blocks: 1_000, layers: LAYERS, tier, is_ahead: true, near_tokens: None, fills: false },
+        BLOCK_BYTES,
+    )
 }
 
 /// Mean nanoseconds of a step after the first, which reads `blocks` spilled ones.
@@ -77,7 +80,8 @@ proptest! {
 #[test]
 fn without_prefetch_a_step_computes_and_copies_in_turn() {
     let layer_ns = 100_000;
-    let spill = Spill { blocks: 1_000, layers: LAYERS, tier: SPECKV_L3, is_ahead: false };
+    let spill =
+        Spill { blocks: 1_000, layers: LAYERS, tier: SPECKV_L3, is_ahead: false, near_tokens: None, fills: false };
     let mut streamer = Streamer::new(spill, BLOCK_BYTES);
     let mut of = |now| streamer.step(now, &[(RequestId(1), 200)], 10_000, u64::from(LAYERS) * layer_ns);
     let begin = of(0);
