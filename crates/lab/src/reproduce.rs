@@ -6,6 +6,7 @@
 //! the registry. [`join`] alone has both, and a test checks the sources.
 
 pub mod groups;
+pub mod page;
 pub mod report;
 pub mod row;
 pub mod verdict;

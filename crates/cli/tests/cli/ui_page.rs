@@ -1,6 +1,6 @@
 //! The page of `cenote ui` in a headless Chromium: what it shows, how keys walk it, and that it is legible.
 
-use super::browser::Browser;
+use super::browser::{Browser, FAINT};
 use super::support::client::greedy;
 use super::support::process::{Server, cenote};
 use super::support::region::Region;
@@ -18,34 +18,6 @@ const HOME: &str = "\u{e011}";
 const LEFT: &str = "\u{e012}";
 const RIGHT: &str = "\u{e014}";
 const DOWN: &str = "\u{e015}";
-
-/// Texts whose contrast with their ground is below 4.5 (WCAG 2.2, 1.4.3).
-const FAINT: &str = r"
-    const parse = (text) => {
-        const numbers = text.match(/[-\d.e]+/g).map(Number);
-        const scale = text.startsWith('color') ? 255 : 1;
-        return [...numbers.slice(0, 3).map((number) => number * scale), numbers[3] ?? 1];
-    };
-    const light = (colour) => {
-        const [r, g, b] = colour.map((v) => v / 255).map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-    };
-    const ground = (node) => {
-        const colour = node ? parse(getComputedStyle(node).backgroundColor) : [255, 255, 255, 1];
-        if (colour[3] === 1) return colour;
-        const behind = ground(node.parentElement);
-        return [...[0, 1, 2].map((at) => colour[at] * colour[3] + behind[at] * (1 - colour[3])), 1];
-    };
-    const faint = [];
-    for (const node of document.querySelectorAll('body *')) {
-        const words = [...node.childNodes].filter((child) => child.nodeType === 3).map((child) => child.data.trim()).join('');
-        if (!words || !node.checkVisibility() || node.closest('script, style, noscript, .skip')) continue;
-        const [one, other] = [light(parse(getComputedStyle(node).color)), light(ground(node))].sort((a, b) => b - a);
-        const ratio = (one + 0.05) / (other + 0.05);
-        if (ratio < 4.5) faint.push(`${words.slice(0, 30)}: ${ratio.toFixed(2)}`);
-    }
-    return faint;
-";
 
 /// Things to press or read without a name for a screen reader.
 const NAMELESS: &str = r"

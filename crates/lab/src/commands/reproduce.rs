@@ -5,7 +5,7 @@ use cenote_console::failure::Failure;
 use cenote_console::input;
 use cenote_console::output;
 use cenote_lab::reproduce::report::{self, Report, claimed, deviation, ours, verdict};
-use cenote_lab::reproduce::{Draws, Reproduction, Selection, num_runs, run as reproduce};
+use cenote_lab::reproduce::{Draws, Reproduction, Selection, num_runs, page, run as reproduce};
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -35,7 +35,7 @@ pub fn run(args: &ReproduceArgs) -> Result<(), Failure> {
         write(path, &(text + "\n"))?;
     }
     if let Some(path) = &args.html {
-        write(path, &report::html(&told))?;
+        write(path, &page::html(&told, &command(args, path)))?;
     }
     if let (Some(path), Some(document)) = (&args.markdown, document) {
         for paper in told.papers.iter().filter(|paper| !paper.is_whole) {
@@ -55,6 +55,14 @@ fn read(path: &Path) -> Result<String, Failure> {
 
 fn write(path: &Path, text: &str) -> Result<(), Failure> {
     std::fs::write(path, text).map_err(|error| Failure::new(format!("{}: cannot write it: {error}", path.display())))
+}
+
+/// The command that made the page, without what does not change it.
+fn command(args: &ReproduceArgs, page: &Path) -> String {
+    let ids = if args.ids.is_empty() { "all".to_owned() } else { args.ids.join(" ") };
+    let quick = if args.quick { " --quick" } else { "" };
+    let page = page.file_name().unwrap_or(page.as_os_str()).to_string_lossy();
+    format!("target/release/cenote-lab reproduce {ids} --seed {}{quick} --html {page}", args.seed)
 }
 
 /// The commit of the sources in the current folder.

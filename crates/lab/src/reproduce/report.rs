@@ -1,9 +1,8 @@
-//! Reports: a table for the terminal, Markdown between markers, and one HTML page.
+//! Reports: a table for the terminal, and Markdown between markers.
 
-use super::row::{Distributions, Power, Row};
+use super::row::{Power, Row};
 use super::verdict::{Meaning, Verdict};
 use super::{Draws, PAPER_COUNT, Reproduction};
-use crate::plot::{self, Axis, Scale, Series};
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -142,7 +141,7 @@ pub fn deviation(row: &Row) -> String {
 }
 
 /// Half of an interval, to two digits.
-fn rounded(half: f64) -> String {
+pub(super) fn rounded(half: f64) -> String {
     let unit = 10_f64.powf(half.log10().floor() - 1.0);
     number((half / unit).round() * unit)
 }
@@ -258,119 +257,9 @@ pub fn replaced(document: &str, report: &Report) -> Result<String, String> {
     Ok(document)
 }
 
-/// The HTML page.
-#[must_use]
-pub fn html(report: &Report) -> String {
-    let mut body = format!(
-        "<h1>Papers, recomputed</h1>\n<p>Commit {}, seed {}. {}.</p>\n<p>Reproduced: every value is within 15 % of the \
-         paper's or of its range, or every bound holds, and no parameter is fitted. Direction only: all values have the \
-         same order and the same side of no effect. Self-contradictory: the paper's own numbers differ by more than \
-         2 %.</p>\n",
-        plot::escaped(&report.commit),
-        report.seed,
-        report.counted()
-    );
-    for paper in &report.papers {
-        let _ = writeln!(body, "<h2>{}</h2>\n<p>{}.</p>", plot::escaped(paper.title), counted_of(paper));
-        for group in paper.rows.chunk_by(|a, b| table_of(a) == table_of(b)) {
-            let _ = writeln!(body, "<h3>{}</h3>", plot::escaped(&heading(table_of(&group[0]))));
-            let header = ["what", "verdict", "off by", "paper", "here"];
-            // A value stays on one line with its unit.
-            let cells = |row: &Row| {
-                let off = deviation(row).replace(' ', "\u{a0}");
-                vec![what(row), verdict(row), off, claimed(row), ours(row)]
-            };
-            body += &plot::text_table(&header, group.iter().map(cells));
-            for row in group {
-                body += &notes(row);
-            }
-            for row in group {
-                body += &figure(row);
-                for distributions in &row.distributions {
-                    body += &cumulative(row, distributions);
-                }
-            }
-        }
-    }
-    plot::page("Papers, recomputed", &body)
-}
-
-/// `table3` of `speckv.table3.hit-rate`.
-fn table_of(row: &Row) -> &str {
-    row.id.split('.').nth(1).unwrap_or(row.id)
-}
-
-/// `Table 3` of `table3`, `§3.4.2` of `s3-4-2`.
-fn heading(name: &str) -> String {
-    let digits = name.find(|letter: char| letter.is_ascii_digit()).unwrap_or(name.len());
-    let (kind, number) = name.split_at(digits);
-    match kind {
-        "table" => format!("Table {number}"),
-        "figure" => format!("Figure {number}"),
-        "eq" => format!("Equation {number}"),
-        "s" => format!("§{}", number.replace('-', ".")),
-        "abstract" => "Abstract".to_owned(),
-        _ => name.to_owned(),
-    }
-}
-
-/// Reasons and sensitivity of a row, as a paragraph.
-fn notes(row: &Row) -> String {
-    let sensitive = match sensitive(row) {
-        none if none.is_empty() => none,
-        fixed if !row.fixed.is_empty() => format!("Depends on no parameter: {}", fixed.trim_start_matches("none: ")),
-        hardly if hardly.starts_with("hardly to ") => hardly.replacen("hardly to", "Hardly sensitive to", 1),
-        parameters => format!("Sensitive to {parameters}"),
-    };
-    let parts: Vec<String> = [reasons(row), sensitive].into_iter().filter(|part| !part.is_empty()).collect();
-    if parts.is_empty() {
-        return String::new();
-    }
-    format!("<p><b>{}.</b> {}.</p>\n", plot::escaped(row.what), plot::escaped(&parts.join(". ")))
-}
-
-/// The plot of a row along an axis.
-fn figure(row: &Row) -> String {
-    let Some(axis) = row.axis.filter(|_| row.paper.len() > 2) else { return String::new() };
-    let series = |name: &str, values: &[f64]| Series {
-        name: name.to_owned(),
-        points: row.at.iter().zip(values).map(|(&x, &y)| (x, y, format!("{name}: {}", number(y)))).collect(),
-    };
-    let mut all = vec![series("paper", row.paper), series("here", &row.ours)];
-    for one in row.sensitivity.iter().take(1) {
-        let each = one.settings.iter().zip(&one.ours);
-        all.extend(each.map(|(at, ours)| series(&format!("here, {} {at}", one.parameter), ours)));
-    }
-    let label = if row.unit.is_empty() { row.what.to_owned() } else { format!("{}, {}", row.what, row.unit) };
-    let x_axis = Axis { label: axis, scale: Scale::Linear };
-    plot::plot(&label, x_axis, Axis { label: &label, scale: Scale::Linear }, &all)
-}
-
-/// The plot of cumulative distributions.
-fn cumulative(row: &Row, distributions: &Distributions) -> String {
-    let series = |(name, values): &(String, Vec<f64>)| Series {
-        name: name.clone(),
-        points: (1..)
-            .zip(values)
-            .map(|(percent, &x)| (x, f64::from(percent), format!("{name}, {percent} %: {}", number(x))))
-            .collect(),
-    };
-    let title = format!("{}, {}", heading(table_of(row)), distributions.title);
-    let all: Vec<Series> = distributions.series.iter().map(series).collect();
-    let x_axis = Axis { label: distributions.label, scale: Scale::Log };
-    let label = format!("{title}: cumulative, %");
-    plot::plot(&title, x_axis, Axis { label: &label, scale: Scale::Linear }, &all)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn headings_are_the_papers() {
-        let told = ["table3", "figure11", "eq2", "s3-4-2", "other"].map(heading);
-        assert_eq!(told, ["Table 3", "Figure 11", "Equation 2", "§3.4.2", "other"]);
-    }
 
     #[test]
     fn numbers_have_four_digits() {
