@@ -27,8 +27,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct Context {
     /// Seed of loads and drawn values.
     pub seed: u64,
-    /// Which of the runs this is. Costly sensitivities may be left to the first few.
+    /// Which of the runs this is.
     pub run: u64,
+    /// Whether costly sensitivities are wanted: of the first of several runs.
+    pub is_varied: bool,
 }
 
 /// Seeds of a reproduction.
@@ -49,7 +51,11 @@ impl Draws {
     /// Contexts of an experiment's runs.
     fn contexts(self, experiment: &Experiment) -> impl Iterator<Item = Context> {
         let runs = if experiment.draws { self.runs } else { 1 };
-        (0..runs).map(move |run| Context { seed: (self.seed * Self::RUNS + run) * Self::APART, run })
+        (0..runs).map(move |run| Context {
+            seed: (self.seed * Self::RUNS + run) * Self::APART,
+            run,
+            is_varied: run == 0 && self.runs > 1,
+        })
     }
 }
 

@@ -13,7 +13,7 @@ pub struct ReproduceArgs {
     /// Seed of loads and drawn values
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = seed())]
     pub seed: u64,
-    /// Draw one seed instead of ten; values have no intervals
+    /// Draw one seed instead of ten, and leave out costly settings; values have no intervals
     #[arg(long, conflicts_with = "markdown")]
     pub quick: bool,
     /// Threads; results do not depend on them [default: processors]

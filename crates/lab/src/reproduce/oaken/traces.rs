@@ -91,7 +91,7 @@ type Values<'a> = &'a dyn Fn(&Drawn, Change<'_>) -> Vec<f64>;
 
 /// A row, with the effects of GPU kernels and Oaken's units, and of lengths that differ less.
 fn varied(id: &'static str, context: &Context, drawn: &Drawn, of: Values<'_>) -> Measured {
-    let (seed, is_varied) = (context.seed, context.run == 0);
+    let (seed, is_varied) = (context.seed, context.is_varied);
     let same = |system: System| system;
     let base = of(drawn, &same);
     let deviations = Sensitivity::of("deviation of lengths over the base", &base, &[0.5], |&part| {

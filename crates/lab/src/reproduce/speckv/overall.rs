@@ -99,7 +99,7 @@ fn figure_1(context: &Context) -> Vec<Measured> {
         |parameter, setting: String, machine, changed: &[System]| varied(parameter, setting, machine, RATE, changed);
     let linked = [System::SpecKv, System::CxlNoSpec];
     let mut all: Vec<Varied> = Vec::new();
-    if context.run == 0 {
+    if context.is_varied {
         for (gpus, usable_percent, batch_max) in [(None, 90, 512), (None, 95, 128), (Some(8), 95, 512)] {
             let machine = Machine { gpus, usable_percent, batch_max, ..BASE };
             let gpus = gpus.map_or_else(|| "fewest".to_owned(), |gpus| gpus.to_string());
@@ -113,7 +113,7 @@ fn figure_1(context: &Context) -> Vec<Measured> {
         all.push(one("compression ratio", "1".to_owned(), Machine { ratio: 1.0, ..BASE }, &linked));
         all.push(one(DECODERS, "1".to_owned(), Machine { decoders: Some(1), ..BASE }, &linked));
     }
-    let product = (context.run == 0).then(|| sweep(&BASE, RATE, &[System::Product], seed).remove(0));
+    let product = context.is_varied.then(|| sweep(&BASE, RATE, &[System::Product], seed).remove(0));
     let row = |id, system: usize, of: fn([f64; 3]) -> Vec<f64>| {
         let over = |runs: &[Vec<f64>]| of(spread(&runs[0], &runs[system]));
         let ours = over(&base);
@@ -170,7 +170,7 @@ fn large(context: &Context) -> Vec<Measured> {
         ),
         Measured::new("speckv.s4-2.llama-70b-gain", ratio.clone(), "the same, one over the other"),
     ];
-    if context.run > 0 {
+    if !context.is_varied {
         return rows.into();
     }
     let machines = GPUS.into_iter().flat_map(|gpus| USABLES.map(|usable| (gpus, usable)));

@@ -22,8 +22,6 @@ const LOADS: [char; 3] = ['A', 'B', 'C'];
 /// Requests per second; the last is the load of Figures 7 and 11.
 const RATES: [f64; 3] = [0.5, 1.0, 3.0];
 const OPEN_GROUPS: [u64; 3] = [16, 64, 256];
-/// Runs that vary the open parameters. The others give the base and its interval.
-const VARIED_RUNS: u64 = 1;
 
 const DRAWS: &str =
     "the moments are the input of the loads' generator: log-normal lengths, unique tokens at most the prompt's";
@@ -110,7 +108,7 @@ impl Swept {
     fn new(context: &Context) -> Self {
         let base = Set::new(BASE, None, context.seed);
         let (mut joint, mut split) = (Vec::new(), None);
-        if context.run < VARIED_RUNS {
+        if context.is_varied {
             for groups in OPEN_GROUPS {
                 let open = Open { groups, ..BASE };
                 let mut line: Option<Set> = None;
