@@ -220,8 +220,8 @@ mod tests {
             GROUPED,
             Layer::Window { heads: HEADS, tokens: 100 },
             Layer::State { bytes: 100 },
-            Layer::Compressed { values: 512, ratio: 4, window: 128, index_bytes: 0 },
-            Layer::Compressed { values: 512, ratio: 0, window: 128, index_bytes: 0 },
+            Layer::Compressed { bytes: 1024, ratio: 4, window: 128, index_bytes: 0 },
+            Layer::Compressed { bytes: 1024, ratio: 0, window: 128, index_bytes: 0 },
         ]);
         let plan = KvPlan::new(&hybrid, 2, 1000, 1, &setting(Parallel::SINGLE)).unwrap();
         let bytes: Vec<(f64, f64)> =

@@ -58,8 +58,8 @@ pub enum Layer {
     },
     /// A recent window of vectors, and one vector for each run of `ratio` tokens.
     Compressed {
-        /// Values of a vector, which is key and value.
-        values: u64,
+        /// Bytes of a vector, which is key and value, in a format of its own: no type of KV changes them.
+        bytes: u64,
         /// Tokens of a run; zero: no runs.
         ratio: u64,
         /// Most recent tokens.
@@ -89,7 +89,33 @@ pub enum Layer {
 impl Layer {
     /// Attention, and a state of the same layer.
     pub(crate) fn with(self, other: Self) -> Self {
-        Self::Several { parts: vec![self, other] }
+        match self {
+            Self::Several { mut parts } => {
+                parts.push(other);
+                Self::Several { parts }
+            }
+            one => Self::Several { parts: vec![one, other] },
+        }
+    }
+
+    /// Whether KV in FP8 has a byte for each value. Engines keep latents with an index in a packed format, and
+    /// others in the model's type unless `by_modelopt`.
+    pub(crate) fn has_plain_fp8(&self, by_modelopt: bool) -> bool {
+        match self {
+            Self::Latent { index_bytes, .. } => by_modelopt && *index_bytes == 0,
+            Self::Several { parts } => parts.iter().all(|part| part.has_plain_fp8(by_modelopt)),
+            _ => true,
+        }
+    }
+
+    /// Whether bytes of a token have a format that no type of KV changes.
+    #[must_use]
+    pub fn has_own_format(&self) -> bool {
+        match self {
+            Self::Compressed { .. } => true,
+            Self::Several { parts } => parts.iter().any(Self::has_own_format),
+            _ => false,
+        }
     }
 
     /// Bytes for one more token of a sequence that is longer than every window, if a value of KV
@@ -100,8 +126,8 @@ impl Layer {
         match self {
             Self::Full { heads } => bytes(heads.values()),
             Self::Latent { values, index_bytes } => bytes(*values) + *index_bytes as f64,
-            Self::Compressed { values, ratio, index_bytes, .. } if *ratio > 0 => {
-                (bytes(*values) + *index_bytes as f64) / *ratio as f64
+            Self::Compressed { bytes, ratio, index_bytes, .. } if *ratio > 0 => {
+                (*bytes + *index_bytes) as f64 / *ratio as f64
             }
             Self::Several { parts } => parts.iter().map(|part| part.token_bytes(value_bytes)).sum(),
             Self::Window { .. }
@@ -119,7 +145,7 @@ impl Layer {
         match self {
             Self::Window { heads, .. } | Self::Chunk { heads, .. } => (heads.values() * value_bytes) as f64,
             Self::Several { parts } => parts.iter().map(|part| part.written_bytes(value_bytes)).sum(),
-            Self::Compressed { values, .. } => self.token_bytes(value_bytes) + (values * value_bytes) as f64,
+            Self::Compressed { bytes, .. } => self.token_bytes(value_bytes) + *bytes as f64,
             _ => self.token_bytes(value_bytes),
         }
     }
@@ -143,9 +169,9 @@ impl Layer {
             Self::Window { heads, tokens: most } | Self::Chunk { heads, tokens: most } => {
                 bytes(tokens.min(*most), heads.values())
             }
-            Self::Compressed { values, ratio, window, index_bytes } => {
+            Self::Compressed { bytes, ratio, window, index_bytes } => {
                 let runs = tokens.checked_div(*ratio).unwrap_or(0);
-                bytes(tokens.min(*window) + runs, *values) + runs as f64 * *index_bytes as f64
+                (tokens.min(*window) + runs) as f64 * *bytes as f64 + runs as f64 * *index_bytes as f64
             }
             Self::Several { parts } => parts.iter().map(|part| part.sequence_bytes(tokens, value_bytes)).sum(),
             Self::State { .. } | Self::Shared { .. } | Self::Nothing => self.state_bytes(),

@@ -2,6 +2,7 @@
 //! it. Keys lie in `text_config` or beside it; names of older configurations count too.
 
 mod attention;
+pub(crate) mod blocks;
 mod compressed;
 pub(crate) mod json;
 pub(crate) mod keys;
@@ -40,14 +41,14 @@ impl Model {
     pub fn parse(json: &[u8]) -> Result<Self, PlanError> {
         let root = json::object(json)?;
         let keys = Keys::of(&root);
-        if keys.flag("is_encoder_decoder").unwrap_or(false) {
+        if keys.flag("is_encoder_decoder")?.unwrap_or(false) {
             return Err(keys.invalid("is_encoder_decoder", "false: only decoders are known"));
         }
         let count = layer_count(&keys)?;
-        let model_bytes = model_bytes(&keys);
+        let model_bytes = model_bytes(&keys)?;
         let (mut layers, has_states) = layers(&keys, count as usize, model_bytes)?;
         share(&keys, &mut layers)?;
-        let value_bytes = kv_bytes(&keys)?.unwrap_or(model_bytes);
+        let value_bytes = kv_bytes(&keys, &layers)?.unwrap_or(model_bytes);
         let context = keys.tokens(&["max_position_embeddings", "n_positions", "max_seq_len"])?;
         let lists_all = ["layer_types", "layers_block_type", "block_configs"].iter().any(|key| keys.has(key));
         unread::refuse(&keys, has_states || lists_all)?;
@@ -83,9 +84,9 @@ fn layer_count(keys: &Keys<'_>) -> Result<u64, PlanError> {
 /// The layers, and whether some have states.
 fn layers(keys: &Keys<'_>, count: usize, model_bytes: u64) -> Result<(Vec<Layer>, bool), PlanError> {
     if keys.has("block_configs") {
-        return Ok((attention::of_blocks(keys, count)?, false));
+        return Ok((blocks::layers(keys, count)?, false));
     }
-    if keys.has("compress_ratios") {
+    if compressed::is_stated(keys) {
         return Ok(((0..count).map(|layer| compressed::layer(keys, layer)).collect::<Result<_, _>>()?, false));
     }
     let kinds = kinds::kinds(keys, count)?;
@@ -125,29 +126,43 @@ fn share(keys: &Keys<'_>, layers: &mut [Layer]) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Bytes of a value by the model's own type.
-fn model_bytes(keys: &Keys<'_>) -> u64 {
-    match keys.text(&["dtype", "torch_dtype"]) {
-        Some("float32") => 4,
-        Some(dtype) if dtype.starts_with("float8") => 1,
-        _ => 2,
+/// Bytes of a value by the model's own type. Engines take two without one.
+pub(crate) fn model_bytes(keys: &Keys<'_>) -> Result<u64, PlanError> {
+    let Some(key) = ["dtype", "torch_dtype"].into_iter().find(|key| keys.has(key)) else { return Ok(2) };
+    match keys.text(&[key])?.map(|name| name.strip_prefix("torch.").unwrap_or(name)) {
+        Some("float32" | "float") => Ok(4),
+        Some("bfloat16" | "float16" | "half" | "auto") => Ok(2),
+        Some(dtype) if dtype.starts_with("float8") => Ok(1),
+        _ => Err(keys.invalid(key, "bfloat16, float16, float32 or float8")),
     }
 }
 
 /// Bytes of a value of KV by the checkpoint's quantization, if that covers KV.
-fn kv_bytes(keys: &Keys<'_>) -> Result<Option<u64>, PlanError> {
-    let Some(Value::Object(quantization)) = keys.get("quantization_config") else { return Ok(None) };
+fn kv_bytes(keys: &Keys<'_>, layers: &[Layer]) -> Result<Option<u64>, PlanError> {
+    // Older files have the second name.
+    let configs = ["quantization_config", "compression_config"];
+    let Some((of, Value::Object(quantization))) = configs.iter().find_map(|key| Some((key, keys.get(key)?))) else {
+        return Ok(None);
+    };
+    let by_modelopt =
+        quantization.get("quant_method").and_then(Value::as_str).is_some_and(|of| of.starts_with("modelopt"));
+    let inner = quantization.get("quantization").and_then(Value::as_object);
     let mut bytes = None;
-    for (key, value) in quantization.iter().filter(|(_, value)| !value.is_null()) {
+    for (key, value) in inner.into_iter().flatten().chain(quantization).filter(|(_, value)| !value.is_null()) {
+        let name = format!("{of}.{key}");
         let bits = match key.as_str() {
             "kv_cache_scheme" => value.get("num_bits").and_then(Value::as_u64),
-            "kv_cache_quant_algo" => (value.as_str() == Some("FP8")).then_some(8),
+            "kv_cache_quant_algo" => value.as_str().filter(|algo| algo.eq_ignore_ascii_case("fp8")).map(|_| 8),
             _ if key.contains("kv") => None,
             _ => continue,
         };
         match bits {
+            Some(8) if !layers.iter().all(|layer| layer.has_plain_fp8(by_modelopt)) => {
+                let expected = "absent: engines keep latent vectors in other formats than this one".to_owned();
+                return Err(PlanError::Invalid { key: name, value: value.to_string(), expected });
+            }
             Some(bits @ (8 | 16)) => bytes = Some(bits / 8),
-            _ => return Err(PlanError::Unread { key: format!("quantization_config.{key}") }),
+            _ => return Err(PlanError::Unread { key: name }),
         }
     }
     Ok(bytes)

@@ -3,8 +3,8 @@
 
 use crate::error::PlanError;
 use crate::layer::Layer;
-use crate::model::Model;
 use crate::model::keys::Keys;
+use crate::model::{Model, blocks};
 use serde_json::Value;
 
 /// A model as a simulated engine serves it.
@@ -46,11 +46,11 @@ impl Served {
         let mlps = Mlps::of(&keys, hidden, model.layers.len())?;
         let vocabulary = keys.needed_tokens(&["vocab_size"])?;
         let embedding = vocabulary.saturating_mul(hidden);
-        let tables = if keys.flag("tie_word_embeddings").unwrap_or(false) { 1 } else { 2 };
+        let tables = if keys.flag("tie_word_embeddings")?.unwrap_or(false) { 1 } else { 2 };
         let attention: u64 = attentions.iter().map(|one| one.weights).sum();
         let fewest = attentions.iter().map(|one| one.kv_heads).filter(|heads| *heads > 0).min();
         Ok(Self {
-            parameters: attention + mlps.all + tables * embedding,
+            parameters: attention + mlps.all + tables * embedding + layer_embeddings(&keys, model.layers.len())?,
             active_parameters: attention + mlps.active + embedding,
             weight_bytes,
             hidden,
@@ -85,11 +85,21 @@ impl Served {
 }
 
 fn weight_bytes(keys: &Keys<'_>) -> Result<u64, PlanError> {
+    if keys.has("compression_config") {
+        return Err(keys.invalid("compression_config", "absent"));
+    }
     match keys.get("quantization_config").map(|config| config.get("quant_method").and_then(Value::as_str)) {
-        None => Ok(2),
+        None => crate::model::model_bytes(keys),
         Some(Some("fp8")) => Ok(1),
         Some(_) => Err(keys.invalid("quantization_config", "absent or of the method fp8")),
     }
+}
+
+/// Gemma-3n and Gemma-4: a small embedding for each layer.
+fn layer_embeddings(keys: &Keys<'_>, layers: usize) -> Result<u64, PlanError> {
+    let width = keys.number(&["hidden_size_per_layer_input"])?.unwrap_or(0);
+    let vocabulary = keys.tokens(&["vocab_size_per_layer_input"])?.unwrap_or(0);
+    Ok(vocabulary.saturating_mul(width).saturating_mul(layers as u64))
 }
 
 /// Attention of a layer.
@@ -102,6 +112,10 @@ struct Attention {
 impl Attention {
     fn of(keys: &Keys<'_>, (number, layer): (usize, &Layer), hidden: u64, queries: u64) -> Result<Self, PlanError> {
         match layer {
+            // Latents of which engines keep each head's key and value.
+            Layer::Full { heads } if keys.has("kv_lora_rank") => {
+                Ok(Self { kv_heads: heads.heads, ..Self::latent(keys, hidden, queries)? })
+            }
             Layer::Full { heads } | Layer::Window { heads, .. } | Layer::Chunk { heads, .. } => {
                 let queries = keys.of_layer(number, &["num_attention_heads_per_layer"])?.unwrap_or(queries);
                 let (key, value) = (heads.key_dim, heads.value_dim);
@@ -132,7 +146,27 @@ impl Attention {
     }
 }
 
-/// Weights of all layers' MLPs, with a gate each.
+/// Classes whose MLPs have two matrices: no gate.
+const UNGATED: [&str; 16] = [
+    "arcee",
+    "bloom",
+    "codegen",
+    "falcon",
+    "gpt2",
+    "gpt_bigcode",
+    "gpt_neo",
+    "gpt_neox",
+    "gptj",
+    "mpt",
+    "nemotron",
+    "opt",
+    "persimmon",
+    "phi",
+    "starcoder2",
+    "xglm",
+];
+
+/// Weights of all layers' MLPs.
 struct Mlps {
     all: u64,
     active: u64,
@@ -140,8 +174,16 @@ struct Mlps {
 
 impl Mlps {
     fn of(keys: &Keys<'_>, hidden: u64, layers: usize) -> Result<Self, PlanError> {
-        let weights = |width: u64| 3 * hidden * width;
-        let dense = || keys.needed(&["intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_hidden_size"]);
+        if keys.has("block_configs") {
+            let all = blocks::mlps(keys, layers, hidden)?.iter().sum();
+            return Ok(Self { all, active: all });
+        }
+        let matrices = if UNGATED.contains(&keys.class()) { 2 } else { 3 };
+        let weights = |width: u64| matrices * hidden * width;
+        let dense = || match keys.number(&["intermediate_size_mlp"])? {
+            Some(width) => Ok(width),
+            None => keys.needed(&["intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"]),
+        };
         let experts = keys.number(&["num_local_experts", "num_experts", "n_routed_experts"])?.unwrap_or(0);
         if experts == 0 {
             let all = weights(dense()?) * layers as u64;

@@ -5,13 +5,17 @@ use super::kinds::Kind;
 use crate::error::PlanError;
 use crate::layer::{Heads, Layer};
 
-const KV_HEADS: [&str; 3] = ["num_key_value_heads", "n_head_kv", "num_kv_heads"];
-const HEAD_DIM: [&str; 3] = ["head_dim", "attention_head_dim", "d_head"];
+pub(super) const KV_HEADS: [&str; 4] =
+    ["num_key_value_heads", "n_head_kv", "num_kv_heads", "num_key_value_heads_per_layer"];
+pub(super) const HEAD_DIM: [&str; 3] = ["head_dim", "attention_head_dim", "d_head"];
 /// vLLM's indexer keeps a key in 8 bits, and an f32 for each so many values.
 const INDEX_BLOCK: u64 = 128;
 
 /// What an attention of this kind keeps.
 pub(super) fn layer(keys: &Keys<'_>, kind: Kind, layer: usize) -> Result<Layer, PlanError> {
+    if keys.class() == "minicpm3" && kind == Kind::Full {
+        return expanded(keys);
+    }
     if kind != Kind::Chunk && keys.has("kv_lora_rank") {
         return latent(keys, kind, layer);
     }
@@ -63,7 +67,12 @@ fn heads(keys: &Keys<'_>, kind: Kind, layer: usize) -> Result<Heads, PlanError> 
         return Err(keys.invalid("hidden_size", format!("at least {queries}, the number of heads")));
     }
     settle_other_sizes(keys);
-    Ok(per_layer(keys, layer, Heads { heads, key_dim, value_dim }))
+    let heads = per_layer(keys, layer, Heads { heads, key_dim, value_dim })?;
+    if heads.heads == 0 || heads.value_dim == 0 {
+        let key = if heads.heads == 0 { KV_HEADS[0] } else { "v_head_dim" };
+        return Err(keys.invalid(key, "above zero in a layer with attention"));
+    }
+    Ok(heads)
 }
 
 /// Sizes of heads say nothing of a model without attention, or whose vectors have sizes of their own.
@@ -85,25 +94,31 @@ fn settle_other_sizes(keys: &Keys<'_>) {
 }
 
 /// Gemma-4: sizes of single layers.
-fn per_layer(keys: &Keys<'_>, layer: usize, heads: Heads) -> Heads {
-    let of = keys.get("per_layer_config").and_then(|layers| {
-        let numbered = layers.as_object()?.iter().find(|(number, _)| number.parse() == Ok(layer));
-        numbered.map(|(_, own)| own)
-    });
-    let number = |key: &str| of.and_then(|of| of.get(key)?.as_u64()).filter(|number| *number < 1 << 20);
-    let dim = number("head_dim");
-    Heads {
-        heads: number("num_key_value_heads").unwrap_or(heads.heads),
+fn per_layer(keys: &Keys<'_>, layer: usize, heads: Heads) -> Result<Heads, PlanError> {
+    let Some(configs) = keys.get("per_layer_config") else { return Ok(heads) };
+    let wrong = || keys.invalid("per_layer_config", "an object of objects with sizes of heads, by the layers' numbers");
+    let configs = configs.as_object().ok_or_else(wrong)?;
+    let Some((_, own)) = configs.iter().find(|(number, _)| number.parse() == Ok(layer)) else { return Ok(heads) };
+    let own = own.as_object().ok_or_else(wrong)?;
+    let number = |key: &str| match own.get(key) {
+        None | Some(serde_json::Value::Null) => Ok(None),
+        Some(value) => value.as_u64().filter(|number| *number < 1 << 20).map(Some).ok_or_else(wrong),
+    };
+    let dim = number("head_dim")?;
+    Ok(Heads {
+        heads: number("num_key_value_heads")?.unwrap_or(heads.heads),
         key_dim: dim.unwrap_or(heads.key_dim),
         value_dim: dim.unwrap_or(heads.value_dim),
-    }
+    })
 }
 
 /// Key and value heads, or as many as there are of queries.
 fn kv_heads(keys: &Keys<'_>, layer: usize) -> Result<Option<u64>, PlanError> {
-    let nested = keys.get("attn_config").map(|config| config.get("kv_n_heads"));
-    if let Some(heads) = nested {
-        return match heads {
+    keys.only("attn_config", &["kv_n_heads", "attn_type", "attn_impl", "attn_uses_sequence_id"])?;
+    if let Some(config) = keys.get("attn_config") {
+        let kind = config.get("attn_type").and_then(serde_json::Value::as_str);
+        return match config.get("kv_n_heads") {
+            None if kind == Some("multiquery_attention") => Ok(Some(1)),
             None => Ok(None),
             Some(heads) => match heads.as_u64().filter(|heads| *heads < 1 << 20) {
                 Some(heads) => Ok(Some(heads)),
@@ -113,14 +128,24 @@ fn kv_heads(keys: &Keys<'_>, layer: usize) -> Result<Option<u64>, PlanError> {
     }
     // ChatGLM and Falcon share heads by a flag; Falcon's newer decoder counts them.
     if let Some(groups) = keys.number(&["multi_query_group_num"])? {
-        return Ok(keys.flag("multi_query_attention").unwrap_or(false).then_some(groups));
+        return Ok(keys.flag("multi_query_attention")?.unwrap_or(false).then_some(groups));
     }
-    let is_new = keys.flag("new_decoder_architecture").unwrap_or(false);
-    if keys.flag("multi_query").unwrap_or(false) && !is_new {
+    let is_new = keys.flag("new_decoder_architecture")?.unwrap_or(false);
+    if keys.flag("multi_query")?.unwrap_or(false) && !is_new {
         KV_HEADS.iter().for_each(|key| keys.settle(key));
         return Ok(Some(1));
     }
     keys.of_layer(layer, &KV_HEADS)
+}
+
+/// MLA of which engines keep each head's key and value, the value filled up to the key's size.
+fn expanded(keys: &Keys<'_>) -> Result<Layer, PlanError> {
+    let dim = keys.needed(&["qk_nope_head_dim"])? + keys.needed(&["qk_rope_head_dim"])?;
+    let heads = Heads { heads: keys.needed(&["num_attention_heads"])?, key_dim: dim, value_dim: dim };
+    settle_sizes(keys);
+    settle_latents(keys);
+    keys.settle("kv_lora_rank");
+    Ok(Layer::Full { heads })
 }
 
 /// MLA, with the key of an indexer where the layer has one of its own.
@@ -136,7 +161,9 @@ fn latent(keys: &Keys<'_>, kind: Kind, layer: usize) -> Result<Layer, PlanError>
 
 fn index_bytes(keys: &Keys<'_>, layer: usize) -> Result<u64, PlanError> {
     let Some(dim) = keys.number(&["index_head_dim"])? else { return Ok(0) };
-    let own = !skips_index(keys, layer)?
+    let of_class = keys.class() != "hy_v4" || keys.has("indexer_types") || layer == 0 || (layer - 1).is_multiple_of(4);
+    let own = of_class
+        && !skips_index(keys, layer)?
         && match keys.list("indexer_types").map(|types| types.get(layer).and_then(|kind| kind.as_str())) {
             None | Some(Some("full")) => true,
             Some(Some("shared")) => false,
@@ -148,7 +175,7 @@ fn index_bytes(keys: &Keys<'_>, layer: usize) -> Result<u64, PlanError> {
 /// Whether a layer takes the choice of an earlier layer's indexer, by letters or by an interval.
 fn skips_index(keys: &Keys<'_>, layer: usize) -> Result<bool, PlanError> {
     let (every, first) = (keys.number(&["index_topk_freq"])?, keys.number(&["index_skip_topk_offset"])?.unwrap_or(2));
-    if let Some(pattern) = keys.text(&["index_topk_pattern"]) {
+    if let Some(pattern) = keys.text(&["index_topk_pattern"])? {
         return Ok(pattern.chars().nth(layer) == Some('S'));
     }
     Ok(!(layer as u64 + 1).saturating_sub(first).is_multiple_of(every.unwrap_or(1).max(1)))
@@ -164,37 +191,4 @@ pub(super) fn settle_latents(keys: &Keys<'_>) {
     let parts = ["q_lora_rank", "o_lora_rank", "qk_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"];
     let index = ["index_n_heads", "index_topk"];
     parts.iter().chain(&index).for_each(|key| keys.settle(key));
-}
-
-/// Nemotron-NAS: each block states its attention. Heads are those of queries over a group's.
-pub(super) fn of_blocks(keys: &Keys<'_>, count: usize) -> Result<Vec<Layer>, PlanError> {
-    let wrong = || keys.invalid("block_configs", format!("a list of {count} blocks with `attention`"));
-    let blocks = keys.list("block_configs").filter(|blocks| blocks.len() >= count).ok_or_else(wrong)?;
-    let queries = keys.needed(&["num_attention_heads"])?;
-    let dim = match keys.number(&HEAD_DIM)? {
-        Some(dim) => dim,
-        None => keys.needed(&["hidden_size"])? / queries,
-    };
-    let of_block = |block: &serde_json::Value| {
-        let attention = block.get("attention").ok_or_else(wrong)?;
-        let says = |key: &str| attention.get(key).and_then(serde_json::Value::as_bool).unwrap_or(false);
-        if says("no_op") || says("replace_with_linear") {
-            return Ok(Layer::Nothing);
-        }
-        if let Some(key) = ["window_length", "num_sink_tokens", "sparsify", "llama4", "mamba"]
-            .into_iter()
-            .find(|key| attention.get(key).is_some_and(|value| !value.is_null()))
-        {
-            return Err(PlanError::Unread { key: format!("block_configs.attention.{key}") });
-        }
-        let whole = |key: &str| attention.get(key).and_then(serde_json::Value::as_u64);
-        let heads = match (whole("n_heads_in_group"), whole("num_key_value_heads")) {
-            (Some(group), _) if group > 0 => queries / group,
-            (None, Some(heads)) => heads.min(queries),
-            _ => return Err(wrong()),
-        };
-        Ok(Layer::Full { heads: Heads { heads, key_dim: dim, value_dim: dim } })
-    };
-    KV_HEADS.iter().for_each(|key| keys.settle(key));
-    blocks[..count].iter().map(of_block).collect()
 }

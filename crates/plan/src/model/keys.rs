@@ -1,5 +1,6 @@
 //! The keys of a configuration, with a record of those that a plan has read.
 
+use super::unread;
 use crate::error::PlanError;
 use serde_json::{Map, Value};
 use std::cell::RefCell;
@@ -19,6 +20,9 @@ const DEFAULTS: [(&str, &str, u64); 5] = [
     ("deepseek_v32", "index_head_dim", 128),
 ];
 
+/// Objects with the text model's keys.
+const INNER: [&str; 4] = ["text_config", "llm_config", "language_config", "thinker_config"];
+
 /// Keys of the configuration's objects, the innermost first.
 pub(crate) struct Keys<'a> {
     objects: Vec<&'a Map<String, Value>>,
@@ -28,9 +32,12 @@ pub(crate) struct Keys<'a> {
 impl<'a> Keys<'a> {
     /// The keys of the text model, and those beside it.
     pub fn of(root: &'a Map<String, Value>) -> Self {
-        let inner = ["text_config", "llm_config", "language_config"];
-        let inner = inner.iter().find_map(|key| root.get(*key)?.as_object());
-        Self { objects: inner.into_iter().chain([root]).collect(), read: RefCell::default() }
+        let mut objects = vec![root];
+        // Models that hear and speak have the text model within the one that thinks.
+        while let Some(inner) = INNER.iter().find_map(|key| objects[0].get(*key)?.as_object()) {
+            objects.insert(0, inner);
+        }
+        Self { objects, read: RefCell::default() }
     }
 
     /// Keys that are there and were not read, with their values.
@@ -55,16 +62,35 @@ impl<'a> Keys<'a> {
         self.objects.iter().find_map(|object| object.get(key).filter(|value| !value.is_null()))
     }
 
+    /// Refuses an object with a key that may change what a layer keeps and is none of these.
+    pub fn only(&self, key: &str, known: &[&str]) -> Result<(), PlanError> {
+        let Some(Value::Object(object)) = self.peek(key) else { return Ok(()) };
+        let is_odd = |(inner, value): &(&String, &Value)| {
+            !known.contains(&inner.as_str()) && !unread::is_off(value) && unread::concerns(inner)
+        };
+        match object.iter().find(is_odd) {
+            Some((inner, _)) => Err(PlanError::Unread { key: format!("{key}.{inner}") }),
+            None => Ok(()),
+        }
+    }
+
     pub fn has(&self, key: &str) -> bool {
         self.peek(key).is_some()
     }
 
-    pub fn text(&self, keys: &[&str]) -> Option<&'a str> {
-        keys.iter().find_map(|key| self.get(key)?.as_str())
+    /// The first of these keys that is there, as a text.
+    pub fn text(&self, keys: &[&str]) -> Result<Option<&'a str>, PlanError> {
+        let Some(key) = keys.iter().find(|key| self.has(key)) else { return Ok(None) };
+        let text = self.get(key).and_then(Value::as_str).ok_or_else(|| self.invalid(key, "a text"))?;
+        Ok(Some(text))
     }
 
-    pub fn flag(&self, key: &str) -> Option<bool> {
-        self.get(key)?.as_bool()
+    pub fn flag(&self, key: &str) -> Result<Option<bool>, PlanError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(*flag)),
+            Some(_) => Err(self.invalid(key, "true or false")),
+        }
     }
 
     pub fn list(&self, key: &str) -> Option<&'a Vec<Value>> {
@@ -73,7 +99,7 @@ impl<'a> Keys<'a> {
 
     /// The class of the text model, without the suffix of its nested form.
     pub fn class(&self) -> &'a str {
-        let class = self.text(&["model_type"]).unwrap_or("");
+        let class = self.get("model_type").and_then(Value::as_str).unwrap_or("");
         class.strip_suffix("_text").unwrap_or(class)
     }
 

@@ -150,7 +150,7 @@ fn by_class(keys: &Keys<'_>, class: &str, count: usize) -> Result<Vec<Kind>, Pla
         "llama4" => return each(count, |layer| Ok(every(layer, 4, Kind::Chunk))),
         _ => {}
     }
-    let is_used = keys.flag("use_sliding_window").unwrap_or(true);
+    let is_used = keys.flag("use_sliding_window")?.unwrap_or(true);
     let late = keys.number(&["max_window_layers"])?;
     if keys.tokens(&["sliding_window"])?.is_none_or(|window| window == 0) || !is_used {
         return Ok(vec![Kind::Full; count]);
@@ -209,7 +209,7 @@ fn repeated(keys: &Keys<'_>, key: &str, count: usize) -> Result<Vec<Kind>, PlanE
 }
 
 fn letters(keys: &Keys<'_>, key: &str, count: usize) -> Result<Vec<Kind>, PlanError> {
-    let text = keys.text(&[key]).filter(|text| text.chars().count() == count);
+    let text = keys.text(&[key])?.filter(|text| text.chars().count() == count);
     let text = text.ok_or_else(|| keys.invalid(key, format!("{count} letters, one for each layer")))?;
     text.chars().enumerate().map(|(layer, letter)| named(layer, letter.encode_utf8(&mut [0; 4]))).collect()
 }
@@ -241,6 +241,7 @@ fn zeros_are_full(keys: &Keys<'_>, key: &str, count: usize) -> Result<Vec<Kind>,
 
 /// Kimi-Linear: two lists of layers, counted from one.
 fn lists_from_one(keys: &Keys<'_>, key: &str, count: usize) -> Result<Vec<Kind>, PlanError> {
+    keys.only(key, &["full_attn_layers", "kda_layers", "head_dim", "num_heads", "short_conv_kernel_size"])?;
     let lists = ["full_attn_layers", "kda_layers"].map(|name| keys.get(key)?.get(name)?.as_array());
     let [Some(full), Some(linear)] = lists else {
         return Err(keys.invalid(key, "an object with `full_attn_layers` and `kda_layers`"));
@@ -255,7 +256,11 @@ fn lists_from_one(keys: &Keys<'_>, key: &str, count: usize) -> Result<Vec<Kind>,
 
 /// A list of the layers with attention; the others have states.
 fn indices(keys: &Keys<'_>, key: &str, count: usize) -> Result<Vec<Kind>, PlanError> {
-    let list = keys.list(key).ok_or_else(|| keys.invalid(key, "a list of layers"))?;
+    let wrong = || keys.invalid(key, format!("a list of layers, counted from zero to {}", count - 1));
+    let list = keys.list(key).ok_or_else(wrong)?;
+    if list.iter().any(|other| other.as_u64().is_none_or(|other| other >= count as u64)) {
+        return Err(wrong());
+    }
     let has = |layer: usize| list.iter().any(|other| other.as_u64() == Some(layer as u64));
     each(count, |layer| Ok(if has(layer) { Kind::Full } else { Kind::State }))
 }
@@ -263,6 +268,9 @@ fn indices(keys: &Keys<'_>, key: &str, count: usize) -> Result<Vec<Kind>, PlanEr
 /// Jamba: attention each so many layers, from an offset on.
 fn period(keys: &Keys<'_>, key: &str, count: usize) -> Result<Vec<Kind>, PlanError> {
     let (period, offset) = (keys.needed(&[key])?, keys.number(&["attn_layer_offset"])?.unwrap_or(0));
+    if offset >= period {
+        return Err(keys.invalid("attn_layer_offset", format!("below the period, {period}")));
+    }
     each(count, |layer| Ok(if layer as u64 % period == offset { Kind::Full } else { Kind::State }))
 }
 
@@ -294,12 +302,12 @@ fn chunked(keys: &Keys<'_>, key: &str, count: usize) -> Result<Vec<Kind>, PlanEr
 
 /// An interval, or letters that repeat. Without a window all layers are full.
 fn pattern(keys: &Keys<'_>, key: &str, count: usize) -> Result<Vec<Kind>, PlanError> {
-    let is_used = keys.flag("use_sliding_window").unwrap_or(true);
+    let is_used = keys.flag("use_sliding_window")?.unwrap_or(true);
     if !is_used || keys.tokens(&["sliding_window"])?.is_none_or(|window| window == 0) {
         keys.settle(key);
         return Ok(vec![Kind::Full; count]);
     }
-    let Some(text) = keys.text(&[key]) else { return every_windowed(keys, key, count) };
+    let Some(text) = keys.get(key).and_then(Value::as_str) else { return every_windowed(keys, key, count) };
     let letters: Vec<char> = text.chars().collect();
     if letters.is_empty() {
         return Err(keys.invalid(key, "an interval, or letters such as LLLG"));

@@ -23,14 +23,16 @@ pub(super) fn bytes(keys: &Keys<'_>, value_bytes: u64) -> Result<u64, PlanError>
         delta_attention(keys)?
     } else if keys.has("conv_L_cache") {
         short_convolution(keys)?
-    } else if keys.has("attn_type_list") || keys.has("layer_group_size") {
+    } else if keys.has("attn_type_list") || keys.has("layer_group_size") || keys.class().starts_with("minimax") {
+        // Its blocks are parts of the computation.
+        keys.settle("block_size");
         lightning(keys)?
     } else if keys.has("mamba_dt_rank") || keys.has("time_step_rank") && keys.class() != "mamba2" {
         mamba(keys)?
     } else {
         mamba2(keys)?
     };
-    let wide = match keys.text(&["mamba_ssm_cache_dtype", "mamba_ssm_dtype"]) {
+    let wide = match keys.text(&["mamba_ssm_cache_dtype", "mamba_ssm_dtype"])? {
         Some("float32") => 4,
         Some("float16" | "bfloat16") => 2,
         Some(_) => return Err(keys.invalid("mamba_ssm_dtype", "float32, float16 or bfloat16")),

@@ -179,15 +179,35 @@ fn blocks_state_their_attention() {
 
 #[test]
 fn runs_are_compressed() {
-    let runs = layers(&json!({ "compress_ratios": [0, 4, 128, 4, 0], "sliding_window": 128 }));
-    let of = |ratio, index_bytes| Layer::Compressed { values: 64, ratio, window: 128, index_bytes };
+    let runs = layers(&json!({ "compress_ratios": [1, 4, 128, 4, 0], "sliding_window": 128, "qk_rope_head_dim": 16 }));
+    // 48 values in FP8, 16 in BF16, and a scale in eight bytes.
+    let of = |ratio, index_bytes| Layer::Compressed { bytes: 88, ratio, window: 128, index_bytes };
     let with = |ratio, bytes| of(ratio, 0).with(Layer::State { bytes });
     // Two runs of four inputs of twice 128 values, or a run of 128 of twice 64, in f32.
     let expected = [of(0, 0), with(4, 8 * 256 * 4), with(128, 128 * 128 * 4), with(4, 8 * 256 * 4)];
     assert_eq!(runs, expected);
-    let indexed = json!({ "compress_ratios": [0, 4, 128, 4], "sliding_window": 128, "index_head_dim": 128 });
+    let by_types = |more: &[(&str, Value)]| {
+        let types = ["sliding", "compressed_sparse", "heavily_compressed", "compressed_sparse"];
+        let types = types.map(|kind| format!("{kind}_attention"));
+        let mut config = json!({
+            "model_type": "deepseek_v4", "layer_types": types, "sliding_window": 128, "partial_rotary_factor": 0.25,
+        });
+        more.iter().for_each(|(key, value)| config[*key] = value.clone());
+        try_layers(&config)
+    };
+    assert_eq!(by_types(&[]).unwrap(), expected, "transformers' names of the same");
+    assert_eq!(by_types(&[("compress_rates", json!({ "heavily_compressed_attention": 128 }))]).unwrap(), expected);
+    let odd = by_types(&[("compress_rates", json!({ "heavily_compressed_attention": "128" }))]).unwrap_err();
+    assert!(odd.to_string().contains("`compress_rates`"), "{odd}");
+    let odd = by_types(&[("layer_types", json!(vec!["sliding_attention"; 3]))]).unwrap_err();
+    assert!(odd.to_string().contains("`layer_types`"), "{odd}");
+    let (odd, mut indexed) = (json!(128), json!({ "compress_ratios": [0, 4, 128, 4], "sliding_window": 128 }));
+    let error = try_layers(&indexed).unwrap_err().to_string();
+    assert!(error.contains("`qk_rope_head_dim` is missing"), "{error}");
+    (indexed["index_head_dim"], indexed["qk_rope_head_dim"]) = (odd, json!(16));
     let bytes: Vec<f64> = layers(&indexed).iter().map(|layer| layer.token_bytes(2)).collect();
-    assert_eq!(bytes, [0.0, (128.0 + 132.0) / 4.0, 1.0, (128.0 + 132.0) / 4.0]);
+    assert_eq!(bytes, [0.0, (88.0 + 132.0) / 4.0, 88.0 / 128.0, (88.0 + 132.0) / 4.0]);
+    assert_eq!(bytes[2], layers(&indexed)[2].token_bytes(1), "no type of KV changes them");
 }
 
 #[test]
@@ -203,6 +223,26 @@ fn kv_may_have_another_type_than_weights() {
     assert_eq!(bytes(json!({ "kv_cache_scheme": null })), 2);
     assert_eq!(bytes(json!({ "kv_cache_scheme": { "num_bits": 8, "type": "float" } })), 1);
     assert_eq!(bytes(json!({ "kv_cache_quant_algo": "FP8" })), 1);
+    assert_eq!(bytes(json!({ "quant_method": "modelopt", "quantization": { "kv_cache_quant_algo": "fp8" } })), 1);
+    let older = json!({
+        "num_hidden_layers": 1, "num_attention_heads": 4, "head_dim": 64,
+        "compression_config": { "kv_cache_scheme": { "num_bits": 8 } },
+    });
+    assert_eq!(parse(&older).unwrap().value_bytes, 1);
+    // Engines keep latents of such files in other formats, but for ModelOpt's.
+    let latent = |more: Value| {
+        let mut config = json!({ "num_hidden_layers": 1, "kv_lora_rank": 512, "qk_rope_head_dim": 64 });
+        config.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        parse(&config).map(|model| model.token_bytes())
+    };
+    let scheme = json!({ "kv_cache_scheme": { "num_bits": 8 } });
+    let by_modelopt = json!({ "quant_method": "modelopt", "kv_cache_quant_algo": "FP8" });
+    assert_eq!(latent(json!({ "quantization_config": by_modelopt })).unwrap(), 576.0);
+    for (quantization, index) in [(scheme, json!(null)), (by_modelopt, json!(128))] {
+        let error =
+            latent(json!({ "quantization_config": quantization, "index_head_dim": index })).unwrap_err().to_string();
+        assert!(error.contains("`quantization_config.kv_cache_"), "{error}");
+    }
     for (odd, key) in [
         (json!({ "kv_cache_scheme": { "num_bits": 4 } }), "quantization_config.kv_cache_scheme"),
         (json!({ "kv_cache_quant_algo": "NVFP4" }), "quantization_config.kv_cache_quant_algo"),
@@ -244,6 +284,56 @@ fn a_key_that_may_change_kv_is_refused_by_its_name() {
         // Off, it changes nothing.
         assert_eq!(layers(&json!({ key: null })), vec![FULL; 4]);
     }
+}
+
+/// `as_bool` and `as_str` gave none for a value of another type, which read as if the key was absent.
+#[test]
+fn a_value_of_an_odd_type_is_no_absent_key() {
+    for (key, value) in [
+        ("use_sliding_window", json!("false")),
+        ("multi_query", json!("true")),
+        ("is_encoder_decoder", json!(1)),
+        ("torch_dtype", json!(16)),
+        ("torch_dtype", json!("int4")),
+        ("dtype", json!({ "text_config": "float32" })),
+        ("num_key_value_heads", json!(0)),
+        ("num_key_value_heads", json!("2")),
+        ("num_hidden_layers", json!(4.5)),
+        ("v_head_dim", json!(0)),
+        ("per_layer_config", json!({ "1": { "head_dim": "64" } })),
+        ("attn_layer_indices", json!([1, 4])),
+        ("full_attn_idxs", json!(["1"])),
+        ("attn_config", json!({ "kv_n_heads": "8" })),
+    ] {
+        let mut config = json!({ "sliding_window": 128, "model_type": "mistral" });
+        config[key] = value;
+        let error = try_layers(&config).unwrap_err().to_string();
+        assert!(error.contains(&format!("`{key}`")), "{config}: {error}");
+    }
+    let period = json!({ "attn_layer_period": 4, "attn_layer_offset": 4, "mamba_d_state": 16 });
+    let error = try_layers(&period).unwrap_err().to_string();
+    assert!(error.contains("`attn_layer_offset` is 4"), "{error}");
+}
+
+#[test]
+fn a_key_of_an_inner_object_is_read_or_refused() {
+    let kimi = json!({ "linear_attn_config": {
+        "full_attn_layers": [4], "kda_layers": [1, 2, 3], "head_dim": 8, "num_heads": 4, "short_conv_kernel_size": 4,
+        "num_k_heads": 2,
+    }});
+    for (config, key) in [
+        (kimi, "linear_attn_config.num_k_heads"),
+        (json!({ "attn_config": { "kv_n_heads": 2, "sliding_window_size": 64 } }), "attn_config.sliding_window_size"),
+    ] {
+        let error = try_layers(&config).unwrap_err().to_string();
+        assert!(error.contains(&format!("`{key}`")), "{error}");
+    }
+    let shared =
+        layers(&json!({ "attn_config": { "attn_type": "multiquery_attention" }, "num_key_value_heads": null }));
+    assert_eq!(shared, vec![Layer::Full { heads: Heads { heads: 1, ..HEADS } }; 4]);
+    let text = json!({ "num_hidden_layers": 4, "num_attention_heads": 2, "head_dim": 64 });
+    let omni = json!({ "thinker_config": { "text_config": text }, "talker_config": { "num_hidden_layers": 9 } });
+    assert_eq!(parse(&omni).unwrap().layers, vec![FULL; 4]);
 }
 
 #[test]

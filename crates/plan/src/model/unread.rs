@@ -10,7 +10,7 @@ use crate::error::PlanError;
 use serde_json::Value;
 
 /// Words of names that speak of what layers keep.
-const CONCERNS: [&str; 54] = [
+const CONCERNS: [&str; 55] = [
     "layer",
     "layers",
     "block",
@@ -65,6 +65,7 @@ const CONCERNS: [&str; 54] = [
     "kda",
     "gla",
     "yoco",
+    "quantization",
 ];
 
 /// Words of names that speak of the arithmetic instead: of rates, norms, experts and tokens.
@@ -134,7 +135,7 @@ const NEUTRAL: [&str; 59] = [
 const STRONG: [&str; 8] = ["window", "sliding", "chunk", "chunked", "kv", "cache", "state", "states"];
 
 /// Names that are known to change no bytes.
-const HARMLESS: [&str; 49] = [
+const HARMLESS: [&str; 52] = [
     "use_cache",
     "cache_implementation",
     "attn_implementation",
@@ -184,13 +185,17 @@ const HARMLESS: [&str; 49] = [
     "prefix_dense_sliding_window_pattern",
     "mla_scale_q_lora",
     "mla_scale_kv_lora",
+    "downsample_ratio",
+    "insert_layer_id",
+    "num_hash_layers",
 ];
 
 /// Objects with keys of their own that describe no layers of the text model.
-const OTHERS: [&str; 14] = [
+const OTHERS: [&str; 15] = [
     "text_config",
     "llm_config",
     "language_config",
+    "thinker_config",
     "vision_config",
     "audio_config",
     "quantization_config",
@@ -222,7 +227,7 @@ fn words(key: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Whether a key's name speaks of what layers keep.
-fn concerns(key: &str) -> bool {
+pub(super) fn concerns(key: &str) -> bool {
     let key = key.to_ascii_lowercase();
     let has = |list: &[&str]| words(&key).any(|word| list.contains(&word));
     // Tables of n-grams hold rows, no keys and values.
@@ -237,7 +242,7 @@ fn speaks_of_states(key: &str) -> bool {
 }
 
 /// A feature that is off changes nothing.
-fn is_off(value: &Value) -> bool {
+pub(super) fn is_off(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,
         Value::Array(list) => list.is_empty(),

@@ -16,6 +16,9 @@ pub fn run(args: &PlanKvArgs) -> Result<(), Failure> {
     let wrong = |error: cenote_plan::PlanError| Failure::new(format!("{}: {error}", args.model_config.display()));
     let model = Model::parse(&read(&args.model_config)?).map_err(wrong)?;
     let context = args.context.unwrap_or_else(|| model.context.unwrap_or(CONTEXT).min(CONTEXT));
+    if args.value_bytes.is_some() && model.layers.iter().any(Layer::has_own_format) {
+        return Err(Failure::new("--value-bytes: vectors of this model's layers have a format of their own"));
+    }
     let value_bytes = args.value_bytes.unwrap_or(model.value_bytes);
     let setting = setting(&args.setting, model.layers.len() as u64);
     let plan = KvPlan::new(&model, value_bytes, context, args.sequences, &setting).map_err(wrong)?;
@@ -59,9 +62,10 @@ fn kept(layer: &Layer) -> String {
         Layer::Latent { values, index_bytes } => {
             format!("a latent vector of {values}, an index key of {index_bytes} B")
         }
-        Layer::Compressed { values, ratio: 0, window, .. } => format!("vectors of {values}, {window} tokens"),
-        Layer::Compressed { values, ratio, window, .. } => {
-            format!("vectors of {values}, {window} tokens and one for each {ratio}")
+        Layer::Compressed { bytes, ratio: 0, window, .. } => format!("vectors of {bytes} B, {window} tokens"),
+        Layer::Compressed { bytes, ratio, window, index_bytes } => {
+            let index = if *index_bytes > 0 { format!(" with an index key of {index_bytes} B") } else { String::new() };
+            format!("vectors of {bytes} B, {window} tokens and one for each {ratio}{index}")
         }
         Layer::State { bytes } => format!("a state of {bytes} B"),
         Layer::Shared { with } => format!("nothing: it reads layer {with}"),
