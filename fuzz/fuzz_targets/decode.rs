@@ -2,8 +2,8 @@
 #![no_main]
 
 use cenote_codec::{
-    Channels, CodecId, Codecs, Element, Frame, Groups, Layout, Oaken, Order, PageCodec, PageKind, PageMut, Profile,
-    QPack, QPackZ, Shape, Side, SideProfile, SpecKv, Thresholds,
+    Bases, Basis, Channels, CodecId, Codecs, Element, Frame, Groups, Layout, Oaken, Order, PageCodec, PageKind,
+    PageMut, Prism, Profile, QPack, QPackZ, Shape, Side, SideProfile, SpecKv, Thresholds,
 };
 use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;
@@ -25,8 +25,20 @@ fn codecs(token_values: usize) -> Vec<Arc<dyn PageCodec>> {
         normal: vec![-2.0, -0.5, 0.0, 0.5, 2.0],
         ..SideProfile::default()
     };
-    let profile = Profile { model: [0; 32], tokens: 0, prompts: 0, layers: vec![[side.clone(), side]] };
+    let profile = Profile { model: [0; 32], tokens: 0, prompts: 0, layers: vec![[side.clone(), side]], bases: None };
+    // Rotated keys of one layer; an odd number of channels has no pairs.
+    let dim = if token_values.is_multiple_of(2) { token_values } else { 2 };
+    let basis = |side: Side| Basis {
+        means: vec![0.5; dim],
+        metric: vec![1.0; if side == Side::K { dim } else { dim * dim }],
+        scales: vec![1e-4; dim],
+        matrix: (0..dim * dim).map(|at| (at * 7919) as i16).collect(),
+        deviations: (0..dim).map(|at| 40.0 / (1 + at) as f32).collect(),
+        magnitudes: (0..dim).map(|at| 30.0 / (1 + at) as f32).collect(),
+    };
+    let bases = Bases { frequencies: vec![0.1; dim / 2], group: 1, groups: vec![[basis(Side::K), basis(Side::V)]] };
     vec![
+        Arc::new(Prism::new(&bases, 1, Prism::steps(1.0), PROFILE).expect("steps are sound")),
         Arc::new(QPackZ::new(&profile, 1.0, PROFILE).expect("steps are sound")),
         Arc::new(cenote_codec::Raw),
         Arc::new(SpecKv::default()),

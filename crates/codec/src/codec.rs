@@ -1,8 +1,9 @@
-//! The trait of codecs.
+//! The traits of codecs.
 
 use crate::error::{CodecId, Declined, DecodeError};
 use crate::frame::Frame;
 use crate::page::{Page, PageKind, PageMut};
+use std::ops::Range;
 
 /// A way to encode pages.
 pub trait PageCodec: Send + Sync {
@@ -38,6 +39,31 @@ pub trait PageCodec: Send + Sync {
     /// # Errors
     /// The payload is invalid. The page is undefined then.
     fn decode_payload(&self, frame: &Frame<'_>, page: &mut PageMut<'_>) -> Result<(), DecodeError>;
+
+    /// The same codec, if a frame of it has the pages of several layers. It then declines single
+    /// pages.
+    fn as_group(&self) -> Option<&dyn GroupCodec> {
+        None
+    }
+}
+
+/// A codec with one side of several layers in a frame. The frame names the first layer.
+pub trait GroupCodec: Send + Sync {
+    /// The group of a layer; one of a model with fewer layers may be empty.
+    fn layers(&self, layer: u16) -> Range<u16>;
+
+    /// Appends the payload of the pages of one side of a group, in the order of layers. `position`:
+    /// that of the first token in its sequence.
+    ///
+    /// # Errors
+    /// The codec declines the pages. The appended bytes are undefined.
+    fn encode_group(&self, pages: &[Page<'_>], position: u32, payload: &mut Vec<u8>) -> Result<(), Declined>;
+
+    /// Decodes some pages of a group.
+    ///
+    /// # Errors
+    /// The payload is invalid, or a page is not of this group and side. All pages are undefined then.
+    fn decode_group(&self, frame: &Frame<'_>, pages: &mut [PageMut<'_>]) -> Result<(), DecodeError>;
 }
 
 /// A payload that grows with its page.

@@ -69,12 +69,22 @@ impl Codecs {
     /// # Errors
     /// The codec or profile is unknown, or the kind of page differs.
     pub fn codec_of(&self, frame: &Frame<'_>, kind: &PageKind) -> Result<&dyn PageCodec, DecodeError> {
-        if (frame.shape, frame.side, frame.layer) != (kind.shape, kind.side, kind.layer) {
+        if (frame.shape, frame.side) != (kind.shape, kind.side) {
             return Err(DecodeError::OtherPage);
         }
         let codec = self.0.get(&(frame.codec, frame.profile)).ok_or(DecodeError::UnknownProfile(frame.profile))?;
         if frame.version != codec.version() {
             return Err(DecodeError::UnknownVersion { codec: frame.codec, version: frame.version });
+        }
+        let has_page = match codec.as_group() {
+            None => frame.layer == kind.layer,
+            Some(group) => {
+                let layers = group.layers(kind.layer);
+                layers.contains(&kind.layer) && frame.layer == layers.start
+            }
+        };
+        if !has_page {
+            return Err(DecodeError::OtherPage);
         }
         Ok(&**codec)
     }

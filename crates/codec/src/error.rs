@@ -14,6 +14,8 @@ pub enum CodecId {
     QPack = 3,
     /// [`QPackZ`](crate::QPackZ)
     QPackZ = 4,
+    /// [`Prism`](crate::Prism)
+    Prism = 5,
 }
 
 impl CodecId {
@@ -26,6 +28,7 @@ impl CodecId {
             2 => Some(Self::Oaken),
             3 => Some(Self::QPack),
             4 => Some(Self::QPackZ),
+            5 => Some(Self::Prism),
             _ => None,
         }
     }

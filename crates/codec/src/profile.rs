@@ -4,7 +4,12 @@
 //! (fingerprint, hex), and the `tokens` and `prompts` of its text. Tensors are `f32`, each with K
 //! and V of every layer, `[layer][side][…]`: `means`, `deviations` and `steps` by channel;
 //! `values`, `centered` and `normal`, which are [curves](Curve).
+//!
+//! A profile with [`Bases`] has version `2`, and besides `group` in its metadata, `frequencies`, and
+//! for each group and side (`0.k`, `0.v`, `1.k` …) `bases.0.k.means`, `metric`, `scales`,
+//! `deviations` and `magnitudes`, and `matrix` in `i16`.
 
+use crate::bases::{self, Bases, Basis, bytes_of};
 use crate::oaken::{Groups, Thresholds};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use std::collections::HashMap;
@@ -13,6 +18,8 @@ use std::collections::HashMap;
 pub const CURVE_POINTS: usize = 2001;
 const FORMAT: &str = "cenote-profile";
 const VERSION: &str = "1";
+/// The version of a profile with bases.
+const VERSION_WITH_BASES: &str = "2";
 
 /// Quantiles of the values of a prompt, at even steps from the least to the greatest, averaged over
 /// prompts (Oaken §4.3: the order of magnitudes depends on the model, not on the prompt).
@@ -59,6 +66,8 @@ pub struct Profile {
     pub prompts: u64,
     /// K and V of each layer.
     pub layers: Vec<[SideProfile; 2]>,
+    /// Principal components, which `prism` needs.
+    pub bases: Option<Bases>,
 }
 
 /// Bytes that are not a profile.
@@ -99,13 +108,16 @@ impl Profile {
         let hex = hex::encode(self.model);
         let facts = [
             ("format", FORMAT.to_owned()),
-            ("version", VERSION.to_owned()),
+            ("version", if self.bases.is_some() { VERSION_WITH_BASES } else { VERSION }.to_owned()),
             ("model", hex),
             ("tokens", self.tokens.to_string()),
             ("prompts", self.prompts.to_string()),
         ];
-        let metadata: HashMap<String, String> =
+        let mut metadata: HashMap<String, String> =
             facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        if let Some(bases) = &self.bases {
+            metadata.insert("group".to_owned(), bases.group.to_string());
+        }
         let bytes = PARTS.map(|(name, part, _)| {
             let values: Vec<u8> =
                 self.layers.iter().flatten().flat_map(part).flat_map(|value| value.to_le_bytes()).collect();
@@ -113,9 +125,14 @@ impl Profile {
         });
         let tensors = bytes.iter().map(|(name, bytes)| {
             let shape = vec![self.layers.len(), 2, bytes.len() / 8 / self.layers.len().max(1)];
-            (*name, TensorView::new(Dtype::F32, shape, bytes).expect("every side has as many values"))
+            ((*name).to_owned(), TensorView::new(Dtype::F32, shape, bytes).expect("every side has as many values"))
         });
-        safetensors::serialize(tensors, Some(metadata)).expect("names and shapes are sound")
+        let of_bases = self.bases.as_ref().map(tensors_of).unwrap_or_default();
+        let of_bases = of_bases.iter().map(|(name, dtype, bytes)| {
+            let shape = vec![bytes.len() / (dtype.bitsize() / 8)];
+            (name.clone(), TensorView::new(*dtype, shape, bytes).expect("whole numbers"))
+        });
+        safetensors::serialize(tensors.chain(of_bases), Some(metadata)).expect("names and shapes are sound")
     }
 
     /// Parses the bytes of a file.
@@ -130,7 +147,8 @@ impl Profile {
         if fact("format") != FORMAT {
             return Err(content("it is a safetensors file, but no profile"));
         }
-        if fact("version") != VERSION {
+        let has_bases = fact("version") == VERSION_WITH_BASES;
+        if fact("version") != VERSION && !has_bases {
             return Err(content(format!("profiles of version `{}` are not known", fact("version"))));
         }
         let model = parse_hex(fact("model")).ok_or_else(|| content("its model's fingerprint is not 64 hex digits"))?;
@@ -152,13 +170,26 @@ impl Profile {
                     row.chunks_exact(4).map(|value| f32::from_le_bytes(value.try_into().expect("four"))).collect();
             }
         }
-        let profile = Self { model, tokens: number("tokens")?, prompts: number("prompts")?, layers };
+        let bases = if has_bases {
+            let group = fact("group").parse().ok().filter(|group| *group > 0);
+            Some(parse_bases(
+                &tensors,
+                group.ok_or_else(|| content("`group` is not a number of layers"))?,
+                layers.len(),
+            )?)
+        } else {
+            None
+        };
+        let profile = Self { model, tokens: number("tokens")?, prompts: number("prompts")?, layers, bases };
         profile.check()?;
         Ok(profile)
     }
 
     fn check(&self) -> Result<(), ProfileError> {
         let channels = self.layers[0][0].means.len();
+        if !self.bases.as_ref().is_none_or(|bases| bases.are_sound(self.layers.len(), channels)) {
+            return Err(content("its bases do not fit its layers, or have numbers that are not usable"));
+        }
         for side in self.layers.iter().flatten() {
             let by_channel = [&side.means, &side.deviations, &side.steps];
             let curves = [&side.values, &side.centered, &side.normal];
@@ -197,6 +228,9 @@ impl Profile {
                 }
             }
         }
+        if let Some(bases) = &self.bases {
+            bases.hash_into(hasher);
+        }
     }
 
     /// Oaken's thresholds of each layer, of values or of centered values.
@@ -206,6 +240,45 @@ impl Profile {
             |side: &SideProfile| Thresholds::of_sample(groups, if centered { &side.centered } else { &side.values });
         self.layers.iter().map(|[k, v]| [of(k), of(v)]).collect()
     }
+}
+
+/// Names, types and bytes of the tensors of bases.
+fn tensors_of(bases: &Bases) -> Vec<(String, Dtype, Vec<u8>)> {
+    let mut tensors = vec![("frequencies".to_owned(), Dtype::F32, bytes_of(&bases.frequencies))];
+    for (number, sides) in bases.groups.iter().enumerate() {
+        for (basis, side) in sides.iter().zip(["k", "v"]) {
+            let name = |part: &str| format!("bases.{number}.{side}.{part}");
+            tensors.extend(bases::PARTS.map(|(part, values, _)| (name(part), Dtype::F32, bytes_of(values(basis)))));
+            let matrix = basis.matrix.iter().flat_map(|value| value.to_le_bytes()).collect();
+            tensors.push((name("matrix"), Dtype::I16, matrix));
+        }
+    }
+    tensors
+}
+
+fn parse_bases(tensors: &SafeTensors<'_>, group: u16, layers: usize) -> Result<Bases, ProfileError> {
+    let data = |name: String, dtype: Dtype| {
+        let tensor = tensors.tensor(&name).map_err(|error| ProfileError::File(error.to_string()))?;
+        if tensor.dtype() == dtype { Ok(tensor.data()) } else { Err(content(format!("`{name}` is not of {dtype:?}"))) }
+    };
+    let floats = |name: String| {
+        let bytes = data(name, Dtype::F32)?;
+        Ok(bytes.as_chunks().0.iter().map(|value| f32::from_le_bytes(*value)).collect::<Vec<f32>>())
+    };
+    let basis = |number: usize, side: &str| {
+        let name = |part: &str| format!("bases.{number}.{side}.{part}");
+        let mut basis = Basis::default();
+        for (part, _, values) in bases::PARTS {
+            *values(&mut basis) = floats(name(part))?;
+        }
+        let bytes = data(name("matrix"), Dtype::I16)?;
+        basis.matrix = bytes.as_chunks().0.iter().map(|value| i16::from_le_bytes(*value)).collect();
+        Ok(basis)
+    };
+    let numbers = 0..layers.div_ceil(group.into());
+    let groups: Result<_, ProfileError> =
+        numbers.map(|number| Ok([basis(number, "k")?, basis(number, "v")?])).collect();
+    Ok(Bases { frequencies: floats("frequencies".to_owned())?, group, groups: groups? })
 }
 
 fn parse_hex(text: &str) -> Option<[u8; 32]> {
@@ -227,7 +300,21 @@ mod tests {
             normal: curve_of(vec![-2.0, 2.0]),
         };
         let layers = (0..3).map(|layer| [side(layer as f32), side(-1.0)]).collect();
-        Profile { model: [0xab; 32], tokens: 4096, prompts: 16, layers }
+        Profile { model: [0xab; 32], tokens: 4096, prompts: 16, layers, bases: None }
+    }
+
+    /// Two groups, of two layers and of one.
+    fn bases() -> Bases {
+        let basis = |layers: usize, side: usize| Basis {
+            means: vec![0.5; 2 * layers],
+            metric: vec![1.0; [2, 4][side] * layers],
+            scales: vec![0.25; 2 * layers],
+            matrix: (0..2 * layers as i16).collect(),
+            deviations: vec![2.0],
+            magnitudes: vec![1.5],
+        };
+        let groups = [2, 1].map(|layers| [basis(layers, 0), basis(layers, 1)]).to_vec();
+        Bases { frequencies: vec![1.0], group: 2, groups }
     }
 
     #[test]
@@ -239,6 +326,33 @@ mod tests {
         for step in [0.0, -1.0, f32::NAN, 1e-45] {
             unsound.layers[1][1].steps[1] = step;
             assert!(Profile::parse(&unsound.to_bytes()).is_err(), "{step}");
+        }
+    }
+
+    #[test]
+    fn bases_are_parsed_back_and_unsound_ones_are_refused() {
+        let whole = Profile { bases: Some(bases()), ..profile() };
+        let bytes = whole.to_bytes();
+        assert_eq!(Profile::parse(&bytes).as_ref(), Ok(&whole));
+        (0..bytes.len()).step_by(199).for_each(|end| assert!(Profile::parse(&bytes[..end]).is_err(), "cut at {end}"));
+        assert_ne!(whole.fingerprint(), profile().fingerprint());
+        let changes: [fn(&mut Bases); 8] = [
+            |bases| bases.frequencies[0] = f32::NAN,
+            |bases| bases.frequencies.push(1.0),
+            |bases| bases.group = 3,
+            |bases| bases.groups.truncate(1),
+            |bases| bases.groups[1][0].matrix.truncate(1),
+            |bases| bases.groups[0][1].metric.truncate(4),
+            |bases| bases.groups[0][1].deviations[0] = -1.0,
+            |bases| bases.groups[1][1].scales[1] = f32::INFINITY,
+        ];
+        for change in changes {
+            let mut unsound = whole.clone();
+            change(unsound.bases.as_mut().expect("it has some"));
+            assert!(Profile::parse(&unsound.to_bytes()).is_err());
+            let mut other = whole.clone();
+            other.bases.as_mut().expect("it has some").groups[0][0].matrix[1] = 9;
+            assert_ne!(other.fingerprint(), whole.fingerprint());
         }
     }
 

@@ -27,24 +27,26 @@ use std::slice::ChunksExact;
 mod avx2;
 
 /// One state of the coder for each token.
-type States = [u32; GROUP];
+pub(crate) type States = [u32; GROUP];
 /// Places of symbols in a table, by the symbol's bits.
-type Places = [Place; 256];
+pub(crate) type Places = [Place; 256];
 /// Room for one word of each state.
-type Words = [u8; 2 * GROUP];
+pub(crate) type Words = [u8; 2 * GROUP];
 
 /// The kernels of QPackZ. Callers must guarantee that the machine has the level.
-struct Kernels {
-    push: unsafe fn(&mut States, &[i8; GROUP], &Places, &mut Words) -> usize,
+pub(crate) struct Kernels {
+    pub push: unsafe fn(&mut States, &[i8; GROUP], &Places, &mut Words) -> usize,
+    /// Takes the next symbol from each of the first states; how many is the last argument, up to 16.
+    pub symbols: unsafe fn(&mut Decoder<'_>, &Slots, &mut [i8; GROUP], usize),
     decode: unsafe fn(&mut Decoder<'_>, &Part, &mut PageMut<'_>) -> Result<(), DecodeError>,
 }
 
-static KERNELS: ByLevel<Kernels> = ByLevel {
-    scalar: Kernels { push, decode },
+pub(crate) static KERNELS: ByLevel<Kernels> = ByLevel {
+    scalar: Kernels { push, symbols, decode },
     #[cfg(target_arch = "x86_64")]
-    avx2: Kernels { push: avx2::push, decode: avx2::decode },
+    avx2: Kernels { push: avx2::push, symbols: avx2::symbols, decode: avx2::decode },
     #[cfg(target_arch = "x86_64")]
-    avx512: Kernels { push: avx2::push, decode: avx2::decode },
+    avx512: Kernels { push: avx2::push, symbols: avx2::symbols, decode: avx2::decode },
 };
 
 /// Bits of a probability.
@@ -66,12 +68,12 @@ pub(crate) type Slots = [u32; TOTAL as usize];
 
 /// The probabilities of codes for one ratio of step and deviation.
 #[derive(Debug)]
-struct Table {
+pub(crate) struct Table {
     /// The least and the greatest code of the table.
     codes: (i16, i16),
-    slots: Box<Slots>,
+    pub slots: Box<Slots>,
     /// By symbol, as eight bits.
-    places: Box<Places>,
+    pub places: Box<Places>,
 }
 
 /// The range of a symbol, for encoding.
@@ -110,16 +112,16 @@ impl Table {
         let code = |value: f32| (f64::from(value) / step).round().clamp(-f64::from(REACH), f64::from(REACH)) as i32;
         let (least, greatest) = (code(curve[0]), code(curve[curve.len() - 1]));
         let below = |value: f64| share_below(curve, value);
+        let share = |code: i32| below((f64::from(code) + 0.5) * step) - below((f64::from(code) - 0.5) * step);
+        Self::of_shares(least, &(least..=greatest).map(share).collect::<Vec<f64>>())
+    }
+
+    /// A table for codes from `least` on with these probabilities. All codes are between -127 and 127.
+    pub(crate) fn of_shares(least: i32, shares: &[f64]) -> Self {
         // Each possible code and the escape get one slot; probabilities share the rest.
-        let count = (greatest - least + 1) as usize;
+        let (count, greatest) = (shares.len(), least + shares.len() as i32 - 1);
         let spare = f64::from(TOTAL) - (count + 1) as f64;
-        let mut widths: Vec<u32> = (least..=greatest)
-            .map(|code| {
-                let share = below((f64::from(code) + 0.5) * step) - below((f64::from(code) - 0.5) * step);
-                1 + (share * spare).floor() as u32
-            })
-            .chain([1])
-            .collect();
+        let mut widths: Vec<u32> = shares.iter().map(|share| 1 + (share * spare).floor() as u32).chain([1]).collect();
         let rest = TOTAL - widths.iter().sum::<u32>();
         let most = (0..count).max_by_key(|&at| widths[at]).expect("there is one code at least");
         widths[most] += rest;
@@ -143,7 +145,7 @@ impl Table {
 
     /// The symbol of a code: the code, if the table has it.
     #[inline]
-    fn symbol(&self, code: i16) -> i8 {
+    pub(crate) fn symbol(&self, code: i16) -> i8 {
         if (self.codes.0..=self.codes.1).contains(&code) { code as i8 } else { ESCAPE }
     }
 }
@@ -339,6 +341,10 @@ fn push(states: &mut States, symbols: &[i8; GROUP], places: &Places, room: &mut 
     push_all(states, symbols, places, room, GROUP)
 }
 
+fn symbols(decoder: &mut Decoder<'_>, slots: &Slots, symbols: &mut [i8; GROUP], count: usize) {
+    decoder.next_symbols(slots, &mut symbols[..count]);
+}
+
 /// Decodes all codes to a page.
 fn decode(decoder: &mut Decoder<'_>, part: &Part, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
     let (shape, mut tile) = (page.kind().shape, Tile::ZERO);
@@ -370,9 +376,14 @@ pub(crate) struct Decoder<'a> {
 impl<'a> Decoder<'a> {
     /// `None`: the payload is cut short.
     fn new(frame: &Frame<'a>) -> Option<Self> {
-        let (count, rest) = frame.payload.split_first_chunk::<2>()?;
+        Self::over(frame.payload, frame.shape.tokens.into())
+    }
+
+    /// Of the escaped codes, states and words of `tokens` tokens. `None`: they are cut short.
+    pub fn over(payload: &'a [u8], tokens: usize) -> Option<Self> {
+        let (count, rest) = payload.split_first_chunk::<2>()?;
         let (escaped, rest) = rest.split_at_checked(2 * usize::from(u16::from_le_bytes(*count)))?;
-        let (of_states, words) = rest.split_at_checked(4 * usize::from(frame.shape.tokens).min(GROUP))?;
+        let (of_states, words) = rest.split_at_checked(4 * tokens.min(GROUP))?;
         let mut states = [LOW; GROUP];
         for (state, bytes) in states.iter_mut().zip(of_states.as_chunks().0) {
             *state = u32::from_le_bytes(*bytes);
@@ -400,7 +411,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// Takes the next symbol from each of the first states.
-    fn next_symbols(&mut self, slots: &Slots, symbols: &mut [i8]) {
+    pub fn next_symbols(&mut self, slots: &Slots, symbols: &mut [i8]) {
         let mut padded = [0; 2 * GROUP];
         let (window, mut taken) = (self.window(&mut padded), 0);
         for (state, symbol) in self.states.iter_mut().zip(symbols) {
@@ -416,7 +427,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// Checks the end: states are those in which encoding began, and no bytes are left.
-    fn end(&self) -> Result<(), DecodeError> {
+    pub fn end(&self) -> Result<(), DecodeError> {
         if self.states != [LOW; GROUP] || 2 * self.taken != self.words.len() || self.escaped.len() > 0 {
             return Err(DecodeError::Payload("final states or lengths differ from those of encoding"));
         }

@@ -72,7 +72,7 @@ mod tests {
                 values: curve_of((-2000..=2000).map(|value| value as f32 * scale).collect()),
                 ..SideProfile::default()
             };
-            Profile { model: [0; 32], tokens: 0, prompts: 0, layers: vec![[side(1.0), side(scale)]] }
+            Profile { model: [0; 32], tokens: 0, prompts: 0, layers: vec![[side(1.0), side(scale)]], bases: None }
         };
         let (one, other) = (profile(1.0), profile(1.1));
         let found = spreads(&[&one, &other], &Groups::default());

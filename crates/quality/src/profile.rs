@@ -90,7 +90,13 @@ pub fn profile(
     }
     add_curves(model, prompts, &mut sides, progress);
     even_out(model, &prompts[..prompts.len().min(PROBED_PROMPTS)], &mut sides)?;
-    Ok(Profile { model: model.fingerprint(), tokens: tokens as u64, prompts: prompts.len() as u64, layers: sides })
+    Ok(Profile {
+        model: model.fingerprint(),
+        tokens: tokens as u64,
+        prompts: prompts.len() as u64,
+        layers: sides,
+        bases: None,
+    })
 }
 
 /// Computes a prompt and passes each layer's attention inputs to `observe`.

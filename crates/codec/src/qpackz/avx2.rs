@@ -37,6 +37,45 @@ pub fn push(states: &mut States, symbols: &[i8; GROUP], places: &Places, room: &
     push_all(states, symbols, places, room, GROUP)
 }
 
+/// The next symbol of each of the first `count` states.
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
+pub fn symbols(decoder: &mut Decoder<'_>, slots: &Slots, symbols: &mut [i8; GROUP], count: usize) {
+    let tokens = _mm256_set1_epi32(count as i32);
+    let are_there = [
+        _mm256_cmpgt_epi32(tokens, _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)),
+        _mm256_cmpgt_epi32(tokens, _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15)),
+    ];
+    let mut states = load(&decoder.states);
+    let mut padded = [0; 2 * GROUP];
+    let (window, mut taken, mut codes) = (decoder.window(&mut padded), 0, [_mm256_setzero_si256(); 2]);
+    for half in 0..2 {
+        let (state, slot) = next(states[half], slots);
+        let is_low = _mm256_cmpeq_epi32(_mm256_srli_epi32::<{ LOW.ilog2() as i32 }>(state), _mm256_setzero_si256());
+        let is_low = _mm256_and_si256(is_low, are_there[half]);
+        let low = _mm256_movemask_ps(_mm256_castsi256_ps(is_low)) as usize;
+        // SAFETY: the first half took at most eight of sixteen words; `low` has eight bits, for 256
+        // rows.
+        let (words, spread) = unsafe {
+            (_mm_loadu_si128(window.as_ptr().add(2 * taken).cast()), _mm_loadu_si128(SPREAD.as_ptr().add(low).cast()))
+        };
+        let words = _mm256_cvtepu16_epi32(_mm_shuffle_epi8(words, spread));
+        let refilled = _mm256_or_si256(_mm256_slli_epi32::<16>(state), words);
+        let state = _mm256_blendv_epi8(state, refilled, is_low);
+        states[half] = _mm256_blendv_epi8(states[half], state, are_there[half]);
+        codes[half] = _mm256_srai_epi32::<24>(slot);
+        taken += low.count_ones() as usize;
+    }
+    decoder.taken += taken;
+    store(&mut decoder.states, states);
+    // Packing is by halves of 128 bits: sixteen bytes lie in the first and third quarter.
+    let packed = _mm256_packs_epi16(_mm256_packs_epi32(codes[0], codes[1]), _mm256_setzero_si256());
+    let packed = _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    let mut all = [0_i8; GROUP];
+    // SAFETY: `all` has sixteen bytes; the store needs no alignment.
+    unsafe { _mm_storeu_si128(all.as_mut_ptr().cast(), _mm256_castsi256_si128(packed)) };
+    symbols[..count].copy_from_slice(&all[..count]);
+}
+
 /// Decodes all codes to a page.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 pub fn decode(decoder: &mut Decoder<'_>, part: &Part, page: &mut PageMut<'_>) -> Result<(), DecodeError> {

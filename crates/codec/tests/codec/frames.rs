@@ -67,7 +67,7 @@ fn qpackz(shape: Shape, spread: f32) -> QPackZ {
         normal: curve_of((-3000..=3000).map(|value| value as f32 / 1000.0).collect()),
         ..Default::default()
     };
-    let profile = Profile { model: [0; 32], tokens: 0, prompts: 0, layers: vec![[side.clone(), side]; 2] };
+    let profile = Profile { model: [0; 32], tokens: 0, prompts: 0, layers: vec![[side.clone(), side]; 2], bases: None };
     QPackZ::new(&profile, 1.0, PROFILE).expect("steps are sound")
 }
 

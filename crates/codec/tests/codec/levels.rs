@@ -128,7 +128,7 @@ fn codecs(prng: &mut Prng, shape: Shape) -> Vec<Arc<dyn PageCodec>> {
         normal: curve_of((0..2000).map(|_| bell(prng)).collect()),
         ..SideProfile::default()
     };
-    let profile = Profile { model: [0; 32], tokens: 0, prompts: 0, layers: vec![[side.clone(), side]] };
+    let profile = Profile { model: [0; 32], tokens: 0, prompts: 0, layers: vec![[side.clone(), side]], bases: None };
     let mut all: Vec<Arc<dyn PageCodec>> = vec![
         Arc::new(Raw),
         Arc::new(QPack::new(vec![[channels.clone(), channels]], PROFILE)),

@@ -2,3 +2,4 @@
 
 mod frames;
 mod levels;
+mod prism;

@@ -94,7 +94,7 @@ impl Sample {
             normal: normal.clone(),
             ..SideProfile::default()
         };
-        Profile { model: [0; 32], tokens: 0, prompts: 0, layers: vec![self.channels.each_ref().map(side)] }
+        Profile { model: [0; 32], tokens: 0, prompts: 0, layers: vec![self.channels.each_ref().map(side)], bases: None }
     }
 
     /// Every codec, by its name in the table.
