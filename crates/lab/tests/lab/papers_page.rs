@@ -45,7 +45,7 @@ fn row(document: &str, paper: &Paper, printed: &Printed) -> Row {
         };
         parameters.split(", ").fold(new(1.000_3), flips)
     } else if verdict.starts_with("undecided") {
-        Measured::combine(vec![new(0.2), new(1.8)])
+        Measured::combine(&[new(0.2), new(1.8)])
     } else if told.1.contains(TIED) {
         new(1.0).tied("an input")
     } else if verdict.starts_with("reproduced") {
