@@ -37,7 +37,7 @@ fn report() -> Report {
             let setting = Sensitivity::of("a rate", printed.values, &["half"], |_| other.clone());
             scaled(printed, 1.0, "more & more").sensitive(setting)
         }
-        5 => Measured::combine([0.2, 1.8].map(|factor| scaled(printed, factor, "drawn")).to_vec()),
+        5 => Measured::combine(&[0.2, 1.8].map(|factor| scaled(printed, factor, "drawn"))),
         _ => scaled(printed, f64::INFINITY, "over nothing"),
     })
 }
