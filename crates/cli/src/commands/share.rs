@@ -15,6 +15,7 @@ use cenote_console::output;
 use cenote_console::signals::EndSignals;
 use cenote_reach::{Key, Share};
 use keeper::{Keeper, News};
+use rustix::process::DumpableBehavior;
 use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -29,6 +30,8 @@ type Heard = dyn Fn(SocketAddr, std::io::Result<()>) + Send + Sync;
 pub fn run(args: &PoolShareArgs) -> Result<ExitCode, Failure> {
     let pauses = EndSignals::catch()?.into_pauses();
     let (source, clock) = (args.region.source()?, Clock::system());
+    // Processes of this user can neither read the key in this one's memory nor change it.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let key = Key::from_file(&args.key_file)?;
     let listener = TcpListener::bind(args.listen)
         .map_err(|error| cannot_listen(args.listen, ["--listen", "port of --listen"], &error))?;
@@ -48,16 +51,18 @@ pub fn run(args: &PoolShareArgs) -> Result<ExitCode, Failure> {
     };
     // Readers that come at once are told of the region.
     let first = loop {
-        match keeper.news().into_iter().next() {
-            Some(news) => break news,
-            None if pauses.pause(PAUSE) => {}
-            None => return Ok(ExitCode::SUCCESS),
+        let news = keeper.news();
+        if !news.is_empty() {
+            break news;
+        }
+        if !pauses.pause(PAUSE) {
+            return Ok(ExitCode::SUCCESS);
         }
     };
-    if let News::Ended(how) = &first {
+    if let Some(News::Ended(how)) = first.first() {
         return Err(Failure::new(format!("the process for the region's memory ended at once ({how})")));
     }
-    tell(&first);
+    first.iter().for_each(tell);
     output::print(&address.to_string())?;
     let heard: Arc<Heard> = Arc::new(|from, outcome| match outcome {
         Ok(()) => tracing::info!(%from, "a reader was told where the region is"),

@@ -6,6 +6,7 @@ use cenote_console::failure::Failure;
 use libc::*;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    sock_filter,
 };
 use std::collections::BTreeMap;
 
@@ -15,8 +16,6 @@ const REFUSED: &[c_long] = &[
     SYS_execve,
     SYS_execveat,
     SYS_ptrace,
-    SYS_process_vm_readv,
-    SYS_process_vm_writev,
     SYS_process_madvise,
     SYS_kcmp,
     SYS_pidfd_getfd,
@@ -71,6 +70,11 @@ const REFUSED_HERE: &[c_long] = &[SYS_fork, SYS_vfork, SYS_ioperm, SYS_iopl, SYS
 #[cfg(not(target_arch = "x86_64"))]
 const REFUSED_HERE: &[c_long] = &[];
 
+/// Of calls of this process only: UCX asks with these whether it can use them.
+const ON_ITSELF: [c_long; 2] = [SYS_process_vm_readv, SYS_process_vm_writev];
+/// They put words into a terminal, whose reader would obey them.
+const TYPING: [c_ulong; 2] = [TIOCSTI, TIOCLINUX];
+
 /// Refuses these calls from now on, for this thread and all that it starts.
 ///
 /// # Errors
@@ -89,14 +93,39 @@ pub fn now() -> Result<(), Failure> {
     };
     // Its flags are in memory, which a filter cannot see. The C library then starts threads by `clone`.
     install([(SYS_clone3, Vec::new())].into(), ENOSYS)?;
+    #[cfg(target_arch = "x86_64")]
+    seccompiler::apply_filter(&of_x32()).map_err(|error| failed(&error))?;
+    let rule = |argument, length, comparison, value| {
+        SeccompCondition::new(argument, length, comparison, value)
+            .and_then(|condition| SeccompRule::new(vec![condition]))
+            .map_err(|error| failed(&error))
+    };
+    let mut rules: BTreeMap<_, _> = REFUSED.iter().chain(REFUSED_HERE).map(|&call| (call, Vec::new())).collect();
     // Without this flag it starts a process.
     let thread = u64::from(CLONE_THREAD.unsigned_abs());
-    let is_process = SeccompCondition::new(0, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(thread), 0)
-        .and_then(|condition| SeccompRule::new(vec![condition]))
-        .map_err(|error| failed(&error))?;
-    let mut rules: BTreeMap<_, _> = REFUSED.iter().chain(REFUSED_HERE).map(|&call| (call, Vec::new())).collect();
-    rules.insert(SYS_clone, vec![is_process]);
+    rules.insert(SYS_clone, vec![rule(0, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(thread), 0)?]);
+    let own = u64::from(std::process::id());
+    for call in ON_ITSELF {
+        rules.insert(call, vec![rule(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, own)?]);
+    }
+    let typing = TYPING.map(|request| rule(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, request));
+    rules.insert(SYS_ioctl, typing.into_iter().collect::<Result<_, _>>()?);
     install(rules, EPERM)
+}
+
+/// Refuses calls by the numbers of x32, which no rule of the others would match.
+#[cfg(target_arch = "x86_64")]
+fn of_x32() -> BpfProgram {
+    const X32: u32 = 0x4000_0000;
+    let [load, compare, end] = [BPF_LD | BPF_W | BPF_ABS, BPF_JMP | BPF_JGE | BPF_K, BPF_RET | BPF_K];
+    let step = |code: u32, jt, jf, k| sock_filter { code: code as u16, jt, jf, k };
+    vec![
+        // The call's number is the first word.
+        step(load, 0, 0, 0),
+        step(compare, 0, 1, X32),
+        step(end, 0, 0, SECCOMP_RET_ERRNO | ENOSYS.unsigned_abs()),
+        step(end, 0, 0, SECCOMP_RET_ALLOW),
+    ]
 }
 
 #[cfg(test)]
@@ -110,9 +139,12 @@ mod tests {
             now().expect("this kernel has filters");
             let inner = std::thread::spawn(|| 7).join().expect("threads are allowed");
             let error = std::process::Command::new("true").spawn().expect_err("programs are not");
-            (inner, error.kind())
+            // Of a terminal, and of what is none: the filter comes first.
+            let typed = rustix::termios::tcgetwinsize(std::io::stdin()).err();
+            (inner, error.kind(), typed == Some(rustix::io::Errno::PERM))
         });
-        assert_eq!(refused.join().expect("it ends"), (7, std::io::ErrorKind::PermissionDenied));
+        let refused = refused.join().expect("it ends");
+        assert_eq!(refused, (7, std::io::ErrorKind::PermissionDenied, false), "other requests of terminals are free");
         assert!(std::process::Command::new("true").status().is_ok_and(|status| status.success()), "others are free");
     }
 }

@@ -32,7 +32,20 @@ impl Word {
     }
 }
 
+/// Closes what a shell or a service manager has left open beside the standard streams: it may be the key's file.
+fn close_inherited() -> Result<(), Failure> {
+    let names = std::fs::read_dir("/proc/self/fd")?.map(|entry| entry.map(|entry| entry.file_name()));
+    // The list ends before the first is closed: it has a descriptor of its own.
+    let names = names.collect::<Result<Vec<_>, _>>()?;
+    for number in names.iter().filter_map(|name| name.to_str()?.parse::<i32>().ok()).filter(|number| *number > 2) {
+        // The list's own is closed already.
+        let _ = nix::unistd::close(number);
+    }
+    Ok(())
+}
+
 pub fn run(args: &PoolShareMemoryArgs) -> Result<ExitCode, Failure> {
+    close_inherited()?;
     confine::now()?;
     let (source, nixl) = (args.region.source()?, peers::nixl(args.nixl.as_deref())?);
     let (end, ended) = channel::<()>();

@@ -55,9 +55,9 @@ impl Keeper {
     /// # Errors
     /// It cannot be started.
     pub fn start(args: &PoolShareArgs, clock: Clock) -> Result<Self, Failure> {
-        let program = std::env::current_exe().map_err(|error| Failure::new(format!("own executable: {error}")))?;
-        let mut command = Command::new(program);
-        command.args(["pool", "share-memory", "--region", &args.region.source()?.to_string()]);
+        // This very program, also if its file was replaced meanwhile, or lies where that user may not look.
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("cenote").args(["pool", "share-memory", "--region", &args.region.source()?.to_string()]);
         if let Some(library) = &args.nixl {
             command.arg("--nixl").arg(library);
         }
@@ -68,7 +68,8 @@ impl Keeper {
             // The further groups of this process are given up with its user.
             command.uid(account.user).gid(account.group);
         }
-        command.current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped());
+        // A terminal's Ctrl-C is for this process, which ends the other one.
+        command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut keeper = Self { command, clock, running: None, next: clock.after(Duration::ZERO), pause: RESTART };
         keeper.running = Some(keeper.spawn().map_err(|error| {
             Failure::new(format!("the process for the region's memory cannot be started: {error}"))
@@ -79,9 +80,10 @@ impl Keeper {
 
     fn spawn(&mut self) -> std::io::Result<Running> {
         let mut process = self.command.spawn()?;
+        let has_lived = self.clock.after(LIVED);
         let mut output = BufReader::new(process.stdout.take().expect("it is piped"));
         let (say, words) = sync_channel(LINES_MAX);
-        std::thread::Builder::new().name("share-words".to_owned()).spawn(move || {
+        let reading = std::thread::Builder::new().name("share-words".to_owned()).spawn(move || {
             loop {
                 let mut line = String::new();
                 let read = output.by_ref().take(LINE_BYTES_MAX).read_line(&mut line);
@@ -89,8 +91,12 @@ impl Keeper {
                     return;
                 }
             }
-        })?;
-        Ok(Running { process, words, has_lived: self.clock.after(LIVED) })
+        });
+        if let Err(error) = reading {
+            end(&mut process);
+            return Err(error);
+        }
+        Ok(Running { process, words, has_lived })
     }
 
     /// What has happened since the last call. Starts a process if it is time.
@@ -108,7 +114,8 @@ impl Keeper {
             }
             return news;
         };
-        loop {
+        // A bounded number: it may say lines faster than they are read.
+        for _ in 0..=LINES_MAX {
             match running.words.try_recv() {
                 Ok(line) => news.push(match Word::parse(&line) {
                     Some(Word::Registered(registration)) => News::Registered(registration),
@@ -116,19 +123,24 @@ impl Keeper {
                     None => News::None("it says what no such process says".to_owned()),
                 }),
                 Err(TryRecvError::Empty) => return news,
-                Err(TryRecvError::Disconnected) => break,
+                Err(TryRecvError::Disconnected) => {
+                    news.push(self.ended());
+                    return news;
+                }
             }
         }
-        // It says nothing any more, so it has ended, or no longer does what it is for.
-        let _ = running.process.kill();
-        let how = running.process.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+        news
+    }
+
+    /// What said its last line has ended, or no longer does what it is for.
+    fn ended(&mut self) -> News {
+        let Some(mut running) = self.running.take() else { return News::Ended("before".to_owned()) };
+        let how = end(&mut running.process);
         if running.has_lived.passed() {
             self.pause = RESTART;
         }
-        self.running = None;
         self.wait_longer();
-        news.push(News::Ended(how));
-        news
+        News::Ended(how)
     }
 
     fn wait_longer(&mut self) {
@@ -137,11 +149,17 @@ impl Keeper {
     }
 }
 
+/// Ends a process, and says how it ended. It is waited for only if it was killed: this process may lack that right.
+fn end(process: &mut Child) -> String {
+    drop(process.stdin.take());
+    let ended = process.kill().and_then(|()| process.wait());
+    ended.map_or_else(|error| error.to_string(), |status| status.to_string())
+}
+
 impl Drop for Keeper {
     fn drop(&mut self) {
         if let Some(running) = &mut self.running {
-            let _ = running.process.kill();
-            let _ = running.process.wait();
+            end(&mut running.process);
         }
     }
 }
