@@ -139,16 +139,25 @@ pub(crate) fn model_bytes(keys: &Keys<'_>) -> Result<u64, PlanError> {
 
 /// Bytes of a value of KV by the checkpoint's quantization, if that covers KV.
 fn kv_bytes(keys: &Keys<'_>, layers: &[Layer]) -> Result<Option<u64>, PlanError> {
+    let mut stated = Vec::new();
     // Older files have the second name.
-    let configs = ["quantization_config", "compression_config"];
-    let Some((of, Value::Object(quantization))) = configs.iter().find_map(|key| Some((key, keys.get(key)?))) else {
-        return Ok(None);
+    for of in ["quantization_config", "compression_config"] {
+        match keys.get(of) {
+            None | Some(Value::Null) => {}
+            Some(Value::Object(quantization)) => stated.push((of, quantization)),
+            Some(_) => return Err(keys.invalid(of, "an object")),
+        }
+    }
+    let is_modelopt = |quantization: &serde_json::Map<String, Value>| {
+        quantization.get("quant_method").and_then(Value::as_str).is_some_and(|of| of.starts_with("modelopt"))
     };
-    let by_modelopt =
-        quantization.get("quant_method").and_then(Value::as_str).is_some_and(|of| of.starts_with("modelopt"));
-    let inner = quantization.get("quantization").and_then(Value::as_object);
     let mut bytes = None;
-    for (key, value) in inner.into_iter().flatten().chain(quantization).filter(|(_, value)| !value.is_null()) {
+    let each = stated.into_iter().flat_map(|(of, quantization)| {
+        let inner = quantization.get("quantization").and_then(Value::as_object);
+        let all = inner.into_iter().flatten().chain(quantization).filter(|(_, value)| !value.is_null());
+        all.map(move |(key, value)| (of, is_modelopt(quantization), key, value))
+    });
+    for (of, by_modelopt, key, value) in each {
         let name = format!("{of}.{key}");
         let bits = match key.as_str() {
             "kv_cache_scheme" => value.get("num_bits").and_then(Value::as_u64),

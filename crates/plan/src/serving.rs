@@ -47,11 +47,20 @@ impl Served {
         let vocabulary = keys.needed_tokens(&["vocab_size"])?;
         let embedding = vocabulary.saturating_mul(hidden);
         let tables = if keys.flag("tie_word_embeddings")?.unwrap_or(false) { 1 } else { 2 };
-        let attention: u64 = attentions.iter().map(|one| one.weights).sum();
+        let sum = |parts: &[u64]| {
+            let all = parts.iter().try_fold(0_u64, |sum, part| sum.checked_add(*part));
+            all.ok_or_else(|| keys.invalid("hidden_size", "a size of a model whose weights can be counted"))
+        };
+        let attention = sum(&attentions.iter().map(|one| one.weights).collect::<Vec<_>>())?;
         let fewest = attentions.iter().map(|one| one.kv_heads).filter(|heads| *heads > 0).min();
         Ok(Self {
-            parameters: attention + mlps.all + tables * embedding + layer_embeddings(&keys, model.layers.len())?,
-            active_parameters: attention + mlps.active + embedding,
+            parameters: sum(&[
+                attention,
+                mlps.all,
+                embedding.saturating_mul(tables),
+                layer_embeddings(&keys, model.layers.len())?,
+            ])?,
+            active_parameters: sum(&[attention, mlps.active, embedding])?,
             weight_bytes,
             hidden,
             heads,
