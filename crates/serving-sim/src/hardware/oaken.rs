@@ -34,9 +34,11 @@ pub struct Oaken {
 /// The clock (Table 1).
 const CLOCK_HZ: f64 = 1e9;
 /// Cores: our assumption, as the paper does not print how many. It is the power of two between 96, whose
-/// engines keep up with HBM's bursts, and 216, which fill a reticle of 858 mm² at 3.971 mm² a core
-/// (Table 4).
+/// engines keep up with HBM's bursts, and 216, which fill a reticle.
 pub const CORES: f64 = 128.0;
+/// Areas of a core (Table 4) and of a reticle.
+#[cfg(test)]
+const AREAS_MM2: [f64; 2] = [3.971, 26.0 * 33.0];
 /// Four bits per value, and an entry of eight bits for a tenth of them (§4.5).
 const BITS: [f64; 2] = [4.0, 0.8];
 
@@ -174,7 +176,8 @@ mod tests {
             OAKEN_HBM.with_cores(cores).context_ns(llama) > unbound.context_ns(llama)
         };
         assert!(is_bound_by_engines(94.0) && !is_bound_by_engines(96.0));
-        assert!((96.0..=26.0 * 33.0 / 3.971).contains(&CORES));
+        let [core, reticle] = AREAS_MM2;
+        assert!((96.0..=reticle / core).contains(&CORES));
     }
 
     #[test]
