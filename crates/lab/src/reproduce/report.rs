@@ -76,10 +76,7 @@ fn counted(counts: &[(Verdict, usize)], arithmetic: usize, tied: usize) -> Strin
 /// A value with four significant digits at most.
 #[must_use]
 pub fn number(value: f64) -> String {
-    if value.is_nan() {
-        return "none".to_owned();
-    }
-    if value.is_infinite() {
+    if !value.is_finite() {
         return "unbounded".to_owned();
     }
     let magnitude = if value == 0.0 { 0 } else { value.abs().log10().floor() as i32 };
@@ -156,7 +153,7 @@ pub fn verdict(row: &Row) -> String {
         return format!("depends on {}", row.depends_on.join(", "));
     }
     if row.verdict == Verdict::Undecided {
-        let by = if row.depends_on.is_empty() { "rounding" } else { "chance" };
+        let by = if row.interval.is_some() { "chance" } else { "rounding" };
         return format!("undecided: within {by}");
     }
     if row.elsewhere.is_empty() {
@@ -175,16 +172,13 @@ fn sensitive(row: &Row) -> String {
         let names: Vec<&str> = row.sensitivity.iter().map(|one| one.parameter.as_str()).collect();
         return format!("hardly to {}", names.join(", "));
     }
-    let mut each: Vec<_> = row.sensitivity.iter().filter(|one| one.effect >= 0.005).collect();
-    // What decides comes first, and what does not count last.
-    each.sort_by_key(|one| (one.is_aside, !row.depends_on.contains(&one.parameter)));
+    let each = row.sensitivity.iter().filter(|one| one.effect >= 0.005).take(2);
     let text = |one: &super::row::Sensitivity| {
         let settings = one.settings.iter().zip(&one.ours);
         let settings: Vec<String> = settings.map(|(at, ours)| format!("{at}: {}", numbers(ours))).collect();
-        let aside = if one.is_aside { "aside, " } else { "" };
-        format!("{aside}{} ({})", one.parameter, settings.join("; "))
+        format!("{} ({})", one.parameter, settings.join("; "))
     };
-    each.into_iter().take(2).map(text).collect::<Vec<_>>().join(", ")
+    each.map(text).collect::<Vec<_>>().join(", ")
 }
 
 /// Reasons and fitted parameters.

@@ -132,9 +132,6 @@ pub struct Sensitivity {
     pub settings: Vec<String>,
     /// The row's values with each of them.
     pub ours: Vec<Vec<f64>>,
-    /// Intervals of 99 % of these values' means, if seeds change them; else empty.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub intervals: Vec<Option<Interval>>,
     /// Largest relative change of a value.
     pub effect: f64,
     /// Whether it shows another system, metric or figure, and not the range of a parameter that the paper
@@ -156,7 +153,7 @@ impl Sensitivity {
         let changes =
             ours.iter().map(|ours| if ours == base { 0.0 } else { deviation(base, ours).map_or(1.0, f64::abs) });
         let effect = changes.fold(0.0, f64::max);
-        Self { parameter: parameter.to_owned(), settings, ours, intervals: Vec::new(), effect, is_aside: false }
+        Self { parameter: parameter.to_owned(), settings, ours, effect, is_aside: false }
     }
 
     /// As an aside.
@@ -166,39 +163,13 @@ impl Sensitivity {
         self
     }
 
-    /// The mean of several runs' effects on a row, for all settings. `each` has one for each run, or the first
-    /// run's alone: then its change is that of the mean, whose interval counts for it, too.
-    fn mean(base: &[f64], runs: &[&[f64]], spread: Option<&Interval>, each: &[&Self]) -> Self {
+    /// The mean of several runs' effects on a row, for all settings.
+    fn mean(base: &[f64], each: &[&Self]) -> Self {
         let first = each[0];
-        let settings = 0..first.settings.len();
-        let (ours, intervals) = if each.len() == runs.len() {
-            let of = |at: usize| {
-                let all: Vec<&[f64]> = each.iter().map(|one| one.ours[at].as_slice()).collect();
-                let mean = mean(&all);
-                let interval = interval(&all, &mean);
-                (mean, interval)
-            };
-            settings.map(of).unzip()
-        } else {
-            settings.map(|at| scaled(base, runs[0], spread, &first.ours[at])).unzip()
-        };
-        let own = Self::from(&first.parameter, base, first.settings.clone(), ours);
-        Self { is_aside: first.is_aside, intervals, ..own }
+        let of = |at: usize| mean(&each.iter().map(|one| one.ours[at].as_slice()).collect::<Vec<_>>());
+        let ours = (0..first.settings.len()).map(of).collect();
+        Self { is_aside: first.is_aside, ..Self::from(&first.parameter, base, first.settings.clone(), ours) }
     }
-
-    /// The interval of a setting.
-    #[must_use]
-    pub fn interval(&self, at: usize) -> Option<&Interval> {
-        self.intervals.get(at)?.as_ref()
-    }
-}
-
-/// A setting's values of one run, as parts of that run's usual ones, times the mean of all runs; with its interval.
-fn scaled(mean: &[f64], run: &[f64], spread: Option<&Interval>, setting: &[f64]) -> (Vec<f64>, Option<Interval>) {
-    let by = |at: usize, value: f64| if run[at] == 0.0 { value } else { setting[at] / run[at] * value };
-    let all = |values: &[f64]| (0..setting.len()).map(|at| by(at, values[at])).collect::<Vec<f64>>();
-    let values = (0..setting.len()).map(|at| if run[at] == 0.0 { setting[at] } else { by(at, mean[at]) }).collect();
-    (values, spread.map(|spread| Interval { low: all(&spread.low), high: all(&spread.high) }))
 }
 
 /// Distributions of a quantity, for a plot beside a row.
@@ -297,7 +268,7 @@ impl Measured {
         let names = first.sensitivity.iter().map(|one| one.parameter.as_str());
         let of = |name: &str| {
             let all = runs.iter().flat_map(|run| run.sensitivity.iter().find(|one| one.parameter == name));
-            Sensitivity::mean(&mean, &values, spread.as_ref().map(|(interval, _)| interval), &all.collect::<Vec<_>>())
+            Sensitivity::mean(&mean, &all.collect::<Vec<_>>())
         };
         let sensitivity = names.map(of).collect();
         Self { values: Ok(mean), spread, sensitivity, ..first.clone() }
@@ -403,8 +374,8 @@ pub struct Row {
     pub verdict: Verdict,
     /// What it rests on.
     pub power: Power,
-    /// Parameters on which it depends: their settings decide whether the claim holds. The seed if an interval
-    /// does not decide; nothing if the difference is within rounding, whatever the seed.
+    /// Parameters on which it depends: their settings decide whether the claim holds. Chance for an
+    /// interval that does not decide.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub depends_on: Vec<String>,
     /// Other verdicts that settings of open parameters give.
@@ -466,21 +437,15 @@ pub fn join(printed: &Printed, measured: Option<&Measured>) -> Row {
         None => "",
     };
     let compared = ours.as_deref().or(implied.as_deref());
-    // Values beside a row that is not testable are of another kind.
-    let compared = compared.filter(|_| base != Verdict::NotTestable);
     let deviation = compared.and_then(|ours| deviation(printed.values, ours));
     let mut sensitivity = measured.map_or_else(Vec::new, |measured| measured.sensitivity.clone());
     sensitivity.sort_by(|a, b| b.effect.total_cmp(&a.effect));
     let (mut elsewhere, mut depends_on, mut verdict) = (Vec::new(), Vec::new(), base);
     if power == Power::Model || power == Power::Tied {
-        // A setting with which nothing is served has no value, and one within chance decides nothing.
-        let verdicts = |one: &Sensitivity| {
-            let settings = one.ours.iter().enumerate().filter(|(_, ours)| !ours.iter().any(|value| value.is_nan()));
-            let each = settings.map(|(at, ours)| verdict_within(printed.claim(), ours, one.interval(at), is_fitted));
-            each.filter(|verdict| *verdict != Verdict::Undecided).collect::<Vec<Verdict>>()
-        };
+        let of = |ours: &Vec<f64>| super::verdict::verdict(printed.claim(), ours, is_fitted);
         let open = sensitivity.iter().filter(|one| !one.is_aside);
-        let each: Vec<(&str, Vec<Verdict>)> = open.map(|one| (one.parameter.as_str(), verdicts(one))).collect();
+        let each: Vec<(&str, Vec<Verdict>)> =
+            open.map(|one| (one.parameter.as_str(), one.ours.iter().map(of).collect())).collect();
         elsewhere.extend(each.iter().flat_map(|(_, verdicts)| verdicts));
         verdict = verdict_over(base, &elsewhere);
         if verdict == Verdict::DependsOn {
@@ -492,11 +457,7 @@ pub fn join(printed: &Printed, measured: Option<&Measured>) -> Row {
         elsewhere.dedup();
         elsewhere.retain(|other| *other != verdict);
     }
-    if let (Verdict::Undecided, Some(ours), Some(interval)) = (verdict, &ours, interval)
-        && [ours, &interval.low, &interval.high]
-            .iter()
-            .any(|values| super::verdict::verdict(printed.claim(), values, is_fitted) != Verdict::Undecided)
-    {
+    if verdict == Verdict::Undecided && interval.is_some() {
         depends_on.push("the seed".to_owned());
     }
     Row {

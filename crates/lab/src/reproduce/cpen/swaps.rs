@@ -96,7 +96,6 @@ fn run(context: &Context) -> Vec<Measured> {
             vec![100.0 * study.queue_head],
             "the product's scheduler, as §V-C says of vLLM's",
         )
-        .fixed("a rule of the scheduler")
-        .tied("the product's scheduler has this rule"),
+        .fixed("a rule of the scheduler"),
     ]
 }

@@ -164,6 +164,6 @@ pub(super) fn prose(text: &str) -> String {
 
 /// Why a row is undecided, if it is.
 pub(super) fn undecided(row: &Row) -> Option<&'static str> {
-    let by = if row.depends_on.is_empty() { "within rounding" } else { "within chance" };
+    let by = if row.interval.is_some() { "within chance" } else { "within rounding" };
     (row.verdict == Verdict::Undecided).then_some(by)
 }

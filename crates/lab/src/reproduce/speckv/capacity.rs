@@ -74,7 +74,7 @@ fn run(_: &Context) -> Vec<Measured> {
         ),
         Measured::not_testable("speckv.abstract.memory-cost", "no table, figure or price in the paper leads to it"),
         Measured::not_testable("speckv.s1.infrastructure", "no table, figure or price in the paper leads to it"),
-        Measured::not_testable("speckv.s3-3-1.near", "an input of SpecKV's system here: 256 tokens"),
+        Measured::not_testable("speckv.s3-3-1.near", "an input of SpecKV's system here: 256 tokens, and 128 beside"),
         Measured::beside(
             "speckv.s4-1-1.gpu",
             "a data sheet's number, and no model's; beside: that of the part of 80 GB. 1.6 TB/s is near that of the part \
