@@ -221,6 +221,9 @@ pub struct ProfileArgs {
     /// Tokens per prompt
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = positive)]
     pub context: usize,
+    /// Add the principal components that `prism` needs; of a large model, they take megabytes
+    #[arg(long)]
+    pub bases: bool,
 }
 
 #[cfg(test)]

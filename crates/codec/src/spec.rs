@@ -2,6 +2,7 @@
 
 use crate::codec::PageCodec;
 use crate::oaken::{Groups, Oaken};
+use crate::prism::Prism;
 use crate::profile::Profile;
 use crate::qpack::{Channels, QPack};
 use crate::qpackz::QPackZ;
@@ -30,17 +31,22 @@ pub enum CodecSpec {
     QPack(f32),
     /// `qpackz:0.5`: the same codes, entropy-coded
     QPackZ(f32),
+    /// `prism:1`: components of several layers in steps times 1
+    Prism(f32),
 }
 
 /// The default rate of `qpack` and `qpackz`: about four bits a value.
 pub const QPACK_RATE: f32 = 0.5;
+
+/// The default rate of `prism`.
+pub const PRISM_RATE: f32 = 1.0;
 
 /// A codec that cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     /// An unknown name.
     #[error(
-        "`{0}` is no codec: raw, int8, int8+delta, int8+delta+rle, oaken[:SHARES:BITS], oaken-mean[:…], qpack[:RATE] or qpackz[:RATE]"
+        "`{0}` is no codec: raw, int8, int8+delta, int8+delta+rle, oaken[:SHARES:BITS], oaken-mean[:…], qpack[:RATE], qpackz[:RATE] or prism[:RATE]"
     )]
     Unknown(String),
     /// An invalid setting.
@@ -54,6 +60,9 @@ pub enum SpecError {
     /// The codec needs a profile.
     #[error("`{0}` needs a profile of the model: make one with `cenote profile`")]
     NoProfile(String),
+    /// The codec needs bases, which the profile does not have.
+    #[error("`{0}` needs a profile with bases, and this one has none: make it with `cenote profile --bases`")]
+    NoBases(String),
 }
 
 impl FromStr for CodecSpec {
@@ -71,14 +80,18 @@ impl FromStr for CodecSpec {
                 let groups = setting.map_or_else(|| Ok(Groups::default()), str::parse).map_err(wrong)?;
                 return Ok(Self::Oaken { groups, centered: name == "oaken-mean" });
             }
-            "qpack" | "qpackz" => {
+            "qpack" | "qpackz" | "prism" => {
                 let rate = setting
-                    .map_or(Ok(QPACK_RATE), str::parse)
+                    .map_or(Ok(if name == "prism" { PRISM_RATE } else { QPACK_RATE }), str::parse)
                     .map_err(|_| wrong("its rate is not a number".to_owned()))?;
                 if !(1e-3..=1e3).contains(&rate) {
                     return Err(wrong("its rate is not between 0.001 and 1000".to_owned()));
                 }
-                return Ok(if name == "qpack" { Self::QPack(rate) } else { Self::QPackZ(rate) });
+                return Ok(match name {
+                    "qpack" => Self::QPack(rate),
+                    "qpackz" => Self::QPackZ(rate),
+                    _ => Self::Prism(rate),
+                });
             }
             _ => return Err(SpecError::Unknown(text.to_owned())),
         };
@@ -101,6 +114,7 @@ impl fmt::Display for CodecSpec {
             }
             Self::QPack(rate) => write!(f, "qpack:{rate}"),
             Self::QPackZ(rate) => write!(f, "qpackz:{rate}"),
+            Self::Prism(rate) => write!(f, "prism:{rate}"),
         }
     }
 }
@@ -121,6 +135,12 @@ impl CodecSpec {
                 let means =
                     || profile.layers.iter().map(|sides| sides.each_ref().map(|side| side.means.clone())).collect();
                 Arc::new(if *centered { codec.with_means(means()) } else { codec })
+            }
+            Self::Prism(rate) => {
+                let profile = known()?;
+                let bases = profile.bases.as_ref().ok_or_else(|| SpecError::NoBases(self.to_string()))?;
+                let codec = Prism::new(bases, profile.layers.len(), Prism::steps(*rate), self.id_with(profile));
+                Arc::new(codec.ok_or_else(|| self.unsound_steps())?)
             }
             Self::QPackZ(rate) => {
                 let profile = known()?;
@@ -234,7 +254,25 @@ impl LayerSpecs {
             let none = || SpecError::Setting { codec: self.to_string(), fact: format!("layer {layer} has no codec") };
             at.map(|at| Arc::clone(&built[at])).ok_or_else(none)
         };
-        (0..layers).map(of_layer).collect()
+        let codecs: Vec<_> = (0..layers).map(of_layer).collect::<Result<_, _>>()?;
+        for (layer, codec) in (0..layers).zip(&codecs) {
+            let Some(group) = codec.as_group() else { continue };
+            let own = group.layers(layer);
+            let is_same = |other: u16| {
+                codecs
+                    .get(usize::from(other))
+                    .is_some_and(|other| (other.id(), other.profile()) == (codec.id(), codec.profile()))
+            };
+            if !own.contains(&layer) || !own.clone().all(is_same) {
+                let fact = format!(
+                    "layer {layer} is encoded together with all of {}-{}; name one codec for them",
+                    own.start,
+                    own.end.saturating_sub(1)
+                );
+                return Err(SpecError::Setting { codec: self.to_string(), fact });
+            }
+        }
+        Ok(codecs)
     }
 }
 

@@ -3,24 +3,43 @@
 use crate::failure::Failure;
 use crate::{input, output};
 use cenote_base::TokenId;
-use cenote_codec::Profile;
+use cenote_codec::{CodecSpec, Profile};
 use cenote_engine::LoadedModel;
+use cenote_quality::bases;
 use cenote_quality::text::Windows;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
-/// Collects statistics of a model's KV on the beginning of a text.
-pub fn make(model: &LoadedModel, text: &Path, prompts: usize, context: usize) -> Result<Profile, Failure> {
-    of_prompts(model, &Windows::new(open(text)?, model.tokenizer(), context).take_some(prompts)?)
+/// Collects statistics of a model's KV on the beginning of a text; with the bases that `prism` needs,
+/// if they are asked for.
+pub fn make(
+    model: &LoadedModel,
+    text: &Path,
+    prompts: usize,
+    context: usize,
+    with_bases: bool,
+) -> Result<Profile, Failure> {
+    of_prompts(model, &Windows::new(open(text)?, model.tokenizer(), context).take_some(prompts)?, with_bases)
 }
 
 /// Collects statistics of a model's KV on prompts.
-pub fn of_prompts(model: &LoadedModel, prompts: &[Vec<TokenId>]) -> Result<Profile, Failure> {
+pub fn of_prompts(model: &LoadedModel, prompts: &[Vec<TokenId>], with_bases: bool) -> Result<Profile, Failure> {
     let progress = output::progress("looking at prompts", 2 * prompts.len() as u64);
-    let profile = cenote_quality::profile::profile(model, prompts, &mut |steps| progress.inc(steps as u64))?;
+    let mut profile = cenote_quality::profile::profile(model, prompts, &mut |steps| progress.inc(steps as u64))?;
     progress.finish_and_clear();
+    if with_bases {
+        let progress = output::progress("computing bases", bases::steps(model, prompts.len()) as u64);
+        profile.bases = Some(bases::bases(model, prompts, &mut |steps| progress.inc(steps as u64))?);
+        progress.finish_and_clear();
+    }
     Ok(profile)
+}
+
+/// Whether a codec needs a profile with bases.
+#[must_use]
+pub const fn needs_bases(spec: &CodecSpec) -> bool {
+    matches!(spec, CodecSpec::Prism(_))
 }
 
 /// A text.

@@ -277,6 +277,30 @@ impl Llama {
         squares.into_iter().map(|sum| sum.sqrt() as f32).collect()
     }
 
+    /// What errors in the V values of each head cost in the residual stream: an error `e` of a head's
+    /// values changes it by `e' M e`, squared, if each query head that shares them had all of its
+    /// attention on one token. `[kv_head][dim][dim]`.
+    ///
+    /// # Panics
+    /// `layer` is out of range.
+    #[must_use]
+    pub fn value_metrics(&self, layer: usize) -> Vec<f32> {
+        let (config, weight) = (&self.config, &self.layers[layer].attention_output.weight);
+        let (dim, group) = (config.head_dim, config.num_heads / config.num_kv_heads);
+        let mut sums = vec![0.0_f64; config.num_kv_heads * dim * dim];
+        let mut row = vec![0.0; config.num_heads * dim];
+        for index in 0..config.hidden_size {
+            weight.row(index, &mut row);
+            for (head, part) in row.chunks_exact(dim).enumerate() {
+                let sums = &mut sums[head / group * dim * dim..][..dim * dim];
+                for (sums, first) in sums.chunks_exact_mut(dim).zip(part) {
+                    sums.iter_mut().zip(part).for_each(|(sum, second)| *sum += f64::from(first * second));
+                }
+            }
+        }
+        sums.into_iter().map(|sum| sum as f32).collect()
+    }
+
     /// Bytes of the packed weights.
     #[must_use]
     pub fn weight_bytes(&self) -> usize {

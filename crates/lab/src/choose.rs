@@ -38,6 +38,10 @@ impl Known {
     fn new(candidates: &[CodecSpec], profile: Option<&Profile>) -> Result<Self, StudyError> {
         let subject = |spec: &CodecSpec| {
             let codec = spec.build(profile).map_err(|error| StudyError::Model(error.to_string()))?;
+            if codec.as_group().is_some() {
+                let fact = format!("`{spec}` encodes several layers together, so no layer can choose it alone");
+                return Err(StudyError::Model(fact));
+            }
             Ok((spec.to_string(), CodecSubject::new(spec.to_string(), codec)))
         };
         Ok(Self(candidates.iter().chain([&CodecSpec::Raw]).map(subject).collect::<Result<_, StudyError>>()?))

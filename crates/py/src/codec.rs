@@ -165,6 +165,11 @@ impl Codec {
             }
         }
         let built: Arc<dyn PageCodec> = spec.build(known.as_ref()).map_err(|error| wrong(error.to_string()))?;
+        if built.as_group().is_some() {
+            return Err(wrong(format!(
+                "{spec} encodes several layers together, and connectors encode page by page; only `cenote serve` can"
+            )));
+        }
         let layout = PageLayout { shape, element, by_token, joint };
         let order = Layout { order: Order::TokenMajor, capacity: block_tokens };
         let pages = (0..num_layers).flat_map(|layer| {

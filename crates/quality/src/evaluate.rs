@@ -11,7 +11,7 @@
 
 use crate::{StudyError, Subject, engine_page, put_values, values_of};
 use cenote_base::TokenId;
-use cenote_codec::Side;
+use cenote_codec::{PageKind, Side};
 use cenote_engine::LoadedModel;
 use cenote_engine::kv::{KvArena, KvLayout};
 use cenote_engine::llama::{LogitsOf, SeqChunk};
@@ -208,7 +208,7 @@ fn run(
                 for (table, raw) in tables.iter().zip(raw) {
                     let block = arena.pages_mut(table[block]);
                     if step == block_tokens {
-                        through(*subject, &layout, block, block_tokens, pages)?;
+                        through(*subject, &layout, block, [start, block_tokens], pages)?;
                     } else {
                         raw.through(*subject, &layout, block, within..within + step, pages)?;
                     }
@@ -280,23 +280,25 @@ pub fn longest_context(model: &LoadedModel) -> usize {
     config.sliding_window.map_or(config.max_position_embeddings, |window| window.min(config.max_position_embeddings))
 }
 
-/// Runs the first tokens of a block's pages through a subject.
+/// Runs the first tokens of a block's pages through a subject: so many from a position on.
 pub(crate) fn through(
     subject: &dyn Subject,
     layout: &KvLayout,
     block: Vec<&mut [u8]>,
-    tokens: usize,
+    [position, tokens]: [usize; 2],
     sums: &mut Pages,
 ) -> Result<(), StudyError> {
+    let mut pages: Vec<(PageKind, &mut [u8])> = Vec::with_capacity(block.len());
     for (index, page) in block.into_iter().enumerate() {
-        let side = [Side::K, Side::V][index % 2];
-        let mut kind = engine_page(layout, index / 2, side);
+        let mut kind = engine_page(layout, index / 2, [Side::K, Side::V][index % 2]);
         // At most the tokens of a block, which fit.
         kind.shape.tokens = kind.shape.tokens.min(tokens as u16);
-        let page = &mut page[..kind.bytes()];
-        let before = values_of(&kind, page);
-        let bits = subject.round_trip(&kind, page)?;
-        sums.add(side, bits, &before, &values_of(&kind, page));
+        pages.push((kind, &mut page[..kind.bytes()]));
+    }
+    let before: Vec<Vec<f32>> = pages.iter().map(|(kind, page)| values_of(kind, page)).collect();
+    sums.bits += subject.round_trip_block(&mut pages, position)?;
+    for ((kind, page), before) in pages.iter().zip(&before) {
+        sums.add(kind.side, 0, before, &values_of(kind, page));
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Floor 5: what codecs do to a model, measured on the reference engine.
 //!
-//! [`profile`] observes a model and makes the [`cenote_codec::Profile`] that codecs use.
+//! [`profile`] observes a model and makes the [`cenote_codec::Profile`] that codecs use; [`bases`] makes
+//! the principal components in it.
 //! [`evaluate`] runs a text through the engine with full blocks of past KV through a codec, and
 //! compares the result with the same engine without a codec. A token reads its own block raw, or, by
 //! token, itself only. [`table`] reads measured choices of a codec for
@@ -10,8 +11,10 @@
 //! [`retrieval`] facts in long contexts. [`bleu`] compares answers, [`interval`] several seeds.
 #![forbid(unsafe_code)]
 
+pub mod bases;
 pub mod bleu;
 pub mod choice;
+mod eigen;
 pub mod evaluate;
 pub mod interval;
 pub mod past;
@@ -21,7 +24,10 @@ pub mod sparse;
 pub mod table;
 pub mod text;
 
-use cenote_codec::{Codecs, Element, Layout, Order, Page, PageCodec, PageKind, PageMut, Shape, Side, encode};
+use cenote_codec::{
+    BlockPage, Codecs, DecodeError, Element, Layout, Order, Page, PageCodec, PageKind, PageMut, Shape, Side, encode,
+    encode_block,
+};
 use cenote_engine::ElementType;
 use cenote_engine::kv::KvLayout;
 use std::sync::Arc;
@@ -48,6 +54,14 @@ pub enum StudyError {
         /// The decoding error.
         fact: String,
     },
+    /// The frames of a block cannot be decoded: a bug in the codec.
+    #[error("{subject}: a block cannot be decoded: {fact}")]
+    LostBlock {
+        /// Name of the codec.
+        subject: String,
+        /// The decoding error.
+        fact: String,
+    },
 }
 
 /// A transformation of pages under study: a codec or a quantizer.
@@ -61,6 +75,16 @@ pub trait Subject: Send + Sync {
     /// # Errors
     /// The page cannot be encoded or decoded.
     fn round_trip(&self, kind: &PageKind, page: &mut [u8]) -> Result<u64, StudyError>;
+
+    /// The same for all pages of a block, each with its kind. `position`: that of the block's first
+    /// token in its sequence.
+    ///
+    /// # Errors
+    /// A page cannot be encoded or decoded.
+    fn round_trip_block(&self, pages: &mut [(PageKind, &mut [u8])], position: usize) -> Result<u64, StudyError> {
+        let _ = position;
+        pages.iter_mut().try_fold(0, |bits, (kind, page)| Ok(bits + self.round_trip(kind, page)?))
+    }
 }
 
 /// A codec of the pool with its frames. It encodes values of 16 bits, as pools store them.
@@ -92,6 +116,10 @@ impl Subject for CodecSubject {
     }
 
     fn round_trip(&self, kind: &PageKind, page: &mut [u8]) -> Result<u64, StudyError> {
+        if self.codec.as_group().is_some() {
+            let fact = "it encodes several layers together, so it is measured by whole blocks only";
+            return Err(StudyError::Model(format!("{}: {fact}", self.name)));
+        }
         let (narrow, bytes) = narrowed(kind, page);
         let mut frame = Vec::new();
         encode(&*self.codec, &Page::new(narrow, &bytes), &mut frame);
@@ -102,6 +130,18 @@ impl Subject for CodecSubject {
             fact: error.to_string(),
         })?;
         Ok(8 * frame.len() as u64)
+    }
+
+    fn round_trip_block(&self, pages: &mut [(PageKind, &mut [u8])], position: usize) -> Result<u64, StudyError> {
+        let narrow: Vec<(PageKind, Vec<u8>)> = pages.iter().map(|(kind, page)| narrowed(kind, page)).collect();
+        let block: Vec<BlockPage<'_>> =
+            narrow.iter().map(|(kind, bytes)| BlockPage { kind, bytes, codec: &*self.codec }).collect();
+        let mut bytes = Vec::new();
+        encode_block(&block, u32::try_from(position).expect("contexts are shorter"), &mut bytes);
+        let decoded = pages.iter_mut().map(|(kind, page)| PageMut::new(*kind, page)).collect();
+        let len = self.codecs.decode_block(&bytes, decoded);
+        let lost = |error: DecodeError| StudyError::LostBlock { subject: self.name.clone(), fact: error.to_string() };
+        Ok(8 * len.map_err(lost)? as u64)
     }
 }
 

@@ -133,15 +133,15 @@ impl Past<'_> {
             };
             drop(self.reader.model.forward(&[chunk], &mut self.arena));
             if end - start == block_tokens || open == OpenBlock::Passes {
-                self.pass(block, end - start)?;
+                self.pass(block, [start, end - start])?;
                 self.passed = end;
             }
         }
         Ok(())
     }
 
-    /// Passes the first tokens of a block through the codec.
-    fn pass(&mut self, block: u32, tokens: usize) -> Result<(), StudyError> {
+    /// Passes the first tokens of a block through the codec: so many from a position on.
+    fn pass(&mut self, block: u32, tokens: [usize; 2]) -> Result<(), StudyError> {
         match self.reader.subject {
             None => Ok(()),
             Some(subject) => through(subject, &self.layout, self.arena.pages_mut(block), tokens, &mut self.pages),
@@ -237,7 +237,7 @@ impl Past<'_> {
             let block = position / block_tokens;
             // A block with tokens that passed already stays: they would be rounded twice.
             if tokens.len().is_multiple_of(block_tokens) && self.passed <= block * block_tokens {
-                self.pass(table[block], block_tokens)?;
+                self.pass(table[block], [block * block_tokens, block_tokens])?;
             }
         }
         Ok(answer)

@@ -100,7 +100,7 @@ pub fn profile(
 }
 
 /// Computes a prompt and passes each layer's attention inputs to `observe`.
-fn look(model: &LoadedModel, prompt: &[TokenId], observe: &mut (dyn FnMut(Observed<'_>) + Send)) {
+pub(crate) fn look(model: &LoadedModel, prompt: &[TokenId], observe: &mut (dyn FnMut(Observed<'_>) + Send)) {
     let layout = KvLayout { block_tokens: 16, ..*model.layout() };
     let table: Vec<u32> = (0..prompt.len().div_ceil(16) as u32).collect();
     let mut arena = KvArena::new(layout, table.len());

@@ -241,7 +241,7 @@ impl<F: Fabric> RegionStore<F> {
         // A block that is in the pool is neither encoded nor worth squeezing others for.
         let is_new = !self.pool.has(hash);
         if let Some(codec) = self.codec.clone().filter(|codec| is_new && !codec.saves_raw()) {
-            codec.encode(pages, &mut self.frames);
+            codec.encode(depth, pages, &mut self.frames);
             // A block that encoding does not shorten is saved raw.
             if (self.frames.len() as u64) < self.namespace.block_bytes {
                 self.squeeze(namespace, self.frames.len() as u64);
@@ -310,7 +310,7 @@ impl<F: Fabric> RegionStore<F> {
         if self.pool.read(&block.hit, &mut [&mut payload]) != ReadOutcome::Whole {
             return Vec::new();
         }
-        match codec.encode_cold(&payload, are_frames, pages, &mut frames) {
+        match codec.encode_cold(block.depth, &payload, are_frames, pages, &mut frames) {
             Ok(()) if frames.len() <= payload.len() => frames,
             // Frames that this codec cannot decode or shorten stay as they are: they describe
             // themselves. Raw pages do not, so they are evicted.

@@ -166,7 +166,7 @@ pub struct EngineArgs {
     #[arg(long, value_name = "FILE", env = "CENOTE_SWAP_TRACE")]
     #[serde(with = "optional_path")]
     pub swap_trace: Option<PathBuf>,
-    /// Codec of blocks in the region: raw, int8, oaken, qpack:RATE or qpackz:RATE, for all layers
+    /// Codec of blocks in the region: raw, int8, oaken, qpack:RATE, qpackz:RATE or prism:RATE, for all layers
     /// or by layer as in `0-1=int8,qpack:0.5`; auto reads the codec table
     #[arg(long, value_name = "CODEC", env = "CENOTE_CODEC")]
     #[serde(with = "optional_text")]
@@ -176,7 +176,7 @@ pub struct EngineArgs {
     #[arg(long, value_name = "CODEC", env = "CENOTE_COLD_CODEC")]
     #[serde(with = "optional_text")]
     pub cold_codec: Option<CodecArg>,
-    /// Profile of the model, from `cenote profile`; oaken and qpack need it
+    /// Profile of the model, from `cenote profile`; oaken, qpack, qpackz and prism need it
     #[arg(long, value_name = "FILE", env = "CENOTE_PROFILE")]
     #[serde(with = "optional_path")]
     pub profile: Option<PathBuf>,

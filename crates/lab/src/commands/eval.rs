@@ -98,12 +98,14 @@ pub fn run(args: &EvalArgs) -> Result<(), Failure> {
         [] => ALL.iter().map(|name| (*name).to_owned()).collect(),
         names => names.to_vec(),
     };
+    let with_bases = names.iter().any(|name| subjects::needs_bases(name));
     let mut text = Windows::new(profile::open(&args.text)?, model.tokenizer(), args.context);
     let (profile, windows) = match (&args.profile, args.profile_text.first()) {
         (Some(path), _) => (Some(profile::read(path, &model)?), text.take_some(args.windows)?),
-        (None, Some(other)) => {
-            (Some(profile::make(&model, other, PROFILE_PROMPTS, args.context)?), text.take_some(args.windows)?)
-        }
+        (None, Some(other)) => (
+            Some(profile::make(&model, other, PROFILE_PROMPTS, args.context, with_bases)?),
+            text.take_some(args.windows)?,
+        ),
         (None, None) if names.iter().any(|name| subjects::needs_profile(name)) => {
             let mut prompts = text.take_some(PROFILE_PROMPTS + args.windows)?;
             let windows = prompts.split_off(prompts.len() - args.windows.min(prompts.len() / 2));
@@ -119,7 +121,7 @@ pub fn run(args: &EvalArgs) -> Result<(), Failure> {
                 prompts.len(),
                 windows.len()
             ));
-            (Some(profile::of_prompts(&model, &prompts)?), windows)
+            (Some(profile::of_prompts(&model, &prompts, with_bases)?), windows)
         }
         (None, None) => (None, text.take_some(args.windows)?),
     };

@@ -53,6 +53,52 @@ async fn a_profile_serves_evaluation_and_storing() {
     region.expect_clean_and_idle().await;
 }
 
+/// Frames of several layers: in evaluations, in the region, and beside engines without them.
+#[tokio::test]
+async fn prism_needs_bases_and_serves_evaluation_and_storing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (text, plain, bases) = (text(), path("plain.safetensors"), path("bases.safetensors"));
+    let made = |out: &str| cenote(["profile", "--text", &text, "--prompts", "8", "--context", "64", "--out", out]);
+    made(&plain).ok().await;
+    let flags = ["profile", "--text", &text, "--prompts", "24", "--context", "128", "--bases", "--out", &bases];
+    cenote(flags).ok().await;
+
+    let codecs = "prism:1,prism:4,kivi:4";
+    let eval =
+        ["eval", "--text", &text, "--codec", codecs, "--windows", "4", "--context", "128", "--json", "--profile"];
+    lab(eval.iter().copied().chain([plain.as_str()])).fails(&["needs a profile with bases", "--bases"]).await;
+    let report = lab(eval.iter().copied().chain([bases.as_str()])).ok().await.json();
+    let number = |codec: &str, field: &str| {
+        let rows = report["codecs"].as_array().expect("rows");
+        let row = rows.iter().find(|row| row["codec"] == codec);
+        row.and_then(|row| row[field].as_f64()).unwrap_or_else(|| panic!("no {field} of {codec}: {report}"))
+    };
+    assert!(number("prism:1", "bits") < number("kivi:4", "bits"), "{report}");
+    assert!(number("prism:4", "bits") < number("prism:1", "bits") - 1.0, "{report}");
+    assert!(number("prism:1", "kl") < number("prism:4", "kl") && number("prism:4", "kl") < 0.1, "{report}");
+    let by_token = eval.iter().copied().chain([bases.as_str(), "--by-token"]);
+    lab(by_token).fails(&["several layers together"]).await;
+    let choose = ["choose", "--text", &text, "--profile", &bases, "--codec", "prism:1", "--windows", "2"];
+    lab(choose).fails(&["several layers together"]).await;
+
+    let region = Region::create("64MiB").await;
+    let prompt: String = std::fs::read_to_string(&text).expect("the demo's text").chars().take(1200).collect();
+    let flags = ["generate", "--prompt", &prompt, "--max-tokens", "8", "--ignore-eos", "--json"];
+    let generate = |codec: &str| {
+        let named = cenote(flags).env("CENOTE_REGION", &region.name).env("CENOTE_PROFILE", &bases);
+        named.env("CENOTE_CODEC", codec)
+    };
+    let cached = |answer: &serde_json::Value| answer["usage"]["cached_tokens"].as_u64().expect("a count");
+    assert_eq!(cached(&generate("prism:1").ok().await.json()), 0);
+    let second = generate("prism:1").ok().await.json();
+    assert!(cached(&second) * 2 > second["usage"]["prompt_tokens"].as_u64().expect("a count"), "{second}");
+    // Other steps are another codec: its blocks are not found under this one's.
+    assert_eq!(cached(&generate("prism:2").ok().await.json()), 0);
+    region.expect_clean_and_idle().await;
+    generate("0=int8,prism:1").fails(&["together with all of 0-3"]).await;
+}
+
 #[tokio::test]
 async fn codecs_are_chosen_by_layer_and_the_limit_holds_together() {
     let (text, dir) = (text(), tempfile::tempdir().expect("a directory"));

@@ -27,7 +27,8 @@ pub struct ColdBlock {
     /// Reads it.
     pub hit: Hit,
     pub(crate) names: Names,
-    pub(crate) depth: u32,
+    /// Its index in the sequence.
+    pub depth: u32,
     /// The eviction policy's word.
     pub(crate) word: u64,
 }

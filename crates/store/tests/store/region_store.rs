@@ -5,8 +5,8 @@ use cenote_base::engine::Retain;
 use cenote_base::testing::ManualTime;
 use cenote_base::{BlockHash, Clock, HashSeed, TokenId};
 use cenote_codec::{
-    CodecId, CodecSpec, Declined, DecodeError, Element, Frame, Layout, Order, Page, PageCodec, PageKind, PageMut,
-    Shape, Side, SpecKv,
+    Bases, Basis, CodecId, CodecSpec, Declined, DecodeError, Element, Frame, Layout, Order, Page, PageCodec, PageKind,
+    PageMut, Prism, Shape, Side, SpecKv,
 };
 use cenote_mem::Coherent;
 use cenote_policy::fetch::Way;
@@ -209,6 +209,25 @@ fn block_codec_of(codec: &Arc<dyn PageCodec>) -> BlockCodec {
     BlockCodec::new(pages.map(|(layer, side)| (kind(layer, side), Arc::clone(codec))).collect())
 }
 
+/// A codec with both layers in a frame. Its components are the channels, in steps of a tenth.
+fn prism() -> Arc<dyn PageCodec> {
+    let channels = 32;
+    let basis = |side: Side| Basis {
+        means: vec![0.0; channels],
+        metric: match side {
+            Side::K => vec![1.0; channels],
+            Side::V => (0..channels * 16).map(|at| f32::from(u8::from(at % 16 == at / 16 % 16))).collect(),
+        },
+        scales: vec![1.0 / 32767.0; channels],
+        matrix: (0..channels * channels).map(|at| if at % channels == at / channels { i16::MAX } else { 0 }).collect(),
+        deviations: vec![70.0; channels],
+        magnitudes: vec![60.0; channels],
+    };
+    let frequencies = (0..8_u8).map(|pair| 0.5_f32.powi(pair.into())).collect();
+    let bases = Bases { frequencies, group: 2, groups: vec![[basis(Side::K), basis(Side::V)]] };
+    Arc::new(Prism::new(&bases, 2, [0.1; 2], 0x0091_5e4e).expect("steps are sound"))
+}
+
 /// Values that eight bits represent exactly.
 pub fn number_pages(depth: u32) -> Vec<Vec<u8>> {
     let value = |page: u32, at: u32| ((at + page + depth) % 255) as f32 - 127.0;
@@ -255,6 +274,41 @@ fn encoded_blocks_are_smaller_and_load_only_with_their_codec() {
     }
 }
 
+/// One frame has the same side of all layers: pages are decoded from it one by one, in any order.
+#[test]
+fn blocks_with_layers_in_one_frame_load_page_by_page() {
+    let pool = pool();
+    let open = || RegionStore::new(pool.clone(), &spec(""), Clock::stopped()).unwrap();
+    let mut store = open().with_codec(block_codec_of(&prism()), &spec(""));
+    let tokens: Vec<TokenId> = (0..64).collect();
+    let hashes = store.naming().names(None, &tokens);
+    for (depth, &hash) in (0..).zip(hashes.iter()) {
+        let pages = number_pages(depth);
+        assert!(save_one(&mut store, hash, depth, &pages.iter().map(Vec::as_slice).collect::<Vec<_>>()));
+    }
+    let stats = store.stats();
+    let (bytes, from) = (stats["store_encoded_bytes_total"], stats["store_encoded_from_bytes_total"]);
+    assert!(bytes < from / 2.0, "{bytes} of {from}");
+    assert_eq!(store.match_prefix(&hashes), 4);
+    for (depth, &hash) in (0..).zip(hashes.iter()) {
+        let Loaded::Pending(pending) = store.load(hash, &mut []) else { panic!("its headers hold") };
+        for index in [3, 0, 2, 1] {
+            let mut page = vec![0; PAGE];
+            assert!(pending.decode(index, &mut page));
+            let number = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().unwrap());
+            let pairs = page.chunks(4).zip(number_pages(depth)[index].chunks(4).map(number).collect::<Vec<_>>());
+            let worst = pairs.map(|(a, b)| (number(a) - b).abs()).fold(0.0, f32::max);
+            // 0.6 steps of both of a pair of keys.
+            assert!(worst <= 0.086, "{worst} in page {index} of block {depth}");
+        }
+    }
+    // Without its profile the block is a miss.
+    let mut other = open().with_codec(block_codec("int8"), &spec(""));
+    other.match_prefix(&hashes);
+    assert!(matches!(other.load(hashes[0], &mut []), Loaded::Miss));
+    assert_eq!(other.stats()["store_unreadable_total"], 1.0);
+}
+
 #[test]
 fn under_pressure_cold_blocks_are_shortened_and_more_blocks_stay() {
     let tokens = |prompt: u32| (0..16).map(|token| prompt << 8 | token).collect::<Vec<TokenId>>();
@@ -294,6 +348,9 @@ fn under_pressure_cold_blocks_are_shortened_and_more_blocks_stay() {
     let (whole, exact, repacked, evicted) = kept(cold("raw"), more);
     assert_eq!((whole, evicted), (more, 0));
     assert!(exact >= capacity / 8 && exact + repacked >= more, "{exact} of {more} are exact, {repacked} are shorter");
+    // So with a codec that has several layers in a frame.
+    let (whole, _, repacked, evicted) = kept(block_codec("raw").with_cold(vec![prism(); 4]), more);
+    assert!(whole == more && evicted == 0 && repacked > 0, "{whole} of {more}, {repacked} are shorter");
     // Blocks that cannot be shortened further are evicted as usual.
     let (whole, _, repacked, evicted) = kept(cold("raw"), 1000);
     assert!(whole >= 2 * capacity && whole + evicted == 1000, "{whole} of {capacity}, {repacked} were made shorter");

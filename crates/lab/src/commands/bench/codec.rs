@@ -10,6 +10,7 @@ use cenote_console::output::{self, table};
 use measure::{Extent, Sample, Times, WorkingSet};
 use serde::Serialize;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Number of different pages.
 const SAMPLE: usize = 32;
@@ -19,6 +20,8 @@ const CACHED_BYTES: usize = 128 << 10;
 /// pass returns to it.
 const DRAM_BYTES_MIN: usize = 256 << 20;
 const DRAM_BYTES_MAX: usize = 1 << 30;
+/// The codec with pages of its own.
+const PRISM: &str = "prism";
 
 #[derive(Serialize)]
 struct Report {
@@ -118,16 +121,20 @@ pub fn run(args: &BenchCodecArgs) -> Result<(), Failure> {
         PageElementArg::F16 => (Element::F16, "f16"),
     };
     let sample = Sample::new(element, args.tokens, SAMPLE);
-    let codecs: Vec<_> = sample.codecs().into_iter().filter(|(name, _)| args.wants(name)).collect();
+    let components = args.wants(PRISM).then(|| Sample::of_components(element, args.tokens, SAMPLE));
+    let pages = sample.codecs().into_iter().filter(|(name, _)| args.wants(name));
+    let pages = pages.map(|(name, codec)| (name, codec, &sample));
+    let prism = components.iter().map(|(sample, codec)| (PRISM, Arc::clone(codec), sample));
+    let codecs: Vec<_> = pages.chain(prism).collect();
     if codecs.is_empty() {
-        let all: Vec<_> = sample.codecs().into_iter().map(|(name, _)| name).collect();
+        let all: Vec<_> = sample.codecs().into_iter().map(|(name, _)| name).chain([PRISM]).collect();
         return Err(Failure::new("--only: there is no such codec").hint(format!("codecs: {}", all.join(", "))));
     }
     let progress = output::progress("measuring", 2 * codecs.len() as u64);
     let mut all = Vec::new();
     for (place, extent) in extents(args.quick) {
-        let mut set = WorkingSet::new(&sample, extent);
-        for (codec_name, codec) in &codecs {
+        for (codec_name, codec, sample) in &codecs {
+            let mut set = WorkingSet::new(sample, extent);
             let times = at_level(level, || set.measure(codec))
                 .map_err(|fact| Failure::new(format!("{codec_name}, {place}: {fact}")))?;
             all.extend(rows(level, place, codec_name, &times));

@@ -59,7 +59,10 @@ pub fn run(args: &EvalArgs, model: &LoadedModel) -> Result<(), Failure> {
     };
     let profile = match (&args.profile, args.profile_text.first()) {
         (Some(path), _) => Some(profile::read(path, model)?),
-        (None, Some(other)) => Some(profile::make(model, other, super::PROFILE_PROMPTS, args.context)?),
+        (None, Some(other)) => {
+            let with_bases = names.iter().any(|name| subjects::needs_bases(name));
+            Some(profile::make(model, other, super::PROFILE_PROMPTS, args.context, with_bases)?)
+        }
         (None, None) => None,
     };
     if let (None, Some(name)) = (&profile, names.iter().find(|name| subjects::needs_profile(name))) {

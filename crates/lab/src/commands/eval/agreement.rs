@@ -1,7 +1,7 @@
 //! One text under profiles of several others: whether profiles depend on their text (Oaken, Figure
 //! 6).
 
-use super::subjects::subject;
+use super::subjects::{needs_bases, subject};
 use super::{PROFILE_PROMPTS, profile};
 use crate::args::EvalArgs;
 use cenote_codec::{Groups, Profile};
@@ -47,13 +47,14 @@ pub fn run(args: &EvalArgs, model: &LoadedModel) -> Result<(), Failure> {
         return Err(Failure::new("--papers, --html and --by-token go with one profile, not with several"));
     }
     let windows = Windows::new(profile::open(&args.text)?, model.tokenizer(), args.context).take_some(args.windows)?;
-    let make = |text: &Path| profile::make(model, text, PROFILE_PROMPTS, args.context).map(Arc::new);
-    let profiles: Vec<Arc<Profile>> = args.profile_text.iter().map(|text| make(text)).collect::<Result<_, _>>()?;
-    let names: Vec<String> = args.profile_text.iter().map(|text| text.display().to_string()).collect();
     let codecs: Vec<&str> = match args.codec.as_slice() {
         [] => CODECS.to_vec(),
         named => named.iter().map(String::as_str).collect(),
     };
+    let with_bases = codecs.iter().any(|name| needs_bases(name));
+    let make = |text: &Path| profile::make(model, text, PROFILE_PROMPTS, args.context, with_bases).map(Arc::new);
+    let profiles: Vec<Arc<Profile>> = args.profile_text.iter().map(|text| make(text)).collect::<Result<_, _>>()?;
+    let names: Vec<String> = args.profile_text.iter().map(|text| text.display().to_string()).collect();
     let pairs =
         codecs.iter().flat_map(|codec| profiles.iter().map(move |profile| subject(codec, model, Some(profile))));
     let subjects: Vec<Box<dyn Subject>> = pairs.collect::<Result<_, _>>()?;

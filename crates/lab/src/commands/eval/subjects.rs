@@ -22,6 +22,11 @@ pub fn needs_profile(name: &str) -> bool {
         || name.parse::<CodecSpec>().is_ok_and(|spec| matches!(spec.build(None), Err(SpecError::NoProfile(_))))
 }
 
+/// Whether a codec needs a profile with bases.
+pub fn needs_bases(name: &str) -> bool {
+    name.parse::<CodecSpec>().is_ok_and(|spec| cenote_console::profile::needs_bases(&spec))
+}
+
 /// Builds all codecs for a model.
 pub fn of_names<T: AsRef<str>>(
     names: &[T],

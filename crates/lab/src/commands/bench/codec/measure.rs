@@ -4,8 +4,9 @@
 use cenote_base::prng::Prng;
 use cenote_codec::profile::curve_of;
 use cenote_codec::{
-    Channels, Codecs, Element, Frame, Groups, Layout, Level, Oaken, Order, Page, PageCodec, PageKind, PageMut, Profile,
-    QPack, QPackZ, Raw, Shape, Side, SideProfile, SpecKv, SpecKvMode, Thresholds, at_level, encode,
+    Bases, Basis, Channels, CodecId, Codecs, Declined, DecodeError, Element, Frame, GroupCodec, Groups, Layout, Level,
+    Oaken, Order, Page, PageCodec, PageKind, PageMut, Prism, Profile, QPack, QPackZ, Raw, Shape, Side, SideProfile,
+    SpecKv, SpecKvMode, Thresholds, at_level, encode,
 };
 use std::hint::black_box;
 use std::sync::Arc;
@@ -16,6 +17,11 @@ const DIM: u16 = 128;
 const PROFILE: u32 = 1;
 /// Steps of QPack in standard deviations of a channel; they give about four bits per value.
 const QPACK_STEP: f32 = 0.37;
+/// Deviations of the first and the last component of Prism's pages, in steps; they give about two bits
+/// per value.
+const COMPONENTS: [f64; 2] = [22.0, 0.022];
+/// The position of Prism's pages: no token is the first of its sequence.
+const POSITION: u32 = 4096;
 
 /// Different pages; larger sets repeat them.
 pub struct Sample {
@@ -111,6 +117,98 @@ impl Sample {
             ("qpackz", Arc::new(QPackZ::new(&self.profile(), 1.0, PROFILE).expect("steps are sound"))),
             ("oaken", Arc::new(Oaken::new(groups, vec![thresholds], PROFILE))),
         ]
+    }
+}
+
+/// Prism with one layer in a group, so that a frame is a page.
+struct OneLayer(Prism);
+
+impl PageCodec for OneLayer {
+    fn id(&self) -> CodecId {
+        self.0.id()
+    }
+
+    fn profile(&self) -> u32 {
+        self.0.profile()
+    }
+
+    fn encode_payload(&self, page: &Page<'_>, payload: &mut Vec<u8>) -> Result<(), Declined> {
+        self.0.encode_group(std::slice::from_ref(page), POSITION, payload)
+    }
+
+    fn decode_payload(&self, frame: &Frame<'_>, page: &mut PageMut<'_>) -> Result<(), DecodeError> {
+        self.0.decode_payload(frame, page)
+    }
+}
+
+impl Sample {
+    /// Pages of one layer for Prism, and the codec: components are cosines over the channels, with
+    /// deviations that fall by equal factors.
+    pub fn of_components(element: Element, tokens: u16, count: usize) -> (Self, Arc<dyn PageCodec>) {
+        let shape = Shape { heads: HEADS, tokens, dim: DIM };
+        let channels = shape.token_values();
+        let cosines: Vec<f32> = (0..channels * channels)
+            .map(|at| {
+                let (channel, component) = ((at / channels) as f64, (at % channels) as f64);
+                let angle = std::f64::consts::PI * (channel + 0.5) * component / channels as f64;
+                let size = if component == 0.0 { 1.0 } else { std::f64::consts::SQRT_2 };
+                (size / (channels as f64).sqrt() * angle.cos()) as f32
+            })
+            .collect();
+        let basis = |side: Side| {
+            let scale = (2.0 / channels as f32).sqrt() / f32::from(i16::MAX);
+            let [first, last] = COMPONENTS;
+            let falls = |at: usize| first * (last / first).powf(at as f64 / channels as f64);
+            let deviations: Vec<f32> =
+                (0..channels).map(|at| Prism::steps(1.0)[side as usize] * falls(at) as f32).collect();
+            let dim = usize::from(DIM);
+            let diagonal = |at: usize| if at % dim == at / dim % dim { 1.0 } else { 0.0 };
+            Basis {
+                means: vec![0.0; channels],
+                metric: match side {
+                    Side::K => vec![1.0; channels],
+                    Side::V => (0..channels * dim).map(diagonal).collect(),
+                },
+                scales: vec![scale; channels],
+                matrix: cosines.iter().map(|cosine| (cosine / scale).round() as i16).collect(),
+                magnitudes: deviations.iter().map(|deviation| deviation * 0.798).collect(),
+                deviations,
+            }
+        };
+        let frequencies = (0..DIM / 2).map(|pair| 1e5_f32.powf(-2.0 * f32::from(pair) / f32::from(DIM))).collect();
+        let bases = Bases { frequencies, group: 1, groups: vec![[Side::K, Side::V].map(basis)] };
+        let mut prng = Prng::new(0x0091_5e4e);
+        let page = |at: usize| {
+            let (side, order) = [(Side::K, Order::KeyPanels), (Side::V, Order::ValuePanels)][at % 2];
+            let kind = PageKind { shape, element, layout: Layout { order, capacity: tokens }, side, layer: 0 };
+            let deviations = &bases.groups[0][side as usize].deviations;
+            let mut heads = vec![vec![0.0; shape.head_values()]; HEADS.into()];
+            for token in 0..usize::from(tokens) {
+                let components: Vec<f32> = deviations.iter().map(|deviation| deviation * bell(&mut prng)).collect();
+                let mut values: Vec<f32> = cosines
+                    .chunks_exact(channels)
+                    .map(|row| row.iter().zip(&components).map(|(cosine, component)| cosine * component).sum())
+                    .collect();
+                for head in values.chunks_exact_mut(DIM.into()).filter(|_| side == Side::K) {
+                    for (pair, frequency) in bases.frequencies.iter().enumerate() {
+                        let (sin, cos) = (frequency * (POSITION as f32 + token as f32)).sin_cos();
+                        let (a, b) = (head[pair], head[pair + usize::from(DIM) / 2]);
+                        (head[pair], head[pair + usize::from(DIM) / 2]) = (a * cos - b * sin, b * cos + a * sin);
+                    }
+                }
+                for (head, values) in heads.iter_mut().zip(values.chunks_exact(DIM.into())) {
+                    head[token * usize::from(DIM)..][..usize::from(DIM)].copy_from_slice(values);
+                }
+            }
+            let mut bytes = vec![0; kind.bytes()];
+            let mut page = PageMut::new(kind, &mut bytes);
+            heads.iter().enumerate().for_each(|(head, values)| page.write_head(head, values));
+            (kind, bytes)
+        };
+        let pages = (0..count).map(page).collect();
+        let codec = Prism::new(&bases, 1, Prism::steps(1.0), PROFILE).expect("steps are sound");
+        let none = || Channels { means: Vec::new(), steps: Vec::new() };
+        (Self { pages, channels: [none(), none()] }, Arc::new(OneLayer(codec)))
     }
 }
 
