@@ -20,9 +20,9 @@ pub use sessions::BenchSessionsArgs;
 pub use sim::{CapacityArg, InstantArg, LoadArg, RoutingArg, SimArgs, pool_name};
 pub use soak::SoakArgs;
 pub use study::{
-    ComparedLoadArgs, ScaleMemory, StudyAgentsArgs, StudyBudgetArgs, StudyCommands, StudyEngineArgs, StudyPrefetchArgs,
-    StudyRecordArgs, StudyScaleArgs, StudyServerArgs, StudySparseArgs, StudySwapArgs, StudyWatermarkArgs,
-    StudyWeightsArgs,
+    ComparedLoadArgs, ScaleMemory, StudyAgentsArgs, StudyBudgetArgs, StudyCommands, StudyEngineArgs, StudyOakenArgs,
+    StudyPrefetchArgs, StudyRecordArgs, StudyScaleArgs, StudyServerArgs, StudySparseArgs, StudySwapArgs,
+    StudyWatermarkArgs, StudyWeightsArgs,
 };
 pub use torture::{ColdChildArgs, ColdFullChildArgs, TortureArgs, TortureChildArgs};
 

@@ -55,6 +55,9 @@ pub struct Study {
     pub learned: Vec<SparseRow>,
 }
 
+/// Latest tokens that stay in L1 if KV is allocated beyond it first: §3.2 names 128 to 256.
+const NEAR: [u32; 2] = [128, 256];
+
 /// Number of runs, for a progress bar.
 #[must_use]
 pub const fn runs() -> u64 {
@@ -102,6 +105,21 @@ pub fn study(seed: u64, progress: &mut dyn FnMut()) -> Study {
         .map(|(name, config)| sparse(name.to_owned(), &SparseSetup { depth: Depth::Learned(config), ..base }))
         .to_vec();
     Study { dense: systems, dense_depths, placements, sparse_depths, predictors, learned }
+}
+
+/// Dense attention to KV that is allocated beyond L1 first, beside the same requests with all of it in L1.
+#[must_use]
+pub fn far_first() -> Vec<DenseRow> {
+    let mut rows = Vec::new();
+    for tokens in [scale::CHATBOT_TOKENS, scale::CONTEXT_TOKENS] {
+        for near in NEAR.into_iter().chain([tokens]) {
+            let share = if near == tokens { "all".to_owned() } else { format!("the latest {near}") };
+            let outcome = dense::simulate(&scale::far_first(tokens, near));
+            let name = format!("{tokens} tokens, {share} in L1");
+            rows.push(DenseRow { name, depth: None, named: 0, useful: 0, outcome });
+        }
+    }
+    rows
 }
 
 /// Runs a sparse setup on drawn scores.

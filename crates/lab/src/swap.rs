@@ -35,6 +35,22 @@ const EPOCHS: usize = 150;
 /// "Mostly off within ±2" (§V-B).
 const NEAR: u32 = 2;
 
+/// Hidden units of the nets. The paper states none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Sizes {
+    /// Of the perceptron that regresses.
+    pub regression: usize,
+    /// Of the perceptron that classifies.
+    pub classes: usize,
+    /// Of the LSTM.
+    pub lstm: usize,
+}
+
+impl Sizes {
+    /// Those of `reproduce`.
+    pub const SMALL: Self = Self { regression: 24, classes: 32, lstm: 12 };
+}
+
 /// Accuracy of one predictor with one window, averaged over the traces.
 #[derive(Clone, Debug, Serialize)]
 pub struct Accuracy {
@@ -60,6 +76,8 @@ pub struct SwapStudy {
     pub accesses: f64,
     /// Share of swap-ins that took the head of the queue of swapped requests.
     pub queue_head: f64,
+    /// Hidden units of the nets.
+    pub sizes: Sizes,
     /// Accuracies by predictor and window.
     pub rows: Vec<Accuracy>,
 }
@@ -71,15 +89,24 @@ pub struct SwapStudy {
 /// Never: every prompt fits the engine.
 #[must_use]
 pub fn swap_study(first: u64, traces: u64, progress: &mut dyn FnMut()) -> SwapStudy {
+    sized_study(first, traces, Sizes::SMALL, progress)
+}
+
+/// As [`swap_study`], with nets of other sizes.
+///
+/// # Panics
+/// Never: every prompt fits the engine.
+#[must_use]
+pub fn sized_study(first: u64, traces: u64, sizes: Sizes, progress: &mut dyn FnMut()) -> SwapStudy {
     let (model, blocks) = MODEL;
     let setup = cpen_setup(model, blocks);
     let trace = |seed| swap_trace(&setup, &cpen(CPEN_PROMPTS, 1.0, seed)).expect("every prompt fits").1;
-    study_traces(&(first..first + traces).map(trace).collect::<Vec<_>>(), progress)
+    study_traces(&(first..first + traces).map(trace).collect::<Vec<_>>(), sizes, progress)
 }
 
 /// Runs the study on existing traces.
 #[must_use]
-pub fn study_traces(traces: &[Vec<Swap>], progress: &mut dyn FnMut()) -> SwapStudy {
+pub fn study_traces(traces: &[Vec<Swap>], sizes: Sizes, progress: &mut dyn FnMut()) -> SwapStudy {
     let (mut swap_ins, mut accesses, mut heads) = (0, 0, 0);
     for swaps in traces {
         accesses += swaps.len();
@@ -92,7 +119,8 @@ pub fn study_traces(traces: &[Vec<Swap>], progress: &mut dyn FnMut()) -> SwapStu
         swap_ins: mean(swap_ins as f64),
         accesses: mean(accesses as f64),
         queue_head: heads as f64 / swap_ins.max(1) as f64,
-        rows: accuracies(traces, &PREDICTORS, progress),
+        sizes,
+        rows: accuracies(traces, &PREDICTORS, sizes, progress),
     }
 }
 
@@ -104,7 +132,7 @@ pub fn study_traces(traces: &[Vec<Swap>], progress: &mut dyn FnMut()) -> SwapStu
 pub fn equal_inputs(first: u64, traces: u64) -> Vec<Accuracy> {
     let setup = cpen_setup(MODEL.0, MODEL.1);
     let trace = |seed| swap_trace(&setup, &cpen(CPEN_PROMPTS, 1.0, seed)).expect("every prompt fits").1;
-    accuracies(&(first..first + traces).map(trace).collect::<Vec<_>>(), &EQUAL, &mut || ())
+    accuracies(&(first..first + traces).map(trace).collect::<Vec<_>>(), &EQUAL, Sizes::SMALL, &mut || ())
 }
 
 /// The requests that were swapped in, in order.
@@ -114,13 +142,18 @@ fn swap_ins_of(swaps: &[Swap]) -> Vec<u32> {
 }
 
 /// Accuracies of predictors by window, averaged over the traces.
-fn accuracies(traces: &[Vec<Swap>], predictors: &[Predictor], progress: &mut dyn FnMut()) -> Vec<Accuracy> {
+fn accuracies(
+    traces: &[Vec<Swap>],
+    predictors: &[Predictor],
+    sizes: Sizes,
+    progress: &mut dyn FnMut(),
+) -> Vec<Accuracy> {
     let mut sums: BTreeMap<(usize, usize), (f64, f64)> = BTreeMap::new();
     for (seed, swaps) in (1..).zip(traces) {
         let ids = swap_ins_of(swaps);
         for (which, predictor) in predictors.iter().enumerate() {
             for &window in predictor.windows {
-                let (exact, near) = asked(&ids, window, seed, predictor);
+                let (exact, near) = asked(&ids, window, (seed, sizes), predictor);
                 let sum = sums.entry((which, window)).or_default();
                 *sum = (sum.0 + exact, sum.1 + near);
                 progress();
@@ -224,6 +257,7 @@ struct Task<'a> {
     ids: &'a [u32],
     window: usize,
     seed: u64,
+    sizes: Sizes,
 }
 
 impl Task<'_> {
@@ -250,11 +284,11 @@ impl Task<'_> {
 }
 
 /// Shares of exact and of near predictions; zero if the trace is too short for training.
-fn asked(ids: &[u32], window: usize, seed: u64, predictor: &Predictor) -> (f64, f64) {
+fn asked(ids: &[u32], window: usize, (seed, sizes): (u64, Sizes), predictor: &Predictor) -> (f64, f64) {
     if ids.len() < 5 * (window + 2) {
         return (0.0, 0.0);
     }
-    let task = Task { ids, window, seed };
+    let task = Task { ids, window, seed, sizes };
     let predicted = (predictor.predict)(&task);
     let count = predicted.len().max(1) as f64;
     let share = |within: u32| {
@@ -296,7 +330,7 @@ fn regression(task: &Task<'_>) -> Vec<u32> {
 }
 
 fn regression_on(task: &Task<'_>, width: usize, sees: Sees<'_>) -> Vec<u32> {
-    let mut net = Mlp::new(width, 24, 1, task.seed);
+    let mut net = Mlp::new(width, task.sizes.regression, 1, task.seed);
     let targets = regression_examples(task).into_iter().map(|(_, target)| target);
     let examples: Vec<(Vec<f64>, f64)> =
         task.trained().zip(targets).map(|((window, _), target)| (sees(window), target)).collect();
@@ -306,7 +340,7 @@ fn regression_on(task: &Task<'_>, width: usize, sees: Sees<'_>) -> Vec<u32> {
 }
 
 fn recurrent(task: &Task<'_>) -> Vec<u32> {
-    let mut net = Lstm::new(12, task.seed);
+    let mut net = Lstm::new(task.sizes.lstm, task.seed);
     net.fit(&regression_examples(task), EPOCHS);
     let most = task.most();
     task.asked().map(|(window, _)| behind(window, net.predict(&distances(window)), most)).collect()
@@ -330,7 +364,7 @@ fn classification(task: &Task<'_>) -> Vec<u32> {
 fn classification_on(task: &Task<'_>, width: usize, sees: Sees<'_>) -> Vec<u32> {
     let class = |next: u32| (next % MODULUS) as usize;
     let examples: Vec<(Vec<f64>, usize)> = task.trained().map(|(window, next)| (sees(window), class(next))).collect();
-    let mut net = Mlp::new(width, 32, MODULUS as usize, task.seed);
+    let mut net = Mlp::new(width, task.sizes.classes, MODULUS as usize, task.seed);
     net.fit(&examples, EPOCHS, |out, &target| {
         let most = out.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let odds: Vec<f64> = out.iter().map(|value| (value - most).exp()).collect();
@@ -360,24 +394,24 @@ mod tests {
     #[test]
     fn predictors_learn_a_pattern_but_not_noise() {
         let steps: Vec<u32> = (0..200).collect();
-        let regular = asked(&steps, 4, 1, &PREDICTORS[0]);
+        let regular = asked(&steps, 4, (1, Sizes::SMALL), &PREDICTORS[0]);
         assert!(regular.1 > 0.5, "a line continues: {regular:?}");
         let mut prng = cenote_base::prng::Prng::new(7);
         let noise: Vec<u32> = (0..200).map(|_| prng.below(400) as u32).collect();
         for predictor in &PREDICTORS[..3] {
-            let found = asked(&noise, 4, 1, predictor);
+            let found = asked(&noise, 4, (1, Sizes::SMALL), predictor);
             assert!(found.1 < 0.2, "{}: {found:?}", predictor.name);
         }
         // A digit that repeats is a class that repeats.
         let digits: Vec<u32> = (0..200).map(|at| 120 + [3, 1, 4][at % 3]).collect();
-        assert_eq!(asked(&digits, 3, 1, &PREDICTORS[2]).0, 1.0);
-        assert_eq!(asked(&steps[..10], 4, 1, &PREDICTORS[0]), (0.0, 0.0), "too short to train on");
+        assert_eq!(asked(&digits, 3, (1, Sizes::SMALL), &PREDICTORS[2]).0, 1.0);
+        assert_eq!(asked(&steps[..10], 4, (1, Sizes::SMALL), &PREDICTORS[0]), (0.0, 0.0), "too short to train on");
     }
 
     #[test]
     fn the_lstm_learns_a_repeating_sequence() {
         let repeated: Vec<u32> = (0..120).map(|at| [150, 158, 170][at % 3]).collect();
-        let found = asked(&repeated, 2, 1, &PREDICTORS[1]);
+        let found = asked(&repeated, 2, (1, Sizes::SMALL), &PREDICTORS[1]);
         assert!(found.1 > 0.8, "{found:?}");
     }
 
@@ -395,7 +429,7 @@ mod tests {
         assert_eq!(swaps, [Swap::Out(4), Swap::In(4)]);
         assert_eq!(queue_heads(&swaps), 1);
         assert_eq!(read_trace(&text.replace("refused", "bored")).expect_err("no such reason").0, 3);
-        let study = study_traces(&[swaps], &mut || ());
+        let study = study_traces(&[swaps], Sizes::SMALL, &mut || ());
         assert_eq!((study.traces, study.swap_ins, study.queue_head), (1, 1.0, 1.0));
     }
 

@@ -300,6 +300,10 @@ pub struct SimArgs {
     #[arg(long, value_name = "MHZ", requires = "cold_compress", value_parser = clap::value_parser!(u32).range(1..),
         help_heading = "Cold tier")]
     pub cold_engine: Option<u32>,
+    /// Such engines, which share the channels of one memory
+    #[arg(long, value_name = "N", requires = "cold_engine", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=4), help_heading = "Cold tier")]
+    pub cold_engines: u32,
 
     /// Device: a100, h200, l20 or a6000
     #[arg(long, value_name = "DEVICE", default_value = "a100", help_heading = "Engine")]

@@ -62,11 +62,25 @@ pub enum StudyCommands {
     /// The trace goes through a region's record. `is_met`: every hit rate, at 0.5, 1, 2 and 4 times the
     /// pool's blocks with each policy, is within one point of that of all blocks.
     Record(Box<StudyRecordArgs>),
+    /// Schedule the attention of batches on Oaken's cores, beside the slower of all reads and all engines (§5.3)
+    Oaken(StudyOakenArgs),
     /// Learn the weights by which codecs are chosen from an engine's throughput (CXL-SpecKV eq. 8)
     ///
     /// The engine serves prompts from a region that holds half of them raw. --codec-table names what
     /// `choose` has measured.
     Weights(Box<StudyWeightsArgs>),
+}
+
+#[derive(Args, Debug)]
+pub struct StudyOakenArgs {
+    /// Tokens of context of each request
+    #[arg(long, value_name = "N", default_value_t = 1536, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub context: u32,
+    /// Values a cycle of a core's engines [default: those of the model]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub lanes: Option<u32>,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 #[derive(Args, Debug)]
@@ -357,6 +371,12 @@ pub struct StudySwapArgs {
     /// Training traces, of 400 prompts each
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub repeats: u64,
+    /// Hidden units of the perceptrons [default: 24 for regression, 32 for classes]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub hidden: Option<u16>,
+    /// Hidden units of the LSTM [default: 12]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub lstm_hidden: Option<u16>,
     /// Train on swaps of the reference engine with the demo model in little memory
     #[arg(long)]
     pub real: bool,

@@ -171,7 +171,8 @@ fn cold(args: &SimArgs) -> Option<Cold> {
 /// The codec of cold blocks: QPack on a processor, or in hardware at a clock.
 fn compression(args: &SimArgs) -> Compression {
     args.cold_engine.map_or(Compression::QPACK, |mhz| {
-        Compression::by_engine(&cache_engine::QPACK, Compression::QPACK.percent, u64::from(mhz) * 1_000_000)
+        let clock_hz = u64::from(mhz) * 1_000_000;
+        Compression::by_engines(&cache_engine::QPACK, Compression::QPACK.percent, clock_hz, args.cold_engines)
     })
 }
 

@@ -5,6 +5,7 @@ mod agents;
 mod budget;
 mod compared;
 mod engine;
+mod oaken;
 mod prefetch;
 mod real;
 mod record;
@@ -32,6 +33,7 @@ pub fn run(command: &StudyCommands) -> Result<(), Failure> {
         StudyCommands::Record(args) => record::run(args),
         StudyCommands::Budget(args) => budget::run(args),
         StudyCommands::Scale(args) => scale::run(args),
+        StudyCommands::Oaken(args) => oaken::run(args),
         StudyCommands::Weights(args) => weights::run(args),
     }
 }

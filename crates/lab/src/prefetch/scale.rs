@@ -21,10 +21,12 @@ pub const BATCH: u32 = 32;
 /// Tokens of a page: vLLM's block.
 const PAGE_TOKENS: u32 = 16;
 /// Tokens of a chatbot's request at its end (§4.1.2: 128 in, 256 out).
-const CHATBOT_TOKENS: u32 = 384;
+pub const CHATBOT_TOKENS: u32 = 384;
 /// Pages of a request of Table 4's length, 2,048 tokens: sparse attention needs a context to choose
 /// from.
-pub const CONTEXT_PAGES: u32 = 2_048 / PAGE_TOKENS;
+pub const CONTEXT_PAGES: u32 = CONTEXT_TOKENS / PAGE_TOKENS;
+/// Tokens of a request of Table 4's longest.
+pub const CONTEXT_TOKENS: u32 = 2_048;
 /// Share of its pages that sparse attention chooses: our assumption, as in the engine's benchmark.
 const CHOSEN: u32 = CONTEXT_PAGES / 8;
 /// Requests of the sparse batch: fewer than [`BATCH`], to keep the run short; each has its share of the
@@ -61,10 +63,22 @@ fn step_ns() -> u64 {
     device.step_ns + u64::from(BATCH) * device.request_ns
 }
 
+/// Requests of so many tokens whose KV lies beyond L1 from the start, but for their latest `near` tokens
+/// (§3.2, §3.3.1): allocated in L3 first.
+#[must_use]
+pub fn far_first(tokens: u32, near: u32) -> DenseSetup {
+    let staged = dense_of(tokens, Arrival::Staged(3));
+    DenseSetup { l1_pages: (staged.layers * BATCH * near.min(tokens) / PAGE_TOKENS) as usize, ..staged }
+}
+
 /// The chatbot batch with dense attention, a quarter of it in L1.
 #[must_use]
 pub fn dense(arrival: Arrival) -> DenseSetup {
-    let (layers, pages) = (shape().layers as u32, CHATBOT_TOKENS / PAGE_TOKENS);
+    dense_of(CHATBOT_TOKENS, arrival)
+}
+
+fn dense_of(tokens: u32, arrival: Arrival) -> DenseSetup {
+    let (layers, pages) = (shape().layers as u32, tokens / PAGE_TOKENS);
     DenseSetup {
         layers,
         requests: BATCH,

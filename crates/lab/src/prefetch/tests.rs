@@ -20,3 +20,13 @@ fn learned_weights_lose_nothing_where_copies_bind() {
         assert!(gain.learned.learned >= 0.98 * gain.learned.fixed, "{gain:?}");
     }
 }
+
+/// The schedule hides copies behind the computation, but the link carries less than a GPU's memory.
+#[test]
+fn kv_beyond_l1_first_costs_what_the_link_does_not_hide() {
+    for rows in far_first().chunks(NEAR.len() + 1) {
+        let speed: Vec<f64> = rows.iter().map(|row| row.outcome.tokens_per_s).collect();
+        assert!(speed.is_sorted() && speed[0] < 0.7 * speed[NEAR.len()], "{speed:?}");
+        assert_eq!(rows[NEAR.len()].outcome.stall_ns, 0);
+    }
+}

@@ -1,6 +1,10 @@
 //! Oaken's accelerator (§5.2, §5.3, Table 1): matrix units that stream weights, DMA with quantization
 //! engines and a paged memory, and attention of one request overlapped with the engines of another.
 
+mod schedule;
+
+pub use schedule::Attention;
+
 use super::lpddr::LPDDR5X_1024;
 use super::{Architecture, GB};
 use crate::model::CostModel;
@@ -22,6 +26,8 @@ pub struct Oaken {
     pub page_bytes: u64,
     /// Nanoseconds between the bursts of a channel.
     pub page_gap_ns: f64,
+    /// Cores, each with its engines.
+    pub cores: u32,
     /// Bits of a dense value and of the sparse table per value; 16 and 0: KV is not quantized.
     pub kv_bits: [f64; 2],
     /// Values per second that the quantization engines of all cores take.
@@ -46,6 +52,7 @@ pub const OAKEN_HBM: Oaken = Oaken {
     channels: 64,
     page_bytes: 4_096,
     page_gap_ns: 15.0,
+    cores: CORES as u32,
     kv_bits: BITS,
     quantize_per_s: LANES * CORES * 1e9,
     dequantize_per_s: LANES * CORES * 1e9,

@@ -14,8 +14,9 @@ pub use ahead::Prefetch;
 
 use super::{Pool, Setup};
 use crate::cache::{MakeRoom, Victim, WHOLE};
+use crate::hardware::hbm::SPECKV_FPGA;
 use crate::kernel::Time;
-use crate::model::cache_engine::CodecCycles;
+use crate::model::cache_engine::{self, CodecCycles};
 use crate::model::{Link, TierLink};
 use crate::tiers::{Job, Mover};
 use crate::workload::{BlockNumber, Workload};
@@ -71,6 +72,20 @@ impl Compression {
     pub const fn by_engine(cycles: &CodecCycles, percent: u32, clock_hz: u64) -> Self {
         let (encode, decode) = (cycles.encode.at(clock_hz), cycles.decode.at(clock_hz));
         Self { percent, encode_bytes_per_s: encode.bytes_per_s, decode_bytes_per_s: decode.bytes_per_s }
+    }
+
+    /// As [`Self::by_engine`], with one to four engines that share the channels of one memory: what the RTL's
+    /// arbiter leaves of their sum (SpecKV §3.5.5, eq. 6).
+    ///
+    /// # Panics
+    /// Panics with another number of engines.
+    #[must_use]
+    pub fn by_engines(cycles: &CodecCycles, percent: u32, clock_hz: u64, engines: u32) -> Self {
+        let one = Self::by_engine(cycles, percent, clock_hz);
+        let lost = cache_engine::contention(engines as usize);
+        let memory = SPECKV_FPGA.bytes_per_s;
+        let all = |single: u64| cache_engine::aggregate_bytes_per_s(engines, single, lost, memory);
+        Self { encode_bytes_per_s: all(one.encode_bytes_per_s), decode_bytes_per_s: all(one.decode_bytes_per_s), ..one }
     }
 
     fn units(&self) -> u32 {

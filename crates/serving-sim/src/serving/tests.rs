@@ -303,6 +303,17 @@ fn a_slow_engine_in_hardware_compresses_less() {
     assert!(fast.hit_rate > slow.hit_rate, "{} at 200 MHz, {} at 0.1 MHz", fast.hit_rate, slow.hit_rate);
 }
 
+#[test]
+fn engines_in_hardware_share_their_memorys_channels() {
+    let of = |engines| Compression::by_engines(&QPACK, Compression::QPACK.percent, 200_000_000, engines);
+    let one = Compression::by_engine(&QPACK, Compression::QPACK.percent, 200_000_000);
+    assert_eq!(of(1), one);
+    let gain = of(4).decode_bytes_per_s as f64 / one.decode_bytes_per_s as f64;
+    assert!(gain > 3.5 && gain < 4.0, "{gain}");
+    let fast = Compression::by_engines(&QPACK, Compression::QPACK.percent, 1_000_000_000_000, 4);
+    assert_eq!(fast.decode_bytes_per_s, 1_600_000_000_000, "no more than the memory's");
+}
+
 /// An engine's own cache is at most as large as its memory, and a hit in it takes no time.
 #[test]
 fn prompts_stay_in_an_engines_memory_until_others_need_it() {

@@ -8,7 +8,7 @@ use cenote_lab::prefetch::adapt::{
     ThresholdGain, ThrottleGain, WeightGain, threshold_gains, throttle_gains, weight_gains,
 };
 use cenote_lab::prefetch::tiers::{self, ColdRow, coherence, cold_rows};
-use cenote_lab::prefetch::{DenseRow, SparseRow, Study, runs, study};
+use cenote_lab::prefetch::{DenseRow, SparseRow, Study, far_first, runs, study};
 use cenote_serving_sim::tiers::directory::{Coherence, Messages};
 use cenote_serving_sim::workload::{MOONCAKE_BLOCK_TOKENS, read_mooncake};
 use serde::Serialize;
@@ -19,6 +19,7 @@ use std::path::Path;
 #[derive(Serialize)]
 struct Report {
     study: Study,
+    far_first: Vec<DenseRow>,
     throttle: Vec<ThrottleGain>,
     thresholds: Vec<ThresholdGain>,
     weights: Vec<WeightGain>,
@@ -30,6 +31,7 @@ pub fn run(args: &StudyPrefetchArgs) -> Result<(), Failure> {
     let bar = output::progress("simulating", runs());
     let study = study(args.seed, &mut || bar.inc(1));
     bar.finish_and_clear();
+    let far_first = far_first();
     let throttle = throttle_gains(args.seed);
     let thresholds = threshold_gains(args.seed);
     let weights = weight_gains(args.seed);
@@ -40,7 +42,7 @@ pub fn run(args: &StudyPrefetchArgs) -> Result<(), Failure> {
         }
         None => (None, None),
     };
-    let report = Report { study, throttle, thresholds, weights, cold, coherence };
+    let report = Report { study, far_first, throttle, thresholds, weights, cold, coherence };
     args.output.show(&report, || table(&report))
 }
 
@@ -219,7 +221,7 @@ fn coherence_table(told: &Coherence) -> String {
 fn table(report: &Report) -> String {
     let study = &report.study;
     let mut text = String::new();
-    for part in [&study.dense, &study.dense_depths, &study.placements] {
+    for part in [&study.dense, &study.dense_depths, &report.far_first, &study.placements] {
         let _ = write!(text, "{}\n\n", dense_table(part));
     }
     for part in [&study.sparse_depths, &study.predictors, &study.learned] {

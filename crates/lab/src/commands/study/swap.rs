@@ -6,7 +6,7 @@ use cenote_console::failure::Failure;
 use cenote_console::input;
 use cenote_console::output;
 use cenote_lab::plot::{self, Axis, Scale, Series};
-use cenote_lab::swap::{Accuracy, SwapStudy, read_trace, steps, study_traces, swap_study, swaps_of};
+use cenote_lab::swap::{Accuracy, Sizes, SwapStudy, read_trace, sized_study, steps, study_traces, swaps_of};
 use cenote_policy::Watermark;
 use cenote_serving_sim::serving::Swap;
 use std::path::PathBuf;
@@ -15,9 +15,14 @@ pub fn run(args: &StudySwapArgs) -> Result<(), Failure> {
     let traces = if args.real { Some(recorded(args.repeats)?) } else { read(&args.trace)? };
     let count = traces.as_ref().map_or(args.repeats, |traces| traces.len() as u64);
     let bar = output::progress("learning", steps(count));
+    let sizes = Sizes {
+        regression: args.hidden.map_or(Sizes::SMALL.regression, usize::from),
+        classes: args.hidden.map_or(Sizes::SMALL.classes, usize::from),
+        lstm: args.lstm_hidden.map_or(Sizes::SMALL.lstm, usize::from),
+    };
     let study = match &traces {
-        Some(traces) => study_traces(traces, &mut || bar.inc(1)),
-        None => swap_study(1, args.repeats, &mut || bar.inc(1)),
+        Some(traces) => study_traces(traces, sizes, &mut || bar.inc(1)),
+        None => sized_study(1, args.repeats, sizes, &mut || bar.inc(1)),
     };
     bar.finish_and_clear();
     if let Some(path) = &args.html {
