@@ -1,18 +1,27 @@
 """The process that holds a shared region's memory: a peer may reach all of that memory, so it has no secret and few rights."""
 
+import hashlib
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sharing import Share, connected, create, key_file, lives
+from sharing import Share, connected, create, lives
 from waiting import until
 
 import cenote
 
-KEY = bytes([9]) * 32
+# Equal bytes, as in the keys of other tests, are in the memory of every program.
+KEY = hashlib.sha256(b"a key of these tests").digest()
 VARIABLE = b"an-unusual-value-of-a-variable-74e1"
+
+
+def own_key(folder: Path) -> str:
+    path = folder / "key"
+    path.touch(0o600)
+    path.write_text(KEY.hex())
+    return str(path)
 
 
 def held_by(share: Share) -> int:
@@ -41,7 +50,7 @@ def has(process: int, secret: bytes) -> bool:
 def shared(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Share]:
     create(name)
     monkeypatch.setenv("UNUSUAL", VARIABLE.decode())
-    with Share(name, key_file(tmp_path, 9)) as share:
+    with Share(name, own_key(tmp_path)) as share:
         yield share
 
 
@@ -62,7 +71,7 @@ def test_the_process_with_the_memory_may_do_little(shared: Share) -> None:
 
 def test_the_process_with_the_memory_is_started_again(shared: Share, name: str, tmp_path: Path) -> None:
     create(f"{name}-near")
-    settings = shared.settings(key_file(tmp_path, 9))
+    settings = shared.settings(own_key(tmp_path))
     try:
         with cenote.Region.open(f"{name}-near", worker="reader", **settings) as region:
             connected(region)
@@ -87,13 +96,13 @@ def test_the_process_with_the_memory_may_be_another_user(name: str, tmp_path: Pa
     path = Path("/dev/shm", name.removeprefix("shm:"))
     os.chown(path, 0, 65533)
     path.chmod(0o640)
-    with Share(name, key_file(tmp_path, 9), user="65534:65533") as share:
+    with Share(name, own_key(tmp_path), user="65534:65533") as share:
         status = Path(f"/proc/{held_by(share)}/status").read_text()
         facts = {line.split(":")[0]: line.split()[1:] for line in status.splitlines()}
         assert facts["Uid"] == ["65534"] * 4 and facts["Gid"] == ["65533"] * 4 and facts["Groups"] == []
         create(f"{name}-near")
         try:
-            with cenote.Region.open(f"{name}-near", worker="reader", **share.settings(key_file(tmp_path, 9))) as region:
+            with cenote.Region.open(f"{name}-near", worker="reader", **share.settings(own_key(tmp_path))) as region:
                 connected(region)
         finally:
             Path("/dev/shm", f"{name.removeprefix('shm:')}-near").unlink(missing_ok=True)
